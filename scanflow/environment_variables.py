@@ -20,7 +20,7 @@ def read_settings(
     *,
     given: Mapping[str, Any] | None = None,
 ) -> M:
-    """Return settings with each field from its variable; one that is unset or empty leaves the default.
+    """Return settings with each field from its variable; an unset or empty variable keeps the default.
 
     Args:
         model: The settings' model.
@@ -46,7 +46,7 @@ def read_settings(
 
 
 def list_variables(model: type[BaseModel], prefix: str) -> dict[str, str]:
-    """Return the variable of each field: its name in capitals behind ``prefix``."""
+    """Return the variable of each field: its name in capitals after ``prefix``."""
     return {field: f"{prefix}{field.upper()}" for field in model.model_fields}
 
 

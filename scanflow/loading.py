@@ -103,7 +103,7 @@ def _from_python(path: Path) -> Application:
 
 
 def _find_objects(module: ModuleType, kind: type[_T]) -> list[_T]:
-    """Return the objects of a kind at the top level of a module; if it makes some, without those that it imports."""
+    """Return the objects of a kind at the top level of a module; if it defines some, without those that it imports."""
     objects = list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
     if len(objects) < 2:
         return objects

@@ -1,4 +1,4 @@
-"""Names and identifiers: which are allowed, and how new ones are made."""
+"""Names and identifiers: which are allowed, and how new ones are created."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def explain_not_installed(group: Group, name: str) -> str:
     near = hint if (hint := did_you_mean(name, names)).startswith(" Did") else ""
     return (
         f"There is no {group.removesuffix('s')} {name!r}.{near} Installed: {', '.join(names) or 'none'}. "
-        f"A package adds one by an entry point in the group 'scanflow.{group}'; install it where scanflow is."
+        f"A package adds one with an entry point in the group 'scanflow.{group}'; install it where scanflow is."
     )
 
 

@@ -32,7 +32,7 @@ class Settings(BaseModel):
     """Holds runs, their logs, cached environments and the embedded tracker."""
 
     tracker_uri: str | None = None
-    """An MLflow tracking server or database, as MLflow spells it. Unset: SQLite inside ``home``."""
+    """An MLflow tracking server or database, in MLflow's notation. Unset: SQLite inside ``home``."""
 
     url: str | None = None
     """The server that the command line uses. Unset: the one that runs in ``home``, if any."""

@@ -174,7 +174,7 @@ class InstanceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlMessage:
-    """One message on an instance's control socket (``SOCK_SEQPACKET``); open files travel with it (``SCM_RIGHTS``).
+    """One message on an instance's control socket (``SOCK_SEQPACKET``); open files are passed with it (``SCM_RIGHTS``).
 
     ``apply``    ``body`` is a :class:`DesiredInstanceState`: load and warm what is new, switch, unload the rest
     ``state``    see :meth:`scanflow_serving.routes.ServingApplication.describe_state`; with

@@ -28,7 +28,7 @@ def match_agents(listed: Iterable[Any], target: str | None) -> list[AgentView]:
     if not matches:
         names = {name for agent in agents for name in (agent.app, agent.name, agent.full_name)}
         hint = did_you_mean(target, names) if names else " Start agents: scanflow agents --start app.py"
-        raise NotFoundError(f"There is no agent, and no application with agents, {target!r}.{hint}")
+        raise NotFoundError(f"There is no agent, and no application with agents, named {target!r}.{hint}")
     return matches
 
 
@@ -39,7 +39,7 @@ def require_one_agent(agents: Sequence[AgentView]) -> AgentView:
 
 
 def read_journal(server: ServerClient, agent: AgentView, *, advice: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries of an agent's journal, the oldest first. ``advice`` ends the error if it is unavailable."""
+    """Yield an agent's journal entries, the oldest first. ``advice`` ends the error if the journal is unavailable."""
     path, last_id, size = build_path("agents", agent.app, agent.name, "journal"), 0, PAGE_SIZE
     while size == PAGE_SIZE:
         try:

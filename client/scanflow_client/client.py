@@ -71,7 +71,7 @@ class Client(MeasuringClient):
         backend_options: Mapping[str, str] | None = None,
         progress: bool | None = None,
     ) -> None:
-        """Make a client of the server at ``url``, or without one, of this process.
+        """Create a client of the server at ``url``, or without one, of this process.
 
         Args:
             url: The server's address.

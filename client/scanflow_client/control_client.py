@@ -205,7 +205,7 @@ class ControlClient:
         team: str | None = None,
         replace: bool = False,
     ) -> list[dict[str, Any]]:
-        """Label samples of the queue by their ids: all of them, or none where one cannot be.
+        """Label samples of the queue by their ids: all of them, or none if one cannot be labelled.
 
         Args:
             labels: From id to label; or ``{"id": …, "label": …, "line": …}``, where errors are to name the line.
@@ -304,7 +304,7 @@ class ControlClient:
         yield from self.events_after(max([newest, *(event.id for event in past)]), **options)
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Publish events at the server."""
+        """Publish events to the server."""
         self.server.post(transport.build_path("events"), [event.model_dump(mode="json") for event in events])
 
     def report(self, app: str | None = None) -> Report:

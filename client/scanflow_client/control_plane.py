@@ -72,7 +72,7 @@ class DownResult:
     """Descriptions of what still runs, and why."""
 
     running: list[str] = field(default_factory=list)
-    """The agents that should have stopped and still run."""
+    """The agents that should have stopped but still run."""
 
 
 def start_control_plane(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:

@@ -74,7 +74,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
     if wrong:
-        raise InvalidError(f"No label of {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
+        raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     return labels, unlabelled
 
 

@@ -26,7 +26,7 @@ class MeasuringClient(ControlClient):
         raise NotImplementedError
 
     def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
-        """Return the result of earlier searches to begin from; None: there is none."""
+        """Return the result of earlier searches to start from; None: there is none."""
         raise NotImplementedError
 
     def load(

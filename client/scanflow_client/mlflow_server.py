@@ -18,7 +18,7 @@ _REMOVED_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPE
 
 
 def build_command(port: int) -> list[str]:
-    """Return the command of MLflow's server. Addresses may hold a password, so they are no part of it."""
+    """Return the command of MLflow's server. Addresses may hold a password, so they are not part of it."""
     return [
         *(sys.executable, "-m", "mlflow", "server"),
         *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),

@@ -27,7 +27,7 @@ _MAX_SHOWN = 1000  # numbers of one output that are written out for a person
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
-    """Exactly one of these is set."""
+    """A prediction request: exactly one of these is set."""
 
     inputs: Any = None
     """Rows: an array, a list, or a mapping of input names to these."""
@@ -250,7 +250,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {str(path)!r}. Write rows with --data '[[1, 2, 3]]', or -.") from error
+        raise NotFoundError(f"There is no file {str(path)!r}. Give --data '[[1, 2, 3]]', or - for stdin.") from error
     except OSError as error:
         raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
 

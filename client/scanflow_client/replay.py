@@ -125,7 +125,7 @@ def _ask(*arguments: str, stdin: bytes = b"") -> Any:
     except ValueError:
         raise UsageError(
             f"The code of the agents ended its process (exit status {process.returncode}) before it returned a "
-            "result. Its output is above. Does it exit the program, or run out of memory?"
+            "result. Its output is above. Check whether it exits the program or runs out of memory."
         ) from None
     if process.returncode == 1:
         status = reply.get("status", 500) if isinstance(reply, dict) else 500

@@ -1,4 +1,4 @@
-"""The report of an application's agents as a page, made from the server's events."""
+"""The report of an application's agents as a page, generated from the server's events."""
 
 from __future__ import annotations
 

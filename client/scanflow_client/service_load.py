@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
 POLL_S = 0.2
-"""Between two reports of progress."""
+"""The interval between two reports of progress."""
 
 DEFAULT_S = 10.0
 """Default duration of a load."""
@@ -47,7 +47,7 @@ class LoadSpec:
 
     trace: RateTrace | None = None
     poisson: int | None = None
-    """The seed of a Poisson process; None: requests are evenly due."""
+    """The seed of a Poisson process; None: requests are due at even intervals."""
 
     seconds: float = DEFAULT_S
     """Duration of a closed loop."""
@@ -95,7 +95,7 @@ class LoadReport:
 
     service: str
     shape: Shape
-    """Of the service."""
+    """The shape of the service."""
 
     spec: LoadSpec
     result: LoadResult
@@ -126,7 +126,7 @@ class LoadReport:
         return render_load(self)
 
     def summarize(self) -> dict[str, Any]:
-        """Return the report without the single requests, in JSON types."""
+        """Return the report without the individual requests, in JSON types."""
         metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
         return {
             "service": self.service,
@@ -261,7 +261,7 @@ def _require_grpc_address(record: ServiceRecord) -> str:
 
 
 def show_load_progress(show: Callable[[str], None], spec: LoadSpec) -> OnProgress:
-    """Return an observer that shows the progress of a load that begins now."""
+    """Return an observer that shows the progress of a load that starts now."""
     began = time.monotonic()
 
     def observe(finished: int, failed: int) -> None:

@@ -83,7 +83,7 @@ class AgentShutdown:
 
     @property
     def problems(self) -> list[str]:
-        """Return messages on what was not stopped, or not for good."""
+        """Return messages about agents and services that were not stopped, or not permanently."""
         lines = []
         for agents, why in self._failed:
             who = ", ".join(map(_describe_agent, agents)) or "agents"

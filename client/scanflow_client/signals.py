@@ -12,7 +12,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def end_on_signals(say: Callable[[str], None], text: str) -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` inside on the first of SIGINT, SIGTERM and SIGHUP, and ignore later ones, so that the
-    cleanup is not interrupted. ``text`` is said at the first."""
+    cleanup is not interrupted. ``text`` is printed at the first signal."""
     caught: list[int] = []
 
     def end(number: int, _frame: object) -> None:

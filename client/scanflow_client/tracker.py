@@ -41,7 +41,7 @@ class ScanflowTrackerClient:
         central: KnowledgeBase | None = None,
         local: KnowledgeBase | None = None,
     ) -> None:
-        """Make a client for the central tracker, the team's own, or both.
+        """Create a client for the central tracker, the team's own, or both.
 
         Without an address it is the tracker of the settings: ``SCANFLOW_TRACKER_URI``, or the one in the home folder.
         ``central`` and ``local`` are knowledge bases to use in place of addresses. With ``verbose``, what is done is
@@ -185,7 +185,7 @@ class ScanflowTrackerClient:
         experiment_name: str | None = None,
         run_name: str | None = None,
     ) -> Path:
-        """Download a run's artifact ``path`` into ``local_dir``, which must not exist or be empty; return its path."""
+        """Download a run's artifact ``path`` into ``local_dir``, which must be empty or not exist; return its path."""
         if run_id is None or experiment_name is not None or run_name is not None:
             raise UnsupportedError(
                 "download_artifacts takes the run_id of a run. experiment_name and run_name are not used here: "

@@ -105,7 +105,7 @@ def apply_served_models(workflow: Workflow, record: ServiceRecord) -> Workflow:
 def find_history(
     knowledge: Callable[[], KnowledgeBase], home: Path, target: TuningTarget, goal: Goal
 ) -> TuningHistory | None:
-    """Return the history to begin a search from; None: there is none, or no tracker.
+    """Return the history to start a search from; None: there is none, or no tracker.
 
     Args:
         knowledge: Opens the tracker; called if the service has a registered model.

@@ -50,7 +50,7 @@ class Evaluation:
 
 
 def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[Intent | Call]:
-    """Return the intents and calls of a strategy for a sample; none where its rule does not hold or failed, see
+    """Return the intents and calls of a strategy for a sample; none if its rule does not hold or fails, see
     :func:`evaluate`."""
     return list(evaluate(strategy, sample, situation).wants)
 
@@ -145,7 +145,7 @@ def _bind_value(rest: Sequence[inspect.Parameter], value: JSON, who: str) -> dic
         missing = [parameter.name for parameter in needed if parameter.name not in value]
         if missing:
             raise InvalidError(
-                f"{who} needs {missing[0]!r}, which is missing in the sensor's result: {shorten(value)}."
+                f"{who} needs {missing[0]!r}, which is missing from the sensor's result: {shorten(value)}."
             )
         return {parameter.name: value[parameter.name] for parameter in rest if parameter.name in value}
     if isinstance(value, list) and len(needed) <= len(value) <= len(rest):
@@ -197,7 +197,7 @@ def _call_action(function: Callable[..., Any], sample: Sample, situation: Decisi
     for action in actions:
         if not isinstance(action, Act | Call):
             raise InvalidError(
-                f"{name!r} in then returned {shorten(action)}. Return a primitive, a call, a list, or None."
+                f"{name!r} in 'then' returned {shorten(action)}. Return a primitive, a call, a list, or None."
             )
     return actions
 

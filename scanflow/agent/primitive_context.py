@@ -94,7 +94,7 @@ class PrimitiveContext:
     """The context of one execution of a primitive."""
 
     deployer: Deployer
-    """Runs workflows and deploys services. Changes of services are queued with those of people."""
+    """Runs workflows and deploys services. Changes of services are queued with those that people request."""
 
     applications: Applications
     runs: Runs
@@ -120,7 +120,7 @@ class PrimitiveContext:
 
     @property
     def reverting(self) -> bool:
-        """Whether it reverts an action; that may be a retry, and no inverse is recorded for it."""
+        """Whether it reverts an action. A reversal may be a retry, and records no inverse."""
         return self.key.endswith(REVERT)
 
     @property
@@ -141,7 +141,7 @@ class PrimitiveContext:
         self.applications.change(self.app, self.team, change_application)
 
     def undo(self, primitive: str, arguments: Mapping[str, Any]) -> PrimitiveCall:
-        """Record and return the inverse of the next change; one that an earlier attempt recorded stays."""
+        """Record and return the inverse of the next change; keep the one that an earlier attempt recorded."""
         if self.noted is not None:
             return self.noted
         inverse = PrimitiveCall(primitive=primitive, arguments=dict(arguments))

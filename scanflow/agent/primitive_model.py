@@ -74,7 +74,7 @@ class Act:
     layer: ClassVar[Layer] = "application"
     kind: ClassVar[Kind] = "batch"
     writes: ClassVar[tuple[str, ...]]
-    """The fields of the target that it writes: two actions that write the same one conflict. One executor's field is
+    """The fields of the target that it writes: two actions that write the same field conflict. One executor's field is
     ``EXECUTOR.FIELD``."""
 
     reversible: ClassVar[bool] = False

@@ -96,11 +96,11 @@ class Intent(_Record):
     """How long its strategy waits after an action before it acts on the same target again. 0: not at all."""
 
     hysteresis_s: float = 0.0
-    """How long a change of the same fields stays in place before this may revert it, whoever made it. 0: not at
+    """How long a change of the same fields stays in place before this intent may revert it, whoever made it. 0: not at
     all."""
 
     budget: int | None = None
-    """The most actions of its strategy in ``budget_window_s``. None: no limit."""
+    """The maximum number of actions of its strategy in ``budget_window_s``. None: no limit."""
 
     budget_window_s: float = 3600.0
     guard: Guard | None = None
@@ -185,7 +185,7 @@ class SensorReport(_Record):
     last: float | None = None
     fired: int = 0
     missed: int = 0
-    """The number of due firings that were not made."""
+    """The number of due firings that were missed."""
 
     errors: int = 0
 

@@ -31,7 +31,7 @@ class StrategyEvaluation(_Frozen):
     strategy: str
     held: bool
     rule: str = ""
-    """The rule and the values it compared. Empty for recorded moments: the journal has it in each intent."""
+    """The rule and the values it compared. Empty for recorded moments: the journal stores it in each intent."""
 
     wants: tuple[str, ...] = ()
     """Its actions as text, in order: ``run_workflow(workflow="training")`` or ``checker.look(5)``."""
@@ -43,7 +43,7 @@ class StrategyEvaluation(_Frozen):
     """Why the sample has no value."""
 
     answers: tuple[str, ...] = ()
-    """For recorded moments: the answers to its actions, ``act``, ``refuse``, ``taken``, as far as there are any."""
+    """For recorded moments: the answers to its actions, ``act``, ``refuse``, ``taken``, if any."""
 
     @property
     def place(self) -> tuple[float, str, str]:
@@ -51,7 +51,7 @@ class StrategyEvaluation(_Frozen):
 
     @property
     def decision(self) -> tuple[tuple[str, ...], str | None]:
-        """What :func:`compare_moments` compares. A rule that held without actions equals one that did not hold."""
+        """The value :func:`compare_moments` compares. A rule that held without actions equals one that did not hold."""
         return self.wants, self.error
 
     @property
@@ -90,7 +90,7 @@ class Trace(_Frozen):
     """Evaluations with actions or an error; the others are not recorded."""
 
     def cut(self, *, since: float | None = None, last: int | None = None) -> Trace:
-        """Return the samples from a time on, and of those the last ``last``."""
+        """Return the samples since a time; with ``last``, only that many of the newest."""
         samples = [sample for sample in self.samples if since is None or sample.at >= since]
         samples = samples if last is None else samples[max(0, len(samples) - last) :]
         ids = {sample.id for sample in samples}

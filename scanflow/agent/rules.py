@@ -57,7 +57,7 @@ def make_rule(function: Any) -> Rule:
         or inspect.isasyncgenfunction(function)
     ):
         raise InvalidError(
-            f"The rule {name!r} is not a plain function. Do waiting and reading in the sensor; a rule only evaluates "
+            f"The rule {name!r} is not a plain function. Wait and read data in the sensor; a rule only evaluates "
             "values."
         )
     return Rule(function=function, name="" if name == "<lambda>" else name)

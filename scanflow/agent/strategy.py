@@ -45,19 +45,19 @@ def _validate_if(value: Any) -> Any:
 def _validate_then(value: Any) -> Any:
     actions = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not actions:
-        raise InvalidError("then is empty. Give it a primitive or a call.")
+        raise InvalidError("'then' is empty. Give it a primitive or a call.")
     for action in actions:
         if isinstance(action, Act | Call):
             continue
         if not callable(action) or (isinstance(action, type) and not issubclass(action, Act)):
             raise InvalidError(
-                f"then cannot be {shorten(action)}. Write a primitive (do.run_workflow('training')), a call "
+                f"'then' cannot be {shorten(action)}. Write a primitive (do.run_workflow('training')), a call "
                 "(call('checker', 'check_predictions')), a function that returns those, or a list."
             )
         plain = action.function if isinstance(action, Actuator) else action
         if inspect.iscoroutinefunction(plain):
             raise InvalidError(
-                f"then has {getattr(action, '__name__', shorten(action))!r}, which is async. Write 'def' instead."
+                f"'then' has {getattr(action, '__name__', shorten(action))!r}, which is async. Write 'def' instead."
             )
     return actions
 
@@ -87,11 +87,11 @@ class Strategy(Model):
 
     hysteresis: Wait = 0.0
     """How long a change stays in place: until then a reverse change is refused, against oscillation. 0: not at all.
-    For a condition that must have held for a while, have the sensor return since when it holds, and compare that in
+    For a condition that must have held for a while, have the sensor return the time when it began, and compare that in
     the rule."""
 
     budget: Whole | None = Field(default=None, ge=1)
-    """The most actions in ``budget_window``. None: no limit."""
+    """The maximum number of actions in ``budget_window``. None: no limit."""
 
     budget_window: Seconds = 3600.0
     guard: Guard | None = None

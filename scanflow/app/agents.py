@@ -23,7 +23,7 @@ from scanflow.names import check_locator, check_name
 from scanflow.plugins import explain_not_installed, list_plugins
 
 Misfire = Literal["run_once", "skip"]
-"""What is done about due times that came while the agent was down: fire once for all of them, or not at all."""
+"""How firings that came due while the agent was down are handled: one firing for all of them, or none."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,8 +72,8 @@ class Agent(Model):
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
     template: str | None = None
-    """``tracker``, ``checker``, ``planner``, ``executor``, or that of an installed package. None: only its own "
-    "sensors and modules."""
+    """``tracker``, ``checker``, ``planner``, ``executor``, or that of an installed package. None: only its own
+    sensors and modules."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
     modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
@@ -135,8 +135,8 @@ class SensorFunction(Generic[P, R]):
     function: Callable[P, R]
     sensor: Sensor
     timed: bool = True
-    """Whether a trigger was given. If not, the application's sensor of the same name has it, else it fires on a "
-    "call."""
+    """Whether a trigger was given. If not, the application's sensor of the same name has it, else it fires on a
+    call."""
 
     agent: str | None = None
     """The agent it belongs to. None: the one whose module declares it."""

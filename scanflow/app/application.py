@@ -40,8 +40,8 @@ class Application(Model):
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "application"))]
     team: Annotated[str, AfterValidator(lambda team: check_name(team, "team"))] = "default"
     app_dir: Annotated[str | Path, BeforeValidator(_check_folder), Field(validate_default=True)] = "."
-    """The folder that scripts are relative to. A relative folder is relative to the file that the application was "
-    "loaded from."""
+    """The folder that scripts are relative to. A relative folder is relative to the file that the application was
+    loaded from."""
 
     workflows: Annotated[Sequence[Workflow], AfterValidator(as_tuple)] = ()
     agents: Annotated[Sequence[Agent], AfterValidator(as_tuple)] = ()
@@ -52,14 +52,14 @@ class Application(Model):
     """Where the server notifies people."""
 
     backend: str | None = None
-    """The backend that its environment is on, by name. ``--backend`` and ``SCANFLOW_BACKEND`` come first."""
+    """The backend that its environment is on, by name. ``--backend`` and ``SCANFLOW_BACKEND`` override it."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         who = f"Application {self.name!r}"
         if len(self.environment) > MAX_NAME:
             raise InvalidError(
-                f"{who}: its environment would be called {self.environment!r}, {len(self.environment)} characters. "
+                f"{who}: its environment would be called {self.environment!r}, of {len(self.environment)} characters. "
                 f"Kubernetes allows {MAX_NAME}: shorten the name or the team by {len(self.environment) - MAX_NAME}."
             )
         for what, named in (("workflows", self.workflows), ("agents", self.agents)):
@@ -95,13 +95,13 @@ class Application(Model):
                 if unknown := [name for name in step.avoid_services if name not in online]:
                     raise InvalidError(
                         f"{who}: the step {step.name!r} has {unknown[0]!r} in apart_from, which is not an online "
-                        f"workflow of it.{did_you_mean(unknown[0], online)}"
+                        f"workflow of this application.{did_you_mean(unknown[0], online)}"
                     )
             backup = None if workflow.serving is None else workflow.serving.backup
             if backup is not None and backup not in online:
                 raise InvalidError(
                     f"{who}: the backup of the workflow {workflow.name!r} is {backup!r}, which is not another online "
-                    f"workflow of it.{did_you_mean(backup, online - {workflow.name})}"
+                    f"workflow of this application.{did_you_mean(backup, online - {workflow.name})}"
                 )
 
     @property
@@ -109,7 +109,7 @@ class Application(Model):
         return format_environment_name(self.name, self.team)
 
     def workflow(self, name: str | None = None) -> Workflow:
-        """Return the named workflow, or the only one; NotFoundError: there is none, or not exactly one."""
+        """Return the named workflow, or the only one; NotFoundError: there is none, or several to choose from."""
         by_name = {workflow.name: workflow for workflow in self.workflows}
         if name is None:
             if len(by_name) == 1:

@@ -1,4 +1,4 @@
-"""Edges between nodes: ``Dependency``, and the ``a >> [b, c] >> d`` way of writing several."""
+"""Edges between nodes: ``Dependency``, and the notation ``a >> [b, c] >> d`` for several."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Dependency(Model):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The result of ``a >> b``, for ``Workflow(edges=...)``: the edges so far, and the last nodes for the next "
-    "``>>``."""
+    """The result of ``a >> b``, for ``Workflow(edges=...)``: the edges so far, and the last nodes for the next
+    ``>>``."""
 
     edges: tuple[Dependency, ...]
     heads: tuple[str, ...]

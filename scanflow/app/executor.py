@@ -136,7 +136,7 @@ class Executor(Linkable):
     """A script, relative to the application's folder."""
 
     function: Annotated[str | None, PlainValidator(_to_target)] = None
-    """``file.py:name`` or ``package.module:name``; made by ``@sf.step``."""
+    """``file.py:name`` or ``package.module:name``; set by ``@sf.step``."""
 
     parameters: Annotated[
         Mapping[str, Any],
@@ -172,7 +172,7 @@ class Executor(Linkable):
     """The step runs only if this condition holds; else it is skipped."""
 
     cache: Annotated[bool | str, BeforeValidator(_check_cache)] = False
-    """Reuse an earlier run's outputs if code, parameters and input files are the same. Text is a version to change."""
+    """Reuse an earlier run's outputs if code, parameters and input files are the same. Text: a version to bump."""
 
     in_process: bool = False
     """Run a cheap function inside the runner's process, without isolation and limits."""

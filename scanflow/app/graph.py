@@ -19,7 +19,7 @@ def collect_parents(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> d
 
 
 def compute_levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Return the names in waves that may each run at the same time; InvalidError spells out a cycle."""
+    """Return the names in waves; those of one wave may run at the same time. InvalidError shows a cycle."""
     sorter = TopologicalSorter(parents)
     try:
         sorter.prepare()

@@ -68,7 +68,7 @@ def _check_node(who: str, service: Service, parents: Sequence[str], children: Se
 def _find_double_answer(
     parents: Parents, children: Mapping[str, Sequence[str]], routers: set[str]
 ) -> tuple[str, str] | None:
-    """Return two nodes that may answer one request, if there are two.
+    """Return two nodes that may both answer one request, if any.
 
     Two nodes run for one request if each can be reached along a path such that no ROUTER sends the two paths different
     ways. All pairs of paths are walked at once, the one that is behind in the order of the graph first, so that two

@@ -130,7 +130,7 @@ def _format_reason(detail: ErrorDetails) -> str:
 
 
 def _suggest_field(model: type[BaseModel], field: str) -> str:
-    """Suggest the field whose model has a misplaced field: ``memory`` belongs into ``resources``."""
+    """Suggest the field whose model has a misplaced field: ``memory`` belongs in ``resources``."""
     for name, own in model.model_fields.items():
         if isinstance(own.default, Model) and field in type(own.default).model_fields:
             return f" It belongs in {name}: {name}=sf.{type(own.default).__name__}({field}=...)."

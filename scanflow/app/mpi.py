@@ -16,7 +16,7 @@ from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
 MPIProfile = Literal["cpu", "memory", "network"]
-"""The resource that limits the program's speed (thesis 6.3.1); it decides into how many workers the job is cut."""
+"""The resource that limits the program's speed (thesis 6.3.1); it decides how many workers the job is split into."""
 
 MPIPolicy = Literal["scale", "granularity", "none"]
 MPIFlavor = Literal["openmpi", "mpich"]
@@ -35,7 +35,7 @@ class MPIWorkload(Linkable):
     with ``program`` and fields of the workload."""
 
     args: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
-    """Arguments of the program, before those that ``parameters`` become."""
+    """Arguments of the program, before those built from ``parameters``."""
 
     parameters: Parameters = Field(default_factory=FrozenDict)
     n_tasks: Whole = Field(ge=1)
@@ -64,16 +64,16 @@ class MPIWorkload(Linkable):
     """Allow more tasks than cores."""
 
     timeout: Duration = None
-    """The timeout of the job; then it is terminated, and the ranks that still ran are named."""
+    """The timeout of the job; then it is terminated, and the ranks that were still running are reported."""
 
     image: str | None = None
     runtime: MPIRuntime | None = None
-    """On one machine: what runs each rank in a container of ``image``, in which ``mainfile`` is a path. Unset: ranks
+    """On one machine, it runs each rank in a container of ``image``, in which ``mainfile`` is a path. Unset: ranks
     are processes of the machine."""
 
     volume: Annotated[str | None, AfterValidator(lambda name: name and check_name(name, "volume"))] = None
     """On Kubernetes: the PersistentVolumeClaim of the environment that ``$SCANFLOW_OUTPUT_DIR`` of all ranks is on;
-    ``scanflow-outputs`` is that of batch steps. Unset: what ranks write into files is gone with their pods. On one
+    ``scanflow-outputs`` is the claim of batch steps. Unset: files that ranks write are lost with their pods. On one
     machine it is the run's own folder."""
 
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None

@@ -15,7 +15,7 @@ from scanflow.app.workflow import Workflow
 
 IMAGE_NOTE = "image not used here"
 _PICKLE_REFERENCE = re.compile(r"^[0-9a-f]{64}\.pickle:")
-"""What a server names a function by that a program or notebook sent it."""
+"""The name that a server gives to a function that a program or notebook sent."""
 
 
 class PlannedStep(BaseModel):
@@ -61,7 +61,7 @@ class PlannedObject(BaseModel):
     """The changes of an existing object: ``~ .spec.replicas: 1 -> 2``."""
 
     why: str = ""
-    """The reason of a conflict or a refusal."""
+    """The reason for a conflict or a refusal."""
 
 
 class Plan(BaseModel):

@@ -114,7 +114,7 @@ Size = Annotated[
     str | int,
     BeforeValidator(lambda value, info: format_memory(parse_memory(value, what=info.field_name or "size", least=1))),
 ]
-"""Bytes of what may be small: ``"64Mi"``, ``"200k"`` or a number; held in the shortest exact spelling."""
+"""A size that may be small: ``"64Mi"``, ``"200k"`` or a number; stored in the shortest exact spelling."""
 
 
 def format_duration(seconds: float) -> str:

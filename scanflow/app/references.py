@@ -145,7 +145,7 @@ def _check_operand(value: Any) -> Any:
             f"A condition compares with a plain value, and {other!r} is known only at run time. Compare the two in a "
             "step that returns True or False."
         )
-    return to_plain(value, "what a condition compares with")
+    return to_plain(value, "the value that a condition compares with")
 
 
 class Condition(Model):

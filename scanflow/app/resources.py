@@ -55,7 +55,7 @@ class Affinity(Model):
 
     @staticmethod
     def coerce(value: Any) -> Any:
-        """Read the short spelling, in any case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""
+        """Read the short spelling, in upper or lower case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""
         modes = ("any", "cpu", "cpumem", "cpumempin")
         if value is None or isinstance(value, Affinity | Mapping):
             return value

@@ -22,7 +22,7 @@ class Scaling(Model):
     """The value of the metric that each instance should see."""
 
     min: Whole = Field(default=1, ge=0)
-    """Fewest instances. 0: none while idle; the first request wakes one."""
+    """The minimum number of instances. 0: none while idle; the first request starts one."""
 
     max: Whole = Field(default=1, ge=1)
     up: Number | None = Field(default=None, gt=0)

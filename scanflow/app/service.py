@@ -30,7 +30,7 @@ def _check_implementation(value: Any) -> Any:
     file = Path(getattr(sys.modules.get(value.__module__), "__file__", None) or "model.py").name
     file, name = "model.py" if value.__module__ == "__main__" else file, value.__qualname__
     raise InvalidError(
-        f"implementation is the class {name!r} itself, and instances load it from its file. Put it into one (in a "
+        f"implementation is the class {name!r} itself, and instances load it from its file. Save it in one (in a "
         f"notebook, begin its cell with: %%writefile {file}), and write implementation='{file}:{name}'."
     )
 

@@ -39,7 +39,7 @@ class Serving(Model):
     """The timeout of a request, in seconds; after it, the response is 504."""
 
     queue: Whole = Field(default=128, ge=1, le=MAX_QUEUE)
-    """The most queued and running requests of an instance; further ones get 429, with a ``Retry-After``."""
+    """The maximum of queued and running requests of an instance; further ones get 429, with a ``Retry-After``."""
 
     max_request: Size = "64Mi"
     """The largest body of a request; a larger one gets 413."""
@@ -64,12 +64,12 @@ class Serving(Model):
 
     keep_shape: bool = True
     """Whether a model's version is kept with the instances and cores that it is served with here, to be served with
-    them again. Not for what serves it to try something."""
+    them again. Not for services that only try a version out."""
 
     env: Variables = Field(default_factory=FrozenDict)
     auth: str | None = None
-    """A reference to the bearer token that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: requests "
-    "need no token."""
+    """A reference to the bearer token that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: requests
+    need no token."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -68,7 +68,7 @@ class Step(Generic[P, R]):
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidError(f"The step {self.function.__name__!r}: {error}. It is {self}.") from None
+            raise InvalidError(f"The step {self.function.__name__!r}: {error}. Its signature: {self}.") from None
         return self._build_node(self._collect_parameters(bound))
 
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
@@ -84,7 +84,7 @@ class Step(Generic[P, R]):
             free = [name for name in self.signature.parameters if name not in taken]
             if not free:
                 raise InvalidError(
-                    f"The step {self.function.__name__!r} has no parameter left for the item. It is {self}."
+                    f"The step {self.function.__name__!r} has no parameter left for the item. Its signature: {self}."
                 )
             kwargs[free[0]] = item
         return self.options(for_each=over).bind(*args, **kwargs)

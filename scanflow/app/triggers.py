@@ -76,7 +76,7 @@ class Cron(Model):
         fields = parse_cron(expression)
         if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
             raise InvalidError(
-                f"The cron expression {expression!r} never fires: no such month has {min(fields.days)} days."
+                f"The cron expression {expression!r} never fires: none of its months has {min(fields.days)} days."
             )
         return expression
 
@@ -218,11 +218,11 @@ def _parse_cron_part(expression: str, part: str, name: str, low: int, high: int,
     if match is None or (match[1] == "*" and match[2] is not None):
         raise InvalidError(f"{problem} Write a number, '*', '*/5', '1-5' or '1,15'.")
     if match[3] is not None and not 1 <= int(match[3]) <= high - low:
-        raise InvalidError(f"{problem} The step after '/' goes from 1 to {high - low}.")
+        raise InvalidError(f"{problem} The step after '/' must be from 1 to {high - low}.")
     bounds = [bound for bound in (match[1], match[2]) if bound not in {None, "*"}]
     values = [words.index(bound) + low if bound in words else int(bound) if bound.isdigit() else -1 for bound in bounds]
     if any(not low <= value <= high for value in values):
-        raise InvalidError(f"{problem} It goes from {low} to {high}{', or ' + ' '.join(words) if words else ''}.")
+        raise InvalidError(f"{problem} It must be from {low} to {high}{', or ' + ' '.join(words) if words else ''}.")
     if bounds[1:] == ["sun"] and values[0] > 0:
         values[1] = 7  # mon-sun
     if values != sorted(values):

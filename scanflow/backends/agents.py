@@ -47,7 +47,7 @@ class HostedAgent:
     """Authenticates it to the server and to the other agents of the application, for its own team only."""
 
     ca: str | None = None
-    """The CA certificates, in PEM, that the server's is verified with. None: the system's."""
+    """The CA certificates, in PEM, that the server's certificate is verified with. None: the system's."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """The server's environment variables, without secrets. Backends on other machines ignore it."""
@@ -61,13 +61,13 @@ class AgentProcess:
     team: str
     name: str
     alive: bool = False
-    """Whether it runs, is starting, or is still ending."""
+    """Whether it runs, is starting, or is still terminating."""
 
     started: bool = False
     """Whether its program runs, and may send requests to the server."""
 
     version: str | None = None
-    """The version it was last started with; None: it never was."""
+    """The version it was last started with; None: it was never started."""
 
     code: str | None = None
     pid: int | None = None

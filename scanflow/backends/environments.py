@@ -38,7 +38,7 @@ class ObjectChange:
     """The changes of an existing object."""
 
     why: str = ""
-    """The reason of a conflict or refusal."""
+    """The reason for a conflict or refusal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The workload and program of an MPI job, by its ``mainfile``. Shared by the backends that run jobs."""
+"""The workload and program of an MPI job, read from its ``mainfile``. Shared by the backends that run jobs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def build_one_step_plan(
     notes: Sequence[str],
     machine: tuple[float, int],
 ) -> Plan:
-    """Return the plan of a job for ``scanflow plan``; ``machine`` is its cores and bytes of memory."""
+    """Return the plan of a job for ``scanflow plan``; ``machine``: cores and bytes of memory of the machine."""
     machine_cores, machine_memory_bytes = machine
     cores = sum(worker.cores for worker in plan.workers)
     step = PlannedStep(
@@ -118,7 +118,7 @@ def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
         raise InvalidError(f"{who} cannot be read as YAML: {error}") from error
     if isinstance(document, Mapping) and "kind" in document:
         raise UnsupportedError(
-            f"{who} describes a {document['kind']} of Kubernetes. scanflow creates that object itself. Write a YAML "
+            f"{who} describes a Kubernetes {document['kind']}. scanflow creates that object itself. Write a YAML "
             "file with "
             "'program', 'args' and, where it runs in pods, 'image'."
         )

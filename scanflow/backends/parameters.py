@@ -17,11 +17,11 @@ RESULT = "result"
 """The output with the return value of a step's function."""
 
 ReadOutputs = Callable[[StepName], Mapping[str, Any]]
-"""From a finished task to its named outputs."""
+"""Maps a finished task to its named outputs."""
 
 
 def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
-    """Return a named output, or the value of that key of a returned mapping.
+    """Return a named output, or the value at that key in a returned mapping.
 
     Raises:
         NotFoundError: the step left no such output.

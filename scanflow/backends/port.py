@@ -119,7 +119,7 @@ class RunBackend(Protocol):
         ...
 
     def keep_function(self, pickled: bytes) -> str:
-        """Store a function pickled by cloudpickle, without loading it. Return the part before the ``:`` of the
+        """Store a function pickled by cloudpickle, without loading it. Return the text before the ``:`` in the
         ``function`` of a step that calls it.
 
         Raises:
@@ -137,7 +137,7 @@ class RunBackend(Protocol):
         ...
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        """Check and enter a run. Idempotent by name; without a name, the run gets a new one.
+        """Check and register a run. Idempotent by name; without a name, the run gets a new one.
 
         Raises:
             InvalidError: another run has that name.
@@ -236,7 +236,7 @@ class Models(Protocol):
 
 
 OpenModels = Callable[[str | None], Models]
-"""From a tracker's address to its registry; None: the default one. Cheap: opened on first use."""
+"""Maps a tracker's address to its registry; None: the default one. Cheap: opened on first use."""
 
 
 class ServiceClient(Protocol):
@@ -432,7 +432,7 @@ class JobPlanner(Protocol):
 
 @runtime_checkable
 class JobBudget(Protocol):
-    """A :class:`RunBackend` without a queue for MPI jobs: the driver of several queues those that do not fit."""
+    """A :class:`RunBackend` without a queue for MPI jobs: a driver of several jobs must queue those that do not fit."""
 
     def job_share(self, run: str) -> Share | None:
         """Return the resources of an MPI job; None: the run is not an MPI job."""

@@ -26,7 +26,7 @@ _ENDINGS: Final = {"stdout": "out", "stderr": "err"}
 _LAST_LINES: Final = 5
 _MIN_BUSY_S: Final = 0.5
 _OPENMPI_PREFIX: Final = re.compile(r"\[[^\]\s]+:\d+\] ")
-"""Begins the lines that Open MPI's handler of fatal signals writes after a program's own."""
+"""Prefix of the lines that Open MPI's handler of fatal signals writes after a program's own."""
 
 
 def exit_status(folder: Path, rank: int) -> int | None:

@@ -91,7 +91,7 @@ def _upload_all(folder: Path, log: Log, ended: threading.Event) -> int:
 
 
 def _is_written(folder: Path) -> bool:
-    """Return whether an instance still writes into the folder: it holds a lock on it."""
+    """Return whether an instance still writes into the folder, that is, holds a lock on it."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -40,7 +40,7 @@ class TaskRecord(Record):
     """Attempts started so far."""
 
     began: float | None = None
-    """Seconds since the epoch, of the last attempt."""
+    """Start of the last attempt, in seconds since the epoch."""
 
     seconds: float | None = None
     exit_code: int | None = None
@@ -109,7 +109,7 @@ class RunStarted(Record):
     run: RunName
     steps: int
     kept: int = 0
-    """Tasks that finished before, and are not run again."""
+    """Tasks that finished earlier and are not run again."""
 
     ignored: tuple[str, ...] = ()
     """Fields that this backend ignores, each with its step and the reason."""

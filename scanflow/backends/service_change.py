@@ -1,4 +1,4 @@
-"""Requests to deploy and change a service: of the command line, REST, the SDK, operations and primitives."""
+"""Requests to deploy and change a service: from the command line, REST, the SDK, operations and primitives."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Sizing(Model):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A request to serve an online workflow. Omitted fields are the workflow's."""
+    """A request to serve an online workflow. Omitted fields take the workflow's values."""
 
     app: Application
     workflow: str | None = None

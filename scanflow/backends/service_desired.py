@@ -40,7 +40,7 @@ class DesiredState(BaseModel):
     settled: int = 0  # the newest generation that is wholly in effect
     definition: ServiceSpec
     fallback: ServiceSpec | None = None
-    """The definition that served when the change was requested; None: it is in effect, or there was none."""
+    """The definition that served when the change was requested; None: the change is in effect, or nothing served."""
 
     previous: ServiceSpec | None = None  # what to roll back to
     previous_if_settled: ServiceSpec | None = None  # what to roll back to once the change is in effect
@@ -53,7 +53,7 @@ class DesiredState(BaseModel):
     """The command that uploads recorded predictions to the tracker; none: nothing is recorded."""
 
     program: tuple[str, ...] = ("-m", "scanflow_serving")
-    """What its instances run, between their interpreter and their folder."""
+    """The arguments between the interpreter and the folder in the command of its instances."""
 
     @property
     def in_effect(self) -> bool:

@@ -24,7 +24,7 @@ was killed): any command on it starts a new one, which adopts the running instan
 
 
 class Shape(Record):
-    """How many instances a service has, how large they are and where they run. It is stored with each model version."""
+    """The number, size and placement of a service's instances. It is stored with each model version."""
 
     instances: int = Field(default=1, ge=0)
     cores: float | None = Field(default=None, gt=0)
@@ -42,7 +42,7 @@ class Shape(Record):
 
 
 class CanaryPolicy(Record):
-    """When a canary is promoted or removed automatically. See ``scanflow traffic --help``."""
+    """The rule by which a canary is promoted or removed automatically. See ``scanflow traffic --help``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -86,7 +86,7 @@ class InstanceRecord(Record):
 
     in_flight: int = 0
     error: str | None = None
-    """Why it ended last, with the command that shows its log."""
+    """The reason for its last end, with the command that shows its log."""
 
     @property
     def pid(self) -> int | None:
@@ -206,7 +206,7 @@ class ServiceRecord(Record):
     """The recent load; None: not measured."""
 
     explanation: Explanation | None = None
-    """The last scaling decision, where one service is requested. None: there is none yet."""
+    """The last scaling decision, only if a single service was requested. None: there is none yet."""
 
     @property
     def folder(self) -> str:

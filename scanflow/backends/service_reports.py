@@ -75,7 +75,7 @@ def report(
 
 
 def report_revision(revision: Revision, place: int, window: MetricsWindow, latencies: RevisionStats) -> RevisionRecord:
-    """Return the record of the revision at that position; its quantiles are of ``latencies``."""
+    """Return the record of the revision at that position; its quantiles are computed from ``latencies``."""
     whole = window.totals.get_revision(revision.id)
     return RevisionRecord(
         id=revision.id,

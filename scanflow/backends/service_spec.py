@@ -30,7 +30,7 @@ Fetch = Callable[[str], ModelFiles]
 
 _UNSEEN = ("source", "scaling")
 _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
-"""Fields that instances do not see, beside the number of instances."""
+"""Fields that instances do not see, in addition to the number of instances."""
 
 _MAX_FILES = 10_000
 

@@ -83,7 +83,7 @@ def encode(value: Any, folder: Path, key: bytes) -> Any:
 
 
 def decode(value: Any, folder: Path, key: bytes) -> Any:
-    """Return the value that :func:`encode` encoded; ``folder`` is where the output lies now.
+    """Return the value that :func:`encode` encoded; ``folder`` is the output's current folder.
 
     A mark that :func:`encode` would not have made is a value like any other.
 

@@ -23,7 +23,7 @@ MAX_LIMITS = 10
 """Maximum number of memory limits that are tried."""
 
 SPARE = 1.2
-"""The recommended memory as a multiple of the knee: input differs, and so do allocators."""
+"""The recommended memory as a multiple of the knee: inputs and allocators differ."""
 
 _UNIT = 16 * 2**20
 
@@ -36,7 +36,7 @@ class Saturation:
     (Wang et al., Table 4)."""
 
     cores: int
-    """The smallest number of cores at which it is nearly as fast as possible."""
+    """The smallest number of cores at which the program is nearly as fast as possible."""
 
     speed: Mapping[int, float]
     """Speed by number of cores, relative to the smallest number."""
@@ -89,7 +89,7 @@ def choose_next_limit(peak_bytes: int, tried: Mapping[int, bool]) -> int | None:
 
 
 def find_knee(tried: Mapping[int, bool]) -> MemoryKnee | None:
-    """Return the limits between which a program begins to be killed; None: it succeeded with none."""
+    """Return the lowest limit that suffices and the highest that does not; None: it succeeded with none."""
     good = [limit for limit, fine in tried.items() if fine]
     if not good:
         return None
@@ -98,7 +98,7 @@ def find_knee(tried: Mapping[int, bool]) -> MemoryKnee | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRecommendation:
-    """In the spelling of ``sf.Resources``."""
+    """Recommended resources, in the notation of ``sf.Resources``."""
 
     cpu: float
     memory_bytes: int
@@ -112,7 +112,7 @@ class ResourceUse(Protocol):
 
     @property
     def cores(self) -> float:
-        """How many cores, on average."""
+        """The average number of cores used."""
         ...
 
     @property
@@ -122,8 +122,8 @@ class ResourceUse(Protocol):
 
 
 def recommend(scaling: Saturation, runs: Sequence[ResourceUse], memory: MemoryKnee | None) -> ResourceRecommendation:
-    """Recommend resources: the cores with which it is nearly at its fastest, or those it uses of them; and its memory
-    with a margin. ``runs``: those with so many cores."""
+    """Recommend resources: the cores at which the program is nearly fastest, or those it uses, if fewer; and its memory
+    with a margin. ``runs``: the runs with that many cores."""
     used = statistics.median(run.cores for run in runs)
     cpu = float(scaling.cores) if used > 0.8 * scaling.cores else max(0.1, math.ceil(used * 10) / 10)
     peak = max(run.peak_bytes for run in runs)
@@ -132,7 +132,7 @@ def recommend(scaling: Saturation, runs: Sequence[ResourceUse], memory: MemoryKn
 
 
 def _choose_unit(peak_bytes: int) -> int:
-    """Return the step between limits to try: at least pages, and about a hundredth of the peak."""
+    """Return the step between limits to try: at least 1 MiB, and about a hundredth of the peak."""
     return int(max(2**20, 2 ** int(math.log2(max(2, peak_bytes / 100)))))
 
 

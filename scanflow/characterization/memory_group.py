@@ -1,4 +1,4 @@
-"""A control group that limits the memory of one program and its children. Both versions; it needs root, or a
+"""A control group that limits the memory of one program and its children. Supports cgroup v1 and v2; needs root, or a
 delegated group."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scanflow.placement.available_cpus import CGROUP, PROC, find_memory_group_fo
 class MemoryGroup:
     folder: Path
     second: bool
-    """Whether it is of cgroup v2."""
+    """Whether it is a cgroup v2 group."""
 
     @property
     def members(self) -> Path:

@@ -1,4 +1,4 @@
-"""Runs a program on some CPUs, with limited memory, for a time, and measures the resources it uses."""
+"""Runs a program on some CPUs, with limited memory, for a limited time, and measures the resources it uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVENTS = {"cpu-migrations": "migrations", "cache-misses": "cache_misses"}
 """The names of ``perf``'s events, and their names here."""
 
 _JOIN = 'echo $$ > "$0" && exec "$@"'
-"""A shell joins the memory group and becomes the program: nothing of it is outside the group."""
+"""A shell joins the memory group and becomes the program: no part of it runs outside the group."""
 
 _MAX_SHOWN = 2000
 

@@ -46,7 +46,7 @@ class Characterization:
 
 
 def choose_core_counts(machine: Topology) -> list[int]:
-    """Return 1, 2, 4 … and all."""
+    """Return 1, 2, 4 … and the number of all cores."""
     most, counts = machine.effective_count, [1]
     while counts[-1] * 2 < most:
         counts.append(counts[-1] * 2)
@@ -130,7 +130,7 @@ def characterize(
 
 
 def rotate(measured: Sequence[T], turn: int) -> list[T]:
-    """Rotate what is measured by the turn, so that drift falls on each equally."""
+    """Rotate the list of measurements by the turn, so that drift affects each equally."""
     shift = turn % len(measured)
     return [*measured[shift:], *measured[:shift]]
 

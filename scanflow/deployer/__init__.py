@@ -1,5 +1,5 @@
-"""Running and serving applications: the port, the deployer that works inside this process, and the one that
-asks a server."""
+"""Running and serving applications: the port, the deployer that works inside this process, and the one for
+a remote server."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class EmbeddedDeployer(Deployer):
     def __init__(
         self, settings: Settings, *, backend: Backend | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Make a deployer on ``backend``.
+        """Create a deployer on ``backend``.
 
         Raises:
             NotFoundError: the one that the settings name is not installed.
@@ -185,7 +185,7 @@ class EmbeddedDeployer(Deployer):
     def runs(
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
-        """Return the newest runs first; of one application, team or workflow where it is named."""
+        """Return the newest runs first; only of an application, team or workflow if one is given."""
         return self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
@@ -276,7 +276,7 @@ def _reload_application(record: RunRecord) -> Application | None:
 
 
 def open_backend(settings: Settings, name: str | None = None) -> Backend:
-    """Return the backend that the settings name, else the one of that name, else this machine.
+    """Return the backend that the settings name, else the backend ``name``, else this machine.
 
     Raises:
         NotFoundError: it is not installed; the message says which are, and what to install.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """A request to run: a workflow of ``app``; with ``run`` and ``step``, that step again on the inputs it had in that
-    run; with ``run`` alone, that run from where it stands."""
+    run; with ``run`` alone, that run from its current state."""
 
     app: Application | None = None
     """With ``run``: the application to continue with. None: the current content of the run's file, if it exists."""

@@ -1,4 +1,4 @@
-"""The deployer that calls a server over HTTP. The server does the work, also after this process ends."""
+"""The deployer that calls a server over HTTP. The server does the work, even after this process ends."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RemoteDeployer(Deployer):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a deployer on the server at ``url``, such as ``http://127.0.0.1:46666``.
+        """Create a deployer on the server at ``url``, such as ``http://127.0.0.1:46666``.
 
         Args:
             url: Its address.

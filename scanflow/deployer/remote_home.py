@@ -63,7 +63,7 @@ def read_up_state(home: Path) -> UpState | None:
 
 
 def write_up_state(home: Path, up: UpState) -> None:
-    """Write the note atomically.
+    """Write the file atomically.
 
     Raises:
         UnavailableError: it cannot be written.

@@ -42,7 +42,7 @@ class Divisions:
         return cls(members, old, new)
 
     def compute_difference(self, values: NDArray[np.float32]) -> Floats:
-        """Return (1 + permutations, features): new mean less old mean of ``values``, (rows, features)."""
+        """Return (1 + permutations, features): new mean minus old mean of ``values``, (rows, features)."""
         new = (self.members.T @ values).astype(np.float64)
         whole = values.sum(axis=0, dtype=np.float64)
         apart: Floats = new / self.new - (whole - new) / self.old
@@ -56,7 +56,7 @@ class Divisions:
 
 @dataclass(slots=True)
 class ColumnTest:
-    """A test under all divisions; statistic and effect are those of the given one."""
+    """A test under all divisions; statistic and effect are those of the given division."""
 
     p: Floats
     """(1 + permutations,): unadjusted p-values."""
@@ -68,7 +68,7 @@ class ColumnTest:
 
 
 def run_ks_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> ColumnTest:
-    """Kolmogorov and Smirnov's distance at ``MAX_CUTS`` values, with Stephens' approximation of its p-value."""
+    """Compute the Kolmogorov-Smirnov distance at ``MAX_CUTS`` values, with Stephens' approximation of its p-value."""
     rows = np.flatnonzero(~missing)
     order = rows[np.argsort(numbers[rows], kind="stable")]
     if len(order) == 0:
@@ -91,8 +91,8 @@ def run_ks_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Di
 
 
 def run_lepage_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Divisions) -> Floats:
-    """Return the p-values of a test of place and spread (Lepage, 1971), with normal scores in place of Wilcoxon's and
-    Ansari's ranks: it sees small shifts that the largest distance does not."""
+    """Return the p-values of a test of location and scale (Lepage, 1971), with normal scores in place of Wilcoxon's and
+    Ansari's ranks: it detects small shifts that the largest distance misses."""
     rows = np.flatnonzero(~missing)
     if len(rows) < 2:
         return np.ones(divisions.members.shape[1])
@@ -107,7 +107,7 @@ def run_lepage_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions
 
 
 def run_chi2_test(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
-    """Pearson's chi square of the table of categories, those that are missing (-1) left out."""
+    """Compute Pearson's chi-squared test of the table of categories, without missing ones (-1)."""
     present = codes >= 0
     levels, index = np.unique(codes[present], return_inverse=True)
     if len(levels) < 2:
@@ -174,5 +174,5 @@ def standardise(features: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def adjust_sidak(p: Any, many: float) -> Any:
-    """Adjust the smallest of ``many`` independent p-values (Šidák): how often it is as small as ``p``."""
+    """Adjust the smallest of ``many`` independent p-values (Šidák): the probability that it is as small as ``p``."""
     return -np.expm1(many * np.log1p(-np.minimum(p, 1 - 1e-12)))

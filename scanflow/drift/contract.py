@@ -41,7 +41,7 @@ class DetectionOutputs:
     """The version that the address referred to."""
 
     same_drift: bool = False
-    """Whether it is the same drift as in earlier windows that no model was trained on yet."""
+    """Whether it is the same drift as in earlier windows that no model has been trained on yet."""
 
     regimes: Mapping[str, float] = field(default_factory=dict)
     """The composition of a window without drift: the share of each known slice, 0 to 1."""
@@ -165,7 +165,7 @@ def _parse_count(outputs: Mapping[str, Any], name: str, who: str, *, default: in
     if isinstance(value, str) and value.isdecimal():  # as MLflow has versions
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is not a count. {_PAGE}")
+        raise InvalidError(f"{who} wrote {name!r} as {value!r:.60}, which is not a count. {_PAGE}")
     return int(value)
 
 
@@ -174,7 +174,7 @@ def _parse_number(outputs: Mapping[str, Any], name: str, who: str) -> float | No
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidError(f"{who} left {name!r} as {value!r:.60}, which is not a finite number. {_PAGE}")
+        raise InvalidError(f"{who} wrote {name!r} as {value!r:.60}, which is not a finite number. {_PAGE}")
     return float(value)
 
 

@@ -133,7 +133,7 @@ def detect(
 
 
 def _estimate_accuracy(model: models.FittedModel, data: TrainingData, probabilities: Any) -> dict[str, float]:
-    """Estimate the accuracy on new predictions from the model's scores, and return that on clean data with it."""
+    """Estimate the accuracy on new predictions from the model's scores, and return it with that on clean data."""
     if probabilities is None or len(data.y_clean) < MIN_SAMPLES:
         return {}
     answers = compare_answers(model.predict(data.x_clean), data.y_clean, None)

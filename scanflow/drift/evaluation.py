@@ -1,4 +1,4 @@
-"""Compares champion and challenger on the same labelled points, none of which either was trained on."""
+"""Compares champion and challenger on the same labelled points, which neither was trained on."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _build_table(arrays: dict[str, NDArray[Any]], run_id: str, columns: Sequence
 
 
 def _decode_column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[Any]:
-    """Return a column's values (n,); of text, its bytes are in a row, and ``ends`` says where each one ends."""
+    """Return a column's values (n,); text is concatenated bytes, and ``ends`` has the end of each value."""
     if ends is None:
         return values.reshape(-1)
     text, starts = values.tobytes(), [0, *ends.ravel().tolist()]
@@ -222,7 +222,7 @@ def _decode_column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[A
 
 
 def _find_most_common_shape(parts: dict[str, Samples]) -> tuple[int, ...]:
-    """Return the shape of the most predictions; of equals, the one met first."""
+    """Return the most common shape of the predictions; of equally common ones, the first."""
     counts: Counter[tuple[int, ...]] = Counter()
     for part in parts.values():
         counts[part.shape[1:]] += len(part)

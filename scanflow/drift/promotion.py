@@ -97,8 +97,8 @@ class _WeighedGain:
         return max(-1.0, self.middle - half), min(1.0, self.middle + half)
 
     def estimate_missing_points(self, n: int, bound: float, level: float) -> float:
-        """Estimate how many more points of the current window, beside ``n``, show whether the gain is above ``bound``
-        if it stays as it is; infinite if none do."""
+        """Estimate how many more points of the current window, beyond ``n``, show whether the gain is above ``bound``
+        if the gain stays the same; infinite if no number does."""
         may_be = ((self.middle - bound) / compute_quantile(level)) ** 2 - (self.error**2 - self.own**2)
         return max(1.0, math.ceil(self.own**2 * (n + 2) / may_be - (n + 2))) if may_be > 0 else math.inf
 
@@ -240,7 +240,7 @@ def _set_limits(
     worst: float,
     level: float,
 ) -> list[_OtherSlice]:
-    """Return the slices with their limits; those without traffic and too few points to show a loss are merged."""
+    """Return the slices with their limits; those without traffic and with too few points to show a loss are merged."""
 
     def with_limit(part: Slice, share: float, now: float = 0.0) -> _OtherSlice:
         allowed = worst if share == 0 else min(worst, margin / share)

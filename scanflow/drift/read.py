@@ -25,7 +25,7 @@ MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", 
 
 
 def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, list[str]]:
-    """Read two tables for comparison, the second with the first one's types; return notes on conversions as the third.
+    """Read two tables for comparison, the second with the first one's types; return both, and notes on conversions.
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.

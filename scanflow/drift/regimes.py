@@ -57,7 +57,7 @@ def draw_mixture(
 
 
 def _compute_fourier_features(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (n, FEATURES): products of rows are about a Gaussian kernel's, as wide as the median distance."""
+    """Return (n, FEATURES): products of rows approximate a Gaussian kernel as wide as the median distance."""
     generator = np.random.default_rng(0)
     first, second = generator.integers(len(points), size=(2, 1000))
     width = float(np.median(np.linalg.norm(points[first] - points[second], axis=1)))

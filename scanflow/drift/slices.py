@@ -27,7 +27,7 @@ WINDOW = "window "
 """Prefix of the names of slices of earlier windows with drift."""
 
 _EXACT_UP_TO = 5000
-"""Up to this many points are computed exactly; beyond, the normal approximation differs in no printed digit."""
+"""Up to this many points are computed exactly; beyond that, the normal approximation differs in no printed digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,9 @@ class Slice:
 
     @property
     def p(self) -> float:
-        """How often a challenger that is no better gains more of the points, and half of how often as many: McNemar's
-        mid-p-value. The exact test counts the latter whole, and is half as often wrong as its level allows."""
+        """The probability that a challenger that is no better gains more points, plus half the probability that
+        it gains as many (McNemar's mid-p-value). The exact test counts the latter in full, and is wrong only half as
+        often as its level allows."""
         discordant = self.gained + self.lost
         if discordant > _EXACT_UP_TO:
             return 0.5 * math.erfc((self.gained - discordant / 2) / math.sqrt(discordant / 2))
@@ -93,7 +94,7 @@ class Slice:
         return max(0.0, min(compute_quantile(level), margin / self.estimate[1] - compute_quantile(level)))
 
     def is_not_worse(self, margin: float, level: float) -> bool:
-        """Return whether no more than ``margin`` was lost, as surely as this many points can show."""
+        """Return whether no more than ``margin`` was lost, as far as this many points can show."""
         middle, error = self.estimate
         return middle - self.compute_critical_value(margin, level) * error > -margin
 

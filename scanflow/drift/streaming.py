@@ -34,7 +34,7 @@ class PageHinkley:
     """A cumulative sum of deviations from the mean (Page, 1954): the quickest for a mean that rises, with no window."""
 
     def __init__(self, *, delta: float = 0.005, threshold: float = 50.0, least: int = 30) -> None:
-        """Alarm when the sum is ``threshold`` above its lowest.
+        """Alarm when the sum is ``threshold`` above its minimum.
 
         Args:
             delta: Rises of less than this, in the unit of the values, do not count.
@@ -71,7 +71,7 @@ class ADWIN:
     MOST_BUCKETS = 5
 
     def __init__(self, *, delta: float = 0.002, every: int = 32) -> None:
-        """Alarm with a probability of ``delta`` at most in a stream that does not change; look at each ``every``-th."""
+        """Alarm with a probability of at most ``delta`` in a stream that does not change; test at each ``every``-th."""
         if not 0 < delta < 1:
             raise InvalidError(f"delta={delta} is not between 0 and 1. Give a value such as 0.002.")
         self._delta, self._every, self._seen = delta, every, 0
@@ -80,7 +80,7 @@ class ADWIN:
 
     @property
     def width(self) -> int:
-        """How many numbers are in the window."""
+        """The number of values in the window."""
         return sum(len(row) << at for at, row in enumerate(self._rows))
 
     @property
@@ -102,7 +102,7 @@ class ADWIN:
         return self._seen % self._every == 0 and self._drop_before_change()
 
     def _drop_before_change(self) -> bool:
-        """Drop what is before the split whose two parts have the most unlike means, if they are that unlike."""
+        """Drop the values before the split whose two parts' means differ most, if they differ significantly."""
         buckets = [(1 << at, *bucket) for at, row in reversed(list(enumerate(self._rows))) for bucket in row]
         n, total = sum(size for size, _, _ in buckets), sum(subtotal for _, subtotal, _ in buckets)
         if n < 10:
@@ -126,7 +126,7 @@ class ADWIN:
 
 
 class KSWIN:
-    """The newest numbers of a window against the rest of it, by Kolmogorov and Smirnov: sees changes of any kind.
+    """The newest numbers of a window against the rest of it, by the Kolmogorov-Smirnov test: sees changes of any kind.
 
     After Raab et al. (2020), with all of the rest in place of a draw from it, and several sizes of what is newest: few
     numbers show a large change soon, many show a small one at all.
@@ -137,7 +137,7 @@ class KSWIN:
     def __init__(
         self, *, level: float = 1e-5, window: int = 600, newest: Sequence[int] = (30, 150), every: int = 5
     ) -> None:
-        """Alarm where the smallest of the tests' p-values, times how many they are, is at most ``level``.
+        """Alarm where the smallest of the tests' p-values, times their number, is at most ``level``.
 
         Args:
             level: 0 to 1. Each look has its own, so it is far below how often an alarm may be false.

@@ -143,7 +143,7 @@ class Column:
         return features
 
     def summarize(self, rows: slice) -> dict[str, float]:
-        """Summarise some rows for display: mean and deviation, or the shares of the commonest categories."""
+        """Summarise some rows for display: mean and deviation, or the shares of the most common categories."""
         missing = self.missing[rows]
         statistics: dict[str, float] = {}
         if missing.all():
@@ -188,7 +188,7 @@ class DataTable:
         else:
             if array.ndim == 0 or (array.size == 0 and len(array) > 0):
                 raise InvalidError(
-                    f"A table cannot be made of an array of the shape {array.shape}. Give (rows, columns)."
+                    f"A table cannot be created from an array of the shape {array.shape}. Give (rows, columns)."
                 )
             fields = {"": array if array.ndim > 1 else array[:, None]}
             width = int(np.prod(fields[""].shape[1:]))

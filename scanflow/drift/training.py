@@ -203,7 +203,7 @@ def _train_first(
     output("version", version)
     output("accuracy", accuracy)
     n_train, n_clean = len(training_data.y_train), len(training_data.y_clean)
-    print(f"Learnt from {n_train:,} samples; {accuracy:.1%} right of {n_clean:,} others")
+    print(f"Learnt from {n_train:,} samples; {accuracy:.1%} of {n_clean:,} others are right")
     print(f"Registered as models:/{model_name}@{alias} (version {version})")
 
 

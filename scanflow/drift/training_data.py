@@ -60,7 +60,7 @@ class TrainingData:
         )
 
     def save(self, tracker: KnowledgeBase, app: str, team: str, model: str) -> None:
-        """Store the data as the newest of the model."""
+        """Store the data as the model's newest."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{DATASET}.npz"
             arrays = {"y_train": self.y_train, "y_clean": self.y_clean}

@@ -68,7 +68,7 @@ class ColumnDrift:
 
     effect: float
     """0 to 1: the largest difference between the distribution functions (``ks``), by how much the shares of categories
-    differ in all (total variation), by how much a value's share grew, or half of the deviations that a mean or product
+    differ overall (total variation), by how much a value's share grew, or half of the deviations that a mean or product
     moved by (1 at most)."""
 
     reference: dict[str, float]
@@ -272,7 +272,7 @@ def _test_column(name: str, column: Column, divisions: Divisions) -> _ColumnTest
 def compute_joint_features(
     columns: Sequence[tuple[Column, NDArray[np.intp] | None]],
 ) -> tuple[NDArray[np.float32], list[int]]:
-    """Return (rows, features) with mean 0 and variance 1, and the number of the column that each feature is of.
+    """Return (rows, features) with mean 0 and variance 1, and the column number of each feature.
 
     Numbers become normal scores, so that neither their scale nor a few wild values count; categories, one feature each.
     """
@@ -291,7 +291,7 @@ class _Family:
 
     weight: float
     by_feature: Floats | None = None
-    """(features,): the given division's, where it is of each."""
+    """(features,): the given division's statistic of each feature, if there is one."""
 
     def compute_scaled_p(self, families: int) -> Floats:
         """Return p-values, (1 + permutations,), divided by the family's share of the error level.
@@ -376,7 +376,7 @@ def _compute_mmd(features: NDArray[np.float32], divisions: Divisions) -> Floats:
 
 
 def _build_adjustment(least: Floats) -> Callable[[float], float]:
-    """Return a function from a p-value to the share of divisions with one as small.
+    """Return a function that maps a p-value to the share of divisions with one as small.
 
     Of a p-value below all of theirs, 1 / divisions is an upper bound; it goes down from there as the value itself does,
     which tells a sure sign from one that chance gives once in a thousand times.

@@ -54,7 +54,7 @@ def ensure_home_token(home: Path) -> str:
 
 
 def keep_home_token(home: Path, token: str) -> None:
-    """Make ``token`` the one of a home."""
+    """Store ``token`` as the token of a home."""
     path = get_token_file(home)
     if read_home_token(home) == token:
         return

@@ -88,7 +88,7 @@ def refuse_media(method: str, headers: Headers) -> Refusal | None:
     return Refusal(
         415,
         "Unsupported media type",
-        f"The body is sent as {_format_bytes(media) if media else 'nothing that is named'}. Send JSON, and say so: "
+        f"The body is sent as {_format_bytes(media) if media else 'an unnamed type'}. Send JSON with the header "
         "Content-Type: application/json",
     )
 

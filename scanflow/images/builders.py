@@ -92,9 +92,9 @@ def find_builder(name: str | None = None, *, insecure: bool = False, options: st
         program for program in PROGRAMS if name in {None, program} and shutil.which(program) is not None
     ]
     if not installed:
-        subject = f"{name} is" if name is not None else "None of buildah, podman and docker is"
+        subject = f"{name} is not" if name is not None else "None of buildah, podman and docker is"
         raise MissingExtraError(
-            f"{subject} installed, which building images needs. On Debian or Ubuntu: sudo apt-get install "
+            f"{subject} installed, but images need one to be built. On Debian or Ubuntu: sudo apt-get install "
             f"{'docker.io' if name == 'docker' else name or 'buildah'}"
         )
     try:

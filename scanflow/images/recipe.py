@@ -22,7 +22,7 @@ _DIGEST_LENGTH: Final = 16
 
 
 class Recipe(BaseModel):
-    """The contents of an image. Equal recipes are one image."""
+    """The contents of an image. Equal recipes give the same image."""
 
     model_config = ConfigDict(frozen=True)
 

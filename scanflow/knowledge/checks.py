@@ -59,7 +59,7 @@ def check_alias(alias: str) -> str:
             f"The alias {alias!r} is reserved: it always means the newest version. Choose another, such as 'champion'."
         )
     if _LIKE_A_VERSION.fullmatch(alias):
-        raise InvalidError(f"The alias {alias!r} reads like a version number. Choose a word, such as 'champion'.")
+        raise InvalidError(f"The alias {alias!r} looks like a version number. Choose a word, such as 'champion'.")
     if len(alias) <= MAX_KEY and _ALIAS.fullmatch(alias):
         return alias
     raise InvalidError(f"The alias {alias!r:.80} cannot be used: write 1 to {MAX_KEY} letters, digits, '_' and '-'.")
@@ -113,7 +113,7 @@ def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: 
     ended = max(_to_utc(now), begun or _to_utc(now)) if ended_at is None else _to_utc(ended_at)
     begun = begun or min(_to_utc(now), ended)
     if begun > ended:
-        raise InvalidError(f"The run would have ended at {ended}, before it began at {begun}. Check the two times.")
+        raise InvalidError(f"The run would have ended at {ended}, before it started at {begun}. Check the two times.")
     return begun, ended
 
 

@@ -57,7 +57,7 @@ class NewRun:
     name: str | None
     began: datetime
     ends: Callable[[], datetime]
-    """Returns when the run ended. It is called when all of it is written, so that a search by end time, up to a
+    """Returns the run's end time. It is called once the run is written, so that a search by end time, up to a
     second ago, finds every run."""
 
     status: Literal["finished", "failed"] = "finished"
@@ -87,7 +87,7 @@ class KnowledgeStore(Protocol[Place]):
     def save_at(self, key: SaveKey, version: str) -> Place: ...
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
-        """Make the files the next version of a model, which they may be the first of, and return its number. ``tags``
+        """Make the files the next (or first) version of a model, and return its number. ``tags``
         name the application and team that own it."""
         ...
 
@@ -280,7 +280,7 @@ class KnowledgeBase(ABC):
             return _get_run(store, run_id)
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
-        """Return the runs that match, also running ones; none if the environment does not exist.
+        """Return the runs that match, including running ones; none if the environment does not exist.
 
         ``filter_text`` is the subset of MLflow's filter language that :mod:`scanflow.knowledge.filters` defines, with
         the same meaning in every adapter: ``tags.stage = 'train' and metrics.accuracy > 0.9 and params.depth != '3'``.

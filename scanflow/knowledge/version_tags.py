@@ -16,19 +16,19 @@ BY_HAND: Final = "promoted by hand"
 """Promoted by a person: the result of an agent's earlier action no longer matters."""
 
 OUT_OF_USE: Final = "taken out of use"
-"""Set by another client than the executor, before it was promoted."""
+"""Set by a client other than the executor, before the version was promoted."""
 
 AGAIN: Final = "asked for again"
 """Set after the result of the action in the tag ``scanflow.action``."""
 
 ACTION: Final = "scanflow.action"
-"""The action that caused it."""
+"""The action that caused the value of the tag ``scanflow.promotion``."""
 
 BEFORE: Final = "scanflow.before"
 """The version that was in use before."""
 
 REFERENCE: Final = "scanflow.reference"
-"""What the version was trained on, for detectors to compare with: ``runs:/ID/labels.json``, or ``run/NAME``."""
+"""The data the version was trained on, for detectors to compare with: ``runs:/ID/labels.json``, or ``run/NAME``."""
 
 CHAMPION: Final = "champion"
 """The default alias of the version in use."""

@@ -111,7 +111,7 @@ def read_csv(lines: Iterable[str], source: str) -> RateTrace:
 
 
 def parse_trace(text: str, seconds: float) -> RateTrace:
-    """Return the trace ``steps:50,100,200`` or ``sine:20,200,60s`` (lowest, highest, period) of so many seconds.
+    """Parse a trace: ``steps:50,100,200`` or ``sine:20,200,60s`` (lowest, highest, period), of this many seconds.
 
     Raises:
         InvalidError: it is neither.

@@ -68,7 +68,7 @@ class LoadConnection(Protocol):
 
 class RequestSender:
     def __init__(self, plan: LoadPlan, folder: Path, *, requests: int | None, closed: bool) -> None:
-        """``requests``: it ends after so many; ``closed``: whether connections that are free send the next."""
+        """``requests``: the load ends after this many; ``closed``: whether free connections send the next request."""
         url = urlsplit(plan.url)
         if url.scheme not in {"http", "grpc"} or url.hostname is None:
             raise LoadError(f"{plan.url} is not an http:// or grpc:// address.")
@@ -188,7 +188,7 @@ class RequestSender:
     def record_result(
         self, number: int, due: float, sent: float, status: int, reason: str | None, tally: str | None
     ) -> None:
-        """Record the result of a request; ``number`` is for those who give their own."""
+        """Record the result of a request; ``number`` is for subclasses that assign their own."""
         del number
         self.waited.append(sent - due)
         self.due.append(due)
@@ -245,7 +245,7 @@ class RequestSender:
 
 
 def _import_protocol(scheme: str) -> Any:
-    """Return the module that connects over a protocol; gRPC's is imported where it is of use only."""
+    """Return the module that connects over a protocol; gRPC's is imported only where it is used."""
     if scheme == "http":
         return http_connection
     from scanflow.load import grpc_connection
@@ -291,7 +291,7 @@ def run_loop(load: Coroutine[Any, Any, None]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make a load; started by scanflow.load.load.")
+    parser = argparse.ArgumentParser(description="Run a load; started by scanflow.load.load.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))

@@ -49,7 +49,7 @@ class HttpConnection(asyncio.Protocol):
         self._begun = False
         self.due: float | None = None
         self.number = 0
-        """Of the request at hand."""
+        """The number of the current request."""
 
         self._sent = 0.0
 
@@ -134,7 +134,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class _TallyingConnection(HttpConnection):
-    """One that keeps a header of each answer: to be called for every header of every answer costs."""
+    """A connection that keeps a header of each answer: a call for each header of each answer costs time."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == self._run.tally:

@@ -83,7 +83,7 @@ class LoadResult:
     """Time from when it was due until it was answered, or had failed."""
 
     status: Sequence[int]
-    """The status of the response; 0: no response. A request failed if the status is not 2xx, or negative: the body
+    """The status of the response; 0: no response. A request failed if the status is not 2xx; negative: the body
     was wrong."""
 
     reasons: Mapping[str, int]
@@ -195,7 +195,7 @@ class LoadGenerator:
         start_s: float = START_S,
     ) -> None:
         """``arrivals``: when each request is due, in seconds from the beginning, in order; ``mlperf``: LoadGen decides
-        when. None of both: a closed loop, which ends after ``plan.requests`` or ``plan.duration_s``, whichever is
+        when. Neither: a closed loop, which ends after ``plan.requests`` or ``plan.duration_s``, whichever is
         first."""
         if arrivals is None and mlperf is None and plan.requests is None and plan.duration_s is None:
             raise ValueError("A load must end. Give a number of requests or of seconds.")
@@ -279,7 +279,7 @@ class LoadGenerator:
         except subprocess.TimeoutExpired as error:
             raise LoadError(f"The load was still running after {timeout_s:g} s.") from error
         if code != 0:
-            raise LoadError(f"The load ended with {code}. {self._read_errors()}")
+            raise LoadError(f"The load ended with exit code {code}. {self._read_errors()}")
         folder = Path(self._folder.name)
         columns: dict[str, Any] = {}
         for name, kind in COLUMNS.items():

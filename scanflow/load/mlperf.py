@@ -68,7 +68,7 @@ def scale_settings(
     target_latency_s: float | None = None,
     samples_per_query: int | None = None,
 ) -> MlperfSettings:
-    """Return Table 4.2's settings of a scenario with its counts multiplied, and what is given in place of the rest.
+    """Return Table 4.2's settings of a scenario with its counts multiplied, and the given values in place of others.
 
     Raises:
         InvalidError: a value that no load can have.
@@ -134,7 +134,7 @@ class _Queries(RequestSender):
         self._rows: list[int] = []
 
     def issue(self, at: float, samples: Sequence[tuple[int, int]]) -> None:
-        """``samples``: of each the id of its answer and which row it is."""
+        """``samples``: for each, the id of its answer and its row."""
         first = len(self._ids)
         self._ids += [id for id, _ in samples]
         self._rows += [row for _, row in samples]
@@ -200,7 +200,7 @@ async def _make(plan: LoadPlan, settings: MlperfSettings, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make a load by MLPerf LoadGen; started by scanflow.load.load.")
+    parser = argparse.ArgumentParser(description="Run a load by MLPerf LoadGen; started by scanflow.load.load.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))

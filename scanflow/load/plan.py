@@ -17,7 +17,7 @@ NEVER = math.nan
 
 
 class LoadError(UnavailableError):
-    """The load could not be made, which says nothing about the requests; the text has the reason."""
+    """The load could not be generated, which says nothing about the requests; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

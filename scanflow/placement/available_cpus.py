@@ -66,7 +66,7 @@ def read_limits(cgroup: Path = CGROUP, proc: Path = PROC) -> CgroupLimits:
 
 
 def find_memory_group_folder(cgroup: Path = CGROUP, proc: Path = PROC) -> tuple[Path, bool] | None:
-    """Return this process' own memory control group, and whether it is of cgroup v2; None: there is none."""
+    """Return this process' own memory control group, and whether it is a cgroup v2 group; None: there is none."""
     return _Groups(cgroup, proc).find_memory_folder()
 
 

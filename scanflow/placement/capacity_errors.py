@@ -16,7 +16,7 @@ Most = Callable[[Occupancy, Demand], int]
 
 
 def check_budget(occupancy: Occupancy, demand: Demand, oversubscribe: bool, most: Most) -> None:
-    """Reject demands that no placement can satisfy: more than this process may use, or than is free of it."""
+    """Reject demands that no placement can satisfy: more than this process may use, or more than is free."""
     topology = occupancy.topology
     used = sum(min(FULL, load) for load in occupancy.loads.values())
     free = max(0, topology.effective_count * FULL - used)

@@ -67,7 +67,7 @@ def cut(
 def compute_granularity(
     instances: int | None, cores: float | None, *, cut: float | None, into: int | None
 ) -> tuple[int | None, float | None]:
-    """Return the instances of a service and the cores of each; ``cut`` cores ``into`` so many must divide evenly."""
+    """Return the instances of a service and the cores of each; the ``cut`` cores must divide evenly by ``into``."""
     if cut is None and into is None:
         return instances, cores
     if cut is None or into is None:

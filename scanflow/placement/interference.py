@@ -106,8 +106,8 @@ class InterferenceWatch:
         self._agree: defaultdict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=CONFIRMATION))
 
     def observe(self, window: Window | None, since: Callable[[str], float] = lambda _: -math.inf) -> Disturbance | None:
-        """Add a window (None: there was none, and nothing is confirmed by it), and return who disturbs the most, as
-        enough looks agreed; None: nobody. ``since``: from when on windows count, for a neighbour that was moved then.
+        """Add a window (None: there was none, and nothing is confirmed by it), and return the neighbour that disturbs
+        most, if enough checks agree; None: no neighbour. ``since``: the time from which windows count for a neighbour.
         """
         if window is not None:
             self.windows.append(window)

@@ -68,7 +68,7 @@ class Occupancy:
 
     @property
     def layers(self) -> int:
-        """How many layers there are until every CPU may be shared once more than it is."""
+        """The number of layers until every CPU can be shared once more than now."""
         return max(self.loads.values(), default=0) // FULL + 2
 
     def open(self, area: Iterable[int], layer: int = 0) -> list[int]:
@@ -99,7 +99,7 @@ class Occupancy:
     def take(
         self, area: Sequence[int], whole: int, part: int, layer: int, share: int
     ) -> tuple[list[int], int | None] | None:
-        """Take whole CPUs and a part of another: the CPUs in the order of threads, and the shared one; None: too few.
+        """Take whole CPUs and a part of another; return them in thread order, and the shared one. None: too few.
 
         ``share``: free cores that this instance may use up before siblings, those of its own cores first.
         """
@@ -133,7 +133,7 @@ class Occupancy:
         return None
 
     def _choose(self, pool: Sequence[int], count: int, share: int) -> list[int]:
-        """Return ``count`` CPUs of ``pool``: of cores that are free as a whole, one each, then their siblings."""
+        """Return ``count`` CPUs of ``pool``: first one of each fully free core, then their siblings."""
         if not count:
             return []
         whole = self._find_whole_cores(pool)
@@ -162,7 +162,7 @@ def list_sockets(topology: Topology) -> list[tuple[int, ...]]:
 
 
 def list_areas(topology: Topology) -> list[tuple[tuple[int, ...], int]]:
-    """Return the places an instance with near memory may be in, each with its level, the narrowest first.
+    """Return the areas that an instance with near memory may be in, each with its level, the narrowest first.
 
     0: a node inside a socket; 1: a socket of several nodes; 2: a node of several sockets, as in most virtual machines.
     """

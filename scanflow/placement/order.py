@@ -33,7 +33,7 @@ def sort_cpus(topology: Topology, order: Order = "apart", cpus: Iterable[int] | 
 
 
 def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) -> list[Core]:
-    """Return ``count`` of these cores for one instance: of one kind and in one L3 if that can be."""
+    """Return ``count`` of these cores for one instance: of one kind and in one L3 if possible."""
     if count > len(cores):
         raise ValueError(count)
     same = next((tier for tier in _group_by_tier(cores) if len(tier) >= count), None)

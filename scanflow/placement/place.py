@@ -79,7 +79,7 @@ def place(
     None: not limited; where CPUs are an instance's own, it is one.
     """
     if count < 0 or count != int(count):
-        raise InvalidError(f"There cannot be {count} instances. Write a whole number, 0 or more.")
+        raise InvalidError(f"The number of instances cannot be {count}. Write a whole number, 0 or more.")
     if n_threads is not None and n_threads < 1:
         raise InvalidError(f"An instance cannot have {n_threads} threads. Write a whole number above zero.")
     if count == 0:
@@ -218,7 +218,7 @@ def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Fr
 
 
 def _rank_area(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tuple[int, ...]:
-    """Return a sort key of an area: first its socket or node, whichever is wider, is shared evenly."""
+    """Return a sort key of an area: load is first balanced over sockets or nodes, whichever are wider."""
     topology = occupancy.topology
     cores = len(occupancy.free_cores(area))
     socket, node = topology.core_of[area[0]].socket, topology.node_of[area[0]].id

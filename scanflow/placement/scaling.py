@@ -89,7 +89,7 @@ def recommend(
 
 
 def stabilise(instances: int, past: Sequence[Recommendation]) -> int:
-    """Return the instances to scale to: up by the last recommendation alone, down by all in the window."""
+    """Return the instances to scale to: up to the last recommendation, down to the highest in the window."""
     latest = past[-1].instances
     return latest if latest >= instances else min(instances, max(recommendation.instances for recommendation in past))
 

@@ -1,4 +1,4 @@
-"""Reads a machine's topology from ``/sys``: of this machine, or from a copy of another one's.
+"""Reads a machine's topology from ``/sys``: this machine's, or a copy of another one's.
 
 What a kernel leaves out is taken for the simplest thing it can be: a CPU without siblings is a core, cores without a
 package are one socket, a machine without nodes is one.
@@ -103,7 +103,7 @@ class _Tree:
         return ""
 
     def read_cores(self, nodes: Iterable[NumaNode]) -> tuple[Core, ...]:
-        """Return the cores with their siblings that are online. Without packages, a node stands for a socket."""
+        """Return the cores with their siblings that are online. Without packages, a node counts as a socket."""
         tiers = self._compute_tiers()
         homes = {cpu: node.id for node in nodes for cpu in node.cpus}
         packages = {cpu: self._read_topology_number(cpu, "physical_package_id") for cpu in self.online}
@@ -151,7 +151,7 @@ class _Tree:
         return {cpu: tier for tier, cpus in enumerate(filter(None, groups)) for cpu in cpus}
 
     def read_nodes(self) -> tuple[NumaNode, ...]:
-        """Return the NUMA nodes; one where there are none. CPUs that are in none join the node of their socket."""
+        """Return the NUMA nodes; one if there are none. CPUs that are in none join the node of their socket."""
         folder = self._devices / "system" / "node"
         online = _read_list(folder / "online")
         numbers = [node for node in sorted(_list_numbers(folder, "node")) if online is None or node in online]

@@ -107,7 +107,7 @@ class Topology(Model):
 
     @property
     def effective_count(self) -> int:
-        """How many cores' worth of CPUs it may use: at most the quota rounded up."""
+        """The number of CPUs it may use: at most the quota, rounded up."""
         count = len(self.effective_cpus)
         return count if self.quota is None else max(1, min(count, math.ceil(self.quota)))
 
@@ -199,7 +199,7 @@ def uniform(
     numbers = (sockets, cores_per_socket, smt, nodes_per_socket, 1 if l3_group is None else l3_group)
     if min(numbers) < 1 or cores_per_socket % nodes_per_socket:
         raise InvalidError(
-            "All numbers of a machine must be whole and above zero, and nodes must divide a socket's cores."
+            "All numbers of a machine must be whole and above zero, and the nodes must evenly divide a socket's cores."
         )
     total = sockets * cores_per_socket
     share = cores_per_socket // nodes_per_socket

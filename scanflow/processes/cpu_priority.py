@@ -49,7 +49,7 @@ def take_short_slices(*, inherited: bool) -> bool:
 
 
 def yield_cpu(pid: int, behind: bool) -> bool:
-    """Let other processes run before that one's session, or no longer; return whether that was possible.
+    """Lower the CPU priority of that process' session, or restore it; return whether that was possible.
 
     Unlike its own niceness, that of its session's scheduling group (``sched_autogroup``) can be taken back without
     privilege. A session that another process leads is left as it is: the terminal that somebody works in is one.

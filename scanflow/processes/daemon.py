@@ -94,7 +94,7 @@ class Daemon:
         return newest is None or not (_is_locked(newest) or (not shim.claim(str(newest)) and _is_locked(newest)))
 
     def stop(self) -> None:
-        """Request the process to end; its shim kills it, with all its children, after the grace period."""
+        """Ask the process to end; its shim kills it, with all its children, after the grace period."""
         newest = self._find_newest()
         if newest is not None and _is_locked(newest):
             stop_attempt(newest)

@@ -86,7 +86,7 @@ def is_locked(path: Path) -> bool:
 
 
 def take_lock(file: int, patience_s: float) -> bool:
-    """Take the exclusive lock of an open file, and return whether it was free within that time."""
+    """Take the exclusive lock of an open file, and return whether it became free within ``patience_s``."""
     deadline = time.monotonic() + patience_s
     while not try_lock(file, fcntl.LOCK_EX):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Start times of processes: with its id, one identifies a process uniquely."""
+"""Start times of processes: together with its id, a start time identifies a process uniquely."""
 
 from __future__ import annotations
 

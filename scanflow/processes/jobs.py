@@ -91,7 +91,7 @@ class Job:
         write_whole(self.path / "ended.json", json.dumps(result))
 
     def end_without_process(self, result: Mapping[str, Any]) -> bool:
-        """Record the job's result if no process works on it, nor will; return whether that was so."""
+        """Record the job's result if no process works or will work on it; return whether it was recorded."""
         create_private_folder(self.path)
         if not self.daemon.cancel_start() or self.result is not None:
             return False

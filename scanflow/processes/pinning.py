@@ -87,8 +87,8 @@ def bind_memory(nodes: Iterable[int], *, folder: Path = NODES, set_policy: SetPo
     error = (set_policy or _set_mempolicy)(MPOL_BIND, requested)
     if error == errno.EINVAL:
         raise InvalidError(
-            f"Memory cannot be bound to the nodes {format_cpus(requested)}: of {format_cpus(available)}, this process "
-            "may use none of them. See: scanflow topology"
+            f"Memory cannot be bound to the nodes {format_cpus(requested)}: this process may use none of "
+            f"them; the machine has {format_cpus(available)}. See: scanflow topology"
         )
     if error:
         raise UnsupportedError(

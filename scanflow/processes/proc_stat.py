@@ -11,7 +11,7 @@ _USER, _SYSTEM = 11, 12  # counted from the state
 
 
 def read_stat_fields(pid: int) -> list[str]:
-    """Return the fields from the state on; the program's name before it may contain anything, also a bracket.
+    """Return the fields from the state on; the program's name before it may contain anything, even a bracket.
 
     Raises:
         OSError: there is no such process.

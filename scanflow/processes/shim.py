@@ -175,7 +175,7 @@ class Shim:
         return None
 
     def handle_request(self, request: Any) -> str | None:
-        """Start the attempt of a folder; return, in the process of a function step only, its request."""
+        """Start the attempt of a folder; return its request, but only in the process of a function step."""
         try:
             return self._start(request)
         except Exception:  # noqa: BLE001  one attempt that cannot be started must not end the others

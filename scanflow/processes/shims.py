@@ -279,7 +279,7 @@ class Shims:
 
 
 def stop_attempt(folder: Path) -> None:
-    """Request an attempt to end, whichever runner started it; one that has not started is voided."""
+    """Ask an attempt to end, whichever runner started it; one that has not started is voided."""
     if _claim_void(folder):
         return
     (folder / "stop").touch()

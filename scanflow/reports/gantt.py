@@ -56,7 +56,7 @@ def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: floa
 
 
 def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float) -> str:
-    """Draw the running time: inside the bar if it fits, else behind or before it."""
+    """Draw the running time: inside the bar if it fits, else after or before it."""
     ran = "waits" if job.running_s is None else format_duration(job.running_s)
     wide = svg.estimate_text_width(ran) + 8
     if last - began >= wide:

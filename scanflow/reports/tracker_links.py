@@ -1,4 +1,4 @@
-"""Links to MLflow's pages of a report's runs and model versions. Pure."""
+"""Links to MLflow's pages for a report's runs and model versions. Pure."""
 
 from __future__ import annotations
 

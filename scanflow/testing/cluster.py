@@ -37,7 +37,7 @@ Player = Callable[["MemoryCluster", Manifest], object]
 """Acts as a controller on an object that was created or changed."""
 
 Key = tuple[str, str, str]
-"""Kind, namespace (nothing for a kind that has none) and name."""
+"""Kind, namespace (empty for a kind without one) and name."""
 
 
 class ApiCall(NamedTuple):
@@ -68,23 +68,23 @@ class MemoryCluster(Cluster):
         super().__init__(KubernetesSettings())
         self.unknown = set(unknown)
         self.calls: list[ApiCall] = []
-        """All that was asked, oldest first."""
+        """All calls, oldest first."""
 
         self.down = False
-        """Whether the API server answers nothing."""
+        """Whether the API server does not answer."""
 
         self.denied: set[tuple[str, str]] = set()
-        """What a SelfSubjectAccessReview says no to: verb and plural, as ``("create", "workflows")``."""
+        """The requests that a SelfSubjectAccessReview denies: verb and plural, as ``("create", "workflows")``."""
 
         self.logs: dict[tuple[str, str], bytes] = {}
-        """By namespace and pod: what it wrote."""
+        """The log of each pod, by namespace and pod."""
 
         self._stamps: dict[tuple[str, str], list[str]] = {}
         self.executed: dict[tuple[str, str], str | Callable[[list[str]], str]] = {}
-        """By namespace and pod: what commands in it print."""
+        """The output of commands in each pod, by namespace and pod."""
 
         self.documents: dict[str, str] = {"/version": '{"major": "1", "minor": "34", "gitVersion": "v1.34.4"}'}
-        """By path: what ``text`` returns."""
+        """The documents that the API server returns, by path."""
 
         self._refusals: list[Refusal] = []
         self._players: dict[str, list[Player]] = {}
@@ -270,7 +270,7 @@ class MemoryCluster(Cluster):
         previous: bool = False,  # noqa: ARG002
         within_s: float = 60.0,  # noqa: ARG002
     ) -> Iterator[bytes]:
-        """Yield what the test put into ``logs``; with ``timestamps`` each line begins with when it was first seen."""
+        """Yield what the test put into ``logs``; with ``timestamps`` lines start with the time they were first seen."""
         with self._changed:
             self._record_call("get", "Pod", namespace, pod, {})
             self._get_existing(("Pod", namespace, pod))
@@ -308,7 +308,7 @@ class MemoryCluster(Cluster):
 
     @cached_property
     def _config(self) -> Any:
-        raise AssertionError("the double of a cluster reaches no cluster")
+        raise AssertionError("the test double has no cluster to connect to")
 
     def _raise_unavailable(self) -> NoReturn:
         raise UnavailableError(f"The API server {self.address} does not answer. Is it up? Look: kubectl cluster-info")
@@ -428,7 +428,7 @@ class MemoryCluster(Cluster):
             self._remove(key)
 
     def _remove(self, key: Key) -> None:
-        """Remove an object, then what it owned, and its namespace if that waited for it."""
+        """Remove an object, then the objects it owned, and its namespace if that waited for the removal."""
         manifest = self._objects.pop(key)
         self._owners.pop(key, None)
         self._version += 1
@@ -458,7 +458,7 @@ def _build_key(manifest: Manifest) -> Key:
     kind, metadata = manifest["kind"], manifest["metadata"]
     namespaced = KINDS[kind].namespaced
     if manifest["apiVersion"] != KINDS[kind].api_version:
-        raise InvalidError(f"The {kind} says {manifest['apiVersion']!r}; it is {KINDS[kind].api_version!r}")
+        raise InvalidError(f"The {kind} has the apiVersion {manifest['apiVersion']!r}, not {KINDS[kind].api_version!r}")
     if namespaced and not metadata.get("namespace"):
         raise InvalidError(f"The {kind} {metadata['name']!r} names no namespace")
     return kind, metadata["namespace"] if namespaced else "", metadata["name"]

@@ -104,8 +104,8 @@ class RunsContract:
     """Whether a stopped task ends at once. Else it runs to its end, and its result is discarded."""
 
     scratch = ""
-    """Where steps write what later attempts read: beside the application's file. Where that cannot be written, as in a
-    container, a folder that ends with ``/``; the run's outputs are one in all places: ``/workflow/``."""
+    """Folder for files that later attempts read: beside the application's file. Where that cannot be written, as in a
+    container, a folder that ends with ``/``; the run's outputs are such a folder everywhere: ``/workflow/``."""
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Path:

@@ -45,7 +45,7 @@ FOUND: tuple[tuple[str, str], ...] = (
     ("tags.stage = 'train' and tags.stage = 'serve'", ""),
     ("tags.stage = '%'", ""),
 )
-"""Which of the runs a, b and c a filter selects."""
+"""The runs among a, b and c that each filter selects."""
 
 UNSUPPORTED = (
     "tags.stage='train'AND metrics.accuracy>0.9",
@@ -86,7 +86,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 class KnowledgeBaseContract(ModelsContract):
-    """Every promise of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""
+    """The complete contract of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""
 
     # Environments.
 

@@ -34,7 +34,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
 
 
 class ModelsContract:
-    """The promises about models, versions, aliases and tags; with the fixtures that both halves use."""
+    """The contract for models, versions, aliases and tags, with the fixtures that both halves use."""
 
     @pytest.fixture
     def team(self) -> str:

@@ -46,7 +46,7 @@ Path: TypeAlias = tuple["str | Element", ...]
 
 
 class Manager(NamedTuple):
-    """A field manager: one name is two managers, of its applies and of its other writes."""
+    """A field manager: each name has two, one for its applies and one for its other writes."""
 
     name: str
     operation: str
@@ -193,7 +193,7 @@ def _set(value: Any, path: Path, to: Any) -> None:
 
 
 def _remove(value: Any, path: Path) -> None:
-    """Remove a field, and what held nothing else."""
+    """Remove a field, and its parents that held nothing else."""
     first, rest = path[0], path[1:]
     if isinstance(first, Element):
         for item in [item for item in value if str(item.get(first.key)) == first.value]:

@@ -45,7 +45,7 @@ app = sf.Application(
 
 
 class ServicesContract:
-    """The promises about services. They need NumPy, and a port of this machine."""
+    """The contract for services. It needs NumPy, and a port of this machine."""
 
     service = "contract-multiply"
     """The service's name: a unique one if several suites share a cluster."""

@@ -1,4 +1,4 @@
-"""A small table as HTML, which notebooks show of an object: other people's text escaped, in the page's own colours."""
+"""A small HTML table that notebooks show for an object: other people's text escaped, in the page's own colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT = ' style="text-align:left"'
 
 
 def render_html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *notes: str) -> str:
-    """Return a heading, a table (its first 50 rows) and lines below it; None in a cell is nothing."""
+    """Return a heading, a table (its first 50 rows) and lines below it; None is an empty cell."""
     cells = [[_escape_value("" if cell is None else cell) for cell in row] for row in rows]
     below = [*notes] if len(cells) <= MAX_ROWS else [*notes, f"and {len(cells) - MAX_ROWS:,} more"]
     head = "".join(f"<th{_LEFT}>{_escape_value(column)}</th>" for column in columns)

@@ -37,7 +37,7 @@ def make_one_line(text: str, limit: int | None = None) -> str:
 
 
 class PrintableStream:
-    """Makes bytes printable as they come, where a sequence or a character may be cut in two between blocks."""
+    """Makes bytes printable as they arrive; a sequence or a character may be split between two blocks."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

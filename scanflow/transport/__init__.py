@@ -1,4 +1,4 @@
-"""The only package that uses httpx: calls of servers and services."""
+"""The only package that uses httpx: calls to servers and services."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ KEEP_ALIVE_S = 60.0
 """How long an idle connection is kept for the next request."""
 
 SILENCE_S = 40.0
-"""After this long without a byte a stream counts as dead: an idle server sends a sign of life every 15 s."""
+"""After this long without a byte a stream counts as dead: an idle server sends a keep-alive every 15 s."""
 
 
 class AsyncClient:
@@ -51,7 +51,7 @@ class AsyncClient:
         self, path: str, parameters: Mapping[str, str | int | Sequence[str]], *, silence_s: float = SILENCE_S
     ) -> AsyncGenerator[list[Message], None]:
         """Yield the server-sent events at ``path`` until the server ends the stream: an empty list once it is open, and
-        one for each block that came.
+        one list for each block that arrives.
 
         Raises:
             UnavailableError: nobody answers, or no more.

@@ -1,4 +1,4 @@
-"""One MLflow server by its REST API (https://mlflow.org/docs/latest/api_reference/rest-api.html)."""
+"""Access to an MLflow server by its REST API (https://mlflow.org/docs/latest/api_reference/rest-api.html)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MlflowApiError(Exception):
     def __init__(self, error_code: str, text: str) -> None:
         super().__init__(text)
         self.error_code = error_code
-        """As MLflow's own exceptions have it, such as ``RESOURCE_DOES_NOT_EXIST``."""
+        """The same as in MLflow's own exceptions, such as ``RESOURCE_DOES_NOT_EXIST``."""
 
 
 class MlflowApi:

@@ -1,4 +1,4 @@
-"""The client of our own server: JSON and bytes, and streams that resume after the server was away."""
+"""The client of our own server: JSON and bytes, and streams that resume after the server was unavailable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scanflow.transport.sse import Message, Parser
 
 BASE = "/api/v1"
 TIMEOUT_S = 60.0
-"""The longest silence of an answer; longer work is an operation, and streamed."""
+"""The longest pause within a response; longer work is an operation, whose progress is streamed."""
 
 EVENTS_SILENCE_S = 45.0
 """After this long without a byte, a stream of events is reopened at its last position: the peer may be gone."""
@@ -50,7 +50,7 @@ def build_path(*parts: str) -> str:
 
 
 class ServerClient:
-    """One server, by its address. It keeps its connections until it is let go of, and may be used by several threads.
+    """One server, by its address. It keeps its connections until closed or deleted, and may be used by several threads.
 
     Every method raises what the server raised (a problem document becomes the same error again), and
     ``UnavailableError`` where it cannot be reached: at once if it never answered, and after ``patience_s`` if it is
@@ -195,7 +195,7 @@ class ServerClient:
     def _read_blocks(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
     ) -> Generator[bytes, None, None]:
-        """Yield the blocks of one connection. A server that was available before is waited for.
+        """Yield the blocks of one connection. Wait for a server that was available before.
 
         Raises:
             httpx.TransportError: the connection was lost after something came, or nothing came for too long.

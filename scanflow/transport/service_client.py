@@ -57,7 +57,7 @@ class HttpServiceClient:
         token: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Speak to the service at ``url``, which messages call ``name``; ``token`` is what ``Serving(auth=...)`` needs.
+        """Use the service at ``url``, which messages call ``name``; ``token`` is what ``Serving(auth=...)`` needs.
 
         Nothing takes longer than ``timeout_s`` between two bytes. What was not read by the service is sent again: on a
         connection that was closed before a byte came back, and where it answers 503 with when to try again.
@@ -100,7 +100,7 @@ class HttpServiceClient:
         return _parse_object(reply)
 
     def document(self, path: str) -> dict[str, Any]:
-        """Return a JSON document that the service has at ``path``, such as ``/v2/models/<name>``."""
+        """Return a JSON document that the service serves at ``path``, such as ``/v2/models/<name>``."""
         return _parse_object(self._send("GET", path, None, {}))
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:

@@ -1,4 +1,4 @@
-"""Server-sent events as the HTML standard writes them: bytes in, messages out. Pure.
+"""Server-sent events in the HTML standard's format: bytes in, messages out. Pure.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """

@@ -1,4 +1,4 @@
-"""Arrays as the Open Inference Protocol (v2) writes them: JSON, and the binary tensor extension. Pure.
+"""Arrays in the formats of the Open Inference Protocol (v2): JSON, and the binary tensor extension. Pure.
 
 https://github.com/kserve/open-inference-protocol and
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_INPUT = "input"
 INFER_METHOD = "/inference.GRPCInferenceService/ModelInfer"
-"""The path of gRPC's method for predictions."""
+"""The path of the gRPC method for predictions."""
 
 _DATATYPES = {
     dtype: dtype.upper().replace("FLOAT", "FP")

@@ -92,7 +92,7 @@ class SearchSpace:
 
     @property
     def dimensions(self) -> tuple[Options, ...]:
-        """The dimensions in the order of their effect by the thesis (4.4): granularity, affinity, threads, then
+        """The dimensions in the order of their effect in the thesis (4.4): granularity, affinity, threads, then
         batches."""
         return (self._vary_granularity, self._vary_affinity, self._vary_threads, self._vary_batch)
 
@@ -149,7 +149,7 @@ class SearchSpace:
 
 
 def build_candidate(shape: Shape, cores: float) -> Candidate:
-    """Build the candidate of a deployed service. ``cores``: of all its instances, where its shape has none."""
+    """Build the candidate of a deployed service. ``cores``: those of all its instances, if its shape has none."""
     count = max(1, shape.instances)
     each = cores / count if shape.cores is None else shape.cores
     return Candidate(instances=count, cores=each, affinity=shape.affinity, threads=shape.pool_threads)

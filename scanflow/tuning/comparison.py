@@ -31,7 +31,7 @@ class PairedComparison:
 
     @property
     def is_better(self) -> bool:
-        """Beyond noise. That one which is not better is said to be so happens once in 40 times."""
+        """Whether it is better beyond noise. One that is not better is reported as better once in 40 times."""
         return self.low > 1
 
 

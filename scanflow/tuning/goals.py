@@ -29,7 +29,7 @@ class Measurement:
     """The most frequent reason of failures."""
 
     others: float = 0.0
-    """Cores used by other processes than the service and its load."""
+    """Cores used by processes other than the service and its load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

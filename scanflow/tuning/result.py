@@ -15,7 +15,7 @@ from scanflow.tuning.warm_start import TuningHistory, rank_candidates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A candidate beside the service as it is: measured in turn, as often."""
+    """A candidate and the current service, measured in turn and equally often."""
 
     candidate: Candidate
     default: tuple[Measurement, ...]
@@ -43,7 +43,7 @@ class Trial:
         return [goal.compute_value(self.candidate, own) / goal.compute_value(default, other) for other, own in pairs]
 
     def compute_score(self, goal: Goal, default: Candidate) -> float:
-        """Return the factor by which it is better; below 0 if requests failed, or by how much the bound is exceeded."""
+        """Return the factor by which it is better; below 0: requests failed, or minus the excess over the bound."""
         if self.failed:
             return -math.inf
         excess = goal.compute_excess(self.measured)
@@ -104,7 +104,7 @@ class TuningResult:
 
     @property
     def defaults(self) -> list[Measurement]:
-        """All measurements of the service as it is that the trials have."""
+        """The measurements of the current service in all trials."""
         return [measurement for trial in self.trials for measurement in trial.default]
 
     @property

@@ -17,8 +17,8 @@ from scanflow.tuning.candidates import Candidate, SearchSpace
 PASSES = 2
 
 Scores = Mapping[Candidate, float]
-"""How much better than the service as it is each was, 1: as good; what does not keep the bound is below 0, the service
-as it is too."""
+"""The factor by which each is better than the current service (1: equal); below 0 if it exceeds the bound, also for the
+current service."""
 
 
 def choose_next_candidate(space: SearchSpace, default: Candidate, scores: Scores) -> Candidate | None:

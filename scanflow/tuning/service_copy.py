@@ -40,12 +40,12 @@ MAX_WARM_UP_REQUESTS = 200
 """Maximum number of requests of the warm-up."""
 
 START_S = 90.0
-"""How long the pods of a candidate may take to start. A cluster waits much longer for room, which is a search's end."""
+"""How long the pods of a candidate may take to start. A cluster waits for capacity much longer than a search can."""
 
 _CONNECT_S = 2.0
 
 LoadOf = Callable[[ServiceRecord], LoadPlan]
-"""Return a load on a service, but for how long it lasts."""
+"""Return a load on a service, without its duration."""
 
 
 def build_copy(app: Application, workflow: Workflow) -> Application:

@@ -41,7 +41,7 @@ def tune(
     seconds: float = 3.0,
     connections: int = 16,
 ) -> None:
-    """Search for the configuration that reaches a goal best: a step of
+    """Search for the configuration that best reaches a goal: a step of
     :func:`scanflow.tuning.workflow.build_tuning_workflow`.
 
     Raises:
@@ -76,8 +76,8 @@ def tune_command(service: str, file: str, folder: Path, options: Mapping[str, ob
 
 @contextmanager
 def _leave_stop_to_program() -> Iterator[None]:
-    """Leave a stop to the program, which is sent it too and deletes its copy of the service. What a step leaves running
-    is killed once the step has ended, so it may not end first."""
+    """Ignore SIGTERM: the program gets it too, and deletes its copy of the service. What a step leaves running
+    is killed once the step has ended, so this step must not end first."""
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # unlike SIG_IGN, not inherited
     try:
         yield

@@ -1,4 +1,4 @@
-"""A search for the configuration that reaches a goal best: which measurements are taken, and in which order.
+"""A search for the configuration that best reaches a goal: which measurements are taken, and in which order.
 
 Every candidate is measured against the service as it is, in pairs of the order default, candidate, candidate, default,
 so that what drifts steadily cancels. The best of all is then measured anew, as the best of many is partly luck: what
@@ -129,7 +129,7 @@ class Study:
         return select_best(self.default, self.scores)
 
     def _measure_baseline(self) -> None:
-        """Measure the default once; this also tells how long a measurement takes."""
+        """Measure the default once; this also shows how long a measurement takes."""
         baseline = self._measure(self.default)
         self._first = (baseline,)
         if baseline.failed:

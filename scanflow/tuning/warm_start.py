@@ -39,14 +39,14 @@ class TuningHistory:
     """The number of candidates measured by a search without a history."""
 
     complete: bool = True
-    """Whether that search came to its end. Of one that was cut short the best is measured first, and then all is
-    searched, for what it did not measure may be better."""
+    """Whether that search finished. If not, a search from it measures its best first, and then searches the whole
+    space, because a candidate that was not measured may be better."""
 
     source: str = ""
     """The model version of the search: ``cnn 1``."""
 
     def adapt(self, space: SearchSpace) -> TuningHistory:
-        """Return the history for another budget of cores: instances of the same size, or the next that divide it."""
+        """Return the history for another budget of cores: instances of the same size, or the next that divides it."""
         placed: dict[object, Candidate] = {}
         for candidate in self.ranking:
             adapted = adapt_candidate(candidate, space)
@@ -71,7 +71,7 @@ def adapt_candidate(candidate: Candidate, space: SearchSpace) -> Candidate:
 
 
 def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores) -> tuple[Candidate, ...]:
-    """Return the best candidates first: the winner, or the default where none is, then the others by score."""
+    """Return the best candidates first: the winner, or the default if there is none, then the others by score."""
     first = default if winner is None else winner
     others = [
         candidate

@@ -192,7 +192,7 @@ def read_application(document: Mapping[str, Any], source: str | None = None) -> 
 
 
 def check_name(name: str, app: Application) -> None:
-    """Refuse an application sent to another name than its own."""
+    """Refuse an application sent under a name other than its own."""
     if app.name != name:
         raise InvalidError(
             f"The application is named {app.name!r}, but was sent under the name {name!r}. Use its own name."

@@ -152,7 +152,7 @@ class QueuedDeployer(EmbeddedDeployer):
 
 
 def check_service_exists(name: str, services: Iterable[ServiceRecord]) -> None:
-    """Refuse a service that is not among those; another team's is indistinguishable from a missing one."""
+    """Refuse a service that is not among ``services``; another team's is indistinguishable from a missing one."""
     if all(service.name != name for service in services):
         raise NotFoundError(f"There is no service {name!r}. List the services: scanflow services")
 

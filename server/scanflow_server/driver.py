@@ -82,7 +82,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
             if pause_s is None:
                 return give_up_run(error)
             _log.warning("%s Retrying in %.0f s.", error, pause_s)
-            write_event(Waiting(run=RunName(run), what=f"what does not answer: {error}"))
+            write_event(Waiting(run=RunName(run), what=f"an external system that does not answer: {error}"))
             time.sleep(pause_s)
         except ScanflowError as error:
             return give_up_run(error)

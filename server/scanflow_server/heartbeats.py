@@ -8,7 +8,7 @@ from typing import Any
 from scanflow_server.store.agents import AgentRow
 
 SILENT_S = 45.0
-"""After so many seconds without a heartbeat an agent is silent; it sends one at least every 20 s."""
+"""After this many seconds without a heartbeat an agent is silent; it sends one at least every 20 s."""
 
 
 class Heartbeats:

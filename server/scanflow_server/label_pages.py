@@ -132,7 +132,7 @@ def _find_next(batch: Sequence[Label], id: str) -> Label | None:
 
 
 def _list_choices(batch: Sequence[Label]) -> list[JSON]:
-    """Return the labels and guesses so far, to choose from; if there is only one, none: it would show the guess."""
+    """Return the labels and guesses so far, to choose from; none if there is only one, which would reveal the guess."""
     choices: dict[str, JSON] = {}
     for sample in batch:
         for label in (sample.label, sample.guess):

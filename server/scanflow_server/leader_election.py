@@ -79,7 +79,7 @@ def acquire(lease: Lease, ended: threading.Event, *, period_s: float = PERIOD_S)
 
 
 class LeaseRenewal:
-    """Renews a lease in a thread of its own, and calls ``lost`` when it is another's or could not be renewed."""
+    """Renews a lease in a thread of its own, and calls ``lost`` when another server holds it or it was not renewed."""
 
     def __init__(
         self,

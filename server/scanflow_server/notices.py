@@ -1,4 +1,4 @@
-"""The messages that webhooks get of events, in one line for a chat. Pure."""
+"""The messages that webhooks get about events, in one line for a chat. Pure."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class ApplicationStore:
 def _require_application(row: ApplicationRow | None, app: str, team: str) -> ApplicationRow:
     if row is None:
         raise NotFoundError(
-            f"The server has no application {app!r} of the team {team!r}. It stores an application at its first run, "
+            f"The server has no application {app!r} of the team {team!r}. It stores an application with its first run, "
             "deployment or agent."
         )
     return row

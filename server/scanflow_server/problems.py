@@ -24,7 +24,7 @@ class Problem(BaseModel):
     """The error of a request (RFC 9457)."""
 
     type: str
-    """``urn:scanflow:error:`` and the name of the error's class, or ``about:blank`` where HTTP's own words suffice."""
+    """``urn:scanflow:error:`` and the name of the error's class, or ``about:blank`` where the HTTP status suffices."""
 
     title: str
     status: int

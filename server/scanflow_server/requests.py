@@ -30,7 +30,7 @@ _MAX_BACKLOG = 10_000
 def request_run(
     context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
 ) -> RunRecord:
-    """Request a run of a workflow, once for a key, and return its record.
+    """Request a run of a workflow, once per key, and return its record.
 
     ``own``: the request is the server's own, for a stored application. The application is not stored again, as it may
     have changed; and the key alone identifies the request.

@@ -61,13 +61,13 @@ class ServerSettings(BaseModel):
     same variable."""
 
     allowed_hosts: str = ""
-    """``SCANFLOW_ALLOWED_HOSTS``: host names of the server beside its address and loopback's, separated by commas.
+    """``SCANFLOW_ALLOWED_HOSTS``: host names of the server besides its address and loopback's, separated by commas.
     Requests for any other are refused, against DNS rebinding."""
 
     team_folders: str = ""
     """``SCANFLOW_TEAM_FOLDERS``: folders of this server's machine, separated by colons, that applications sent with a
-    team's token may name as theirs, where what they run is not on this machine. Unset: none, so that no team has the
-    server hand it files (a token, a key) that only the server may read; such applications bring an image."""
+    team's token may name as theirs, if they do not run on this machine. Unset: none, so that no team can make the
+    server hand out files (a token, a key) that only the server may read; such applications bring an image."""
 
     database_url: SecretStr | None = None
     """``SCANFLOW_DATABASE_URL``: the server's database, ``sqlite:////a/file.db`` or
@@ -82,7 +82,7 @@ class ServerSettings(BaseModel):
 
     keep_events: int = Field(default=200_000, ge=0)
     """``SCANFLOW_KEEP_EVENTS``: the most events kept, and as many intents that were not acted on. 0: unlimited. The
-    default takes about 100 MB, and holds a day of two events per second."""
+    default takes about 100 MB, and holds a day at two events per second."""
 
     keep_events_days: float = Field(default=30.0, ge=0, allow_inf_nan=False)
     """``SCANFLOW_KEEP_EVENTS_DAYS``: how long events are kept, in days, since this server recorded them. 0: forever. A
@@ -95,7 +95,7 @@ class ServerSettings(BaseModel):
 
     keep_keys_days: float = Field(default=7.0, ge=0, allow_inf_nan=False)
     """``SCANFLOW_KEEP_KEYS_DAYS``: how long used idempotency keys are kept, in days. 0: forever. A week: longer than
-    clients retry, and than most machines are offline."""
+    clients retry, and longer than most machines are offline."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -107,7 +107,7 @@ class ServerSettings(BaseModel):
     def check_exposure(self) -> None:
         """Refuse to listen beyond loopback without TLS."""
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise UsageError("TLS takes a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
+            raise UsageError("TLS needs a certificate and its key. Set both: SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
         for file in filter(None, (self.tls_cert, self.tls_key, self.tls_ca)):
             if not file.expanduser().is_file():
                 raise UsageError(f"The file {str(file)!r} does not exist. Fix SCANFLOW_TLS_CERT or SCANFLOW_TLS_KEY.")

@@ -53,7 +53,7 @@ class HttpApi:
     def __init__(
         self, served: ServedApp, *, max_request_bytes: int, hosts: Collection[str] = (), token: str | None = None
     ) -> None:
-        """``hosts``: the allowed values of ``Host`` beside loopback's names; ``token``: None if none is needed."""
+        """``hosts``: the allowed values of ``Host`` besides loopback's names; ``token``: None if none is needed."""
         self._served = served
         self._most = max_request_bytes
         self._token = None if token is None else token.encode()
@@ -241,7 +241,7 @@ def _format_headers(content_type: str, headers: Headers) -> bytes:
 
 
 def _clean(text: str) -> bytes:
-    """Return a header value without line breaks, which would begin another header or the body."""
+    """Return a header value without line breaks, which would start another header or the body."""
     clean = text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)
     return clean.encode("latin-1", "replace")
 

@@ -25,7 +25,7 @@ from scanflow_serving.graph import GraphStep, GraphTraversal, finish, take_extra
 _WEIGHT: Final = 0.2
 _LIKELY: Final = 0.4
 _PATIENCE: Final = 3.0
-_WRONG_ROW_COUNT: Final = "and not as many came out"
+_WRONG_ROW_COUNT: Final = "but a different number came out"
 _log = logging.getLogger(__name__)
 
 

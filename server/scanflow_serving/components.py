@@ -185,7 +185,7 @@ def _construct(factory: Callable[..., Any], node: Node, who: str) -> object:
         signature.bind(**node.parameters)
     except TypeError as error:
         raise InvalidError(
-            f"{who}: {node.implementation!r} cannot be made: {error}. Set it in 'parameters'."
+            f"{who}: {node.implementation!r} cannot be created: {error}. Set it in 'parameters'."
         ) from error
     subject: object = factory(**node.parameters)
     return subject

@@ -117,7 +117,7 @@ class Control:
                 self._http.drain_idle_s = float(message.body.get("idle_s", self._http.drain_idle_s))
                 self._drain()
             case _:
-                raise InvalidError(f"An instance does not take {message.kind!r} with {len(fds)} files.")
+                raise InvalidError(f"An instance does not accept {message.kind!r} with {len(fds)} files.")
         self._reply(peer, message, body)
 
     def _listen(self, peer: socket.socket, key: str, fd: int) -> None:

@@ -311,7 +311,7 @@ def _read_onnx_specs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
     for node in nodes:
         if node.type not in _ONNX:
             raise UnsupportedError(
-                f"{who} has {node.name!r} of {node.type}, which the Open Inference Protocol does not have."
+                f"{who} has {node.name!r} of {node.type}, which the Open Inference Protocol does not support."
             )
         shape = tuple(size if isinstance(size, int) else -1 for size in node.shape or ())
         specs.append(TensorSpec(node.name, _ONNX[node.type], shape))

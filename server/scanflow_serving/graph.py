@@ -111,7 +111,7 @@ async def invoke_directly(step: GraphStep, value: Any, names: Any, walk: GraphTr
 
 
 def finish(walking: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that never waits to its end."""
+    """Run to its end a coroutine that never waits."""
     try:
         walking.send(None)
     except StopIteration as stop:

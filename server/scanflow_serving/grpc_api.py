@@ -52,7 +52,7 @@ _STATUS: Final = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 _MESSAGE_EXTRA: Final = 64 * 1024
-"""The allowance for the rest of a message beside its tensors, in bytes."""
+"""The allowance for the rest of a message besides its tensors, in bytes."""
 
 _HEALTH_S: Final = 1.0
 _ALWAYS_OPEN: Final = frozenset({"ServerLive", "ServerReady"})

@@ -234,7 +234,7 @@ class HttpServer:
         """The busy connections per instance of the service if evenly spread; None: there is no other instance."""
 
         self.busy = 0
-        """The connections with a recent request, or new: as of the last sweep, plus changes since."""
+        """The number of connections that are new or had a recent request: as of the last sweep, plus changes since."""
 
         self._unbalanced_since: float | None = None
         self._lost = 0  # connections since the last sweep

@@ -24,7 +24,7 @@ class Management:
 
     async def handle(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD"}:
-            return self.refuse(ProblemError(405, "This port is read only.", headers=(("allow", "GET, HEAD"),)))
+            return self.refuse(ProblemError(405, "This port is read-only.", headers=(("allow", "GET, HEAD"),)))
         if request.path == STATE:
             return documents.to_response(
                 {**self._application.describe_state(metrics=True), "rss_bytes": documents.get_rss_bytes()}

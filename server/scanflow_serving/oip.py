@@ -69,9 +69,9 @@ def decode(body: Body, headers: Mapping[str, str], *, allow_nan: bool) -> InferR
     if length is None:
         return _decode(body, None, allow_nan=allow_nan)
     if not length.isascii() or not length.isdigit():
-        raise invalid(f"The header Inference-Header-Content-Length should be a number, and is {length[:40]!r}.")
+        raise invalid(f"The header Inference-Header-Content-Length should be a number, but is {length[:40]!r}.")
     if int(length) > len(body):
-        raise invalid(f"Inference-Header-Content-Length is {int(length)}, and the body has {len(body)} bytes only.")
+        raise invalid(f"Inference-Header-Content-Length is {int(length)}, but the body has only {len(body)} bytes.")
     whole = memoryview(_make_writable(body))
     return _decode(whole[: int(length)], whole[int(length) :], allow_nan=allow_nan)
 
@@ -81,7 +81,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
     data = _make_writable(body)
     if len(declared.inputs) > 1:
         raise invalid(
-            f"A raw body is one tensor, and {len(declared.inputs)} are declared: {declared.format_inputs()}. Send JSON."
+            f"A raw body is one tensor, but {len(declared.inputs)} are declared: {declared.format_inputs()}. Send JSON."
         )
     if not declared.inputs:
         return InferRequest([Tensor("input-0", "UINT8", np.frombuffer(data, np.uint8))])
@@ -93,7 +93,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
     shape = _fill_shape(spec.shape, len(data) // width)
     where = f"The body, the input {spec.name!r}"
     if shape is None or len(data) % width:
-        raise invalid(f"{where}: {len(data)} bytes are no {spec}.")
+        raise invalid(f"{where}: {len(data)} bytes are not a {spec}.")
     return InferRequest([from_binary(spec.name, spec.datatype, shape, data, allow_nan=allow_nan, where=where)])
 
 
@@ -201,12 +201,12 @@ def parse_timeout(parameters: Mapping[str, Any]) -> float | None:
     if timeout is None or timeout == 0:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout < 0:
-        raise invalid(f"The parameter 'timeout' is in microseconds, a positive number, and not {timeout!r:.40}.")
+        raise invalid(f"The parameter 'timeout' must be a positive number of microseconds, not {timeout!r:.40}.")
     return float(timeout) / 1e6
 
 
 def _make_writable(body: Body) -> Body:
-    """Return the body as writable memory, since arrays lie on it and components may change them."""
+    """Return the body as writable memory, since arrays share it and components may change them."""
     return bytearray(body) if isinstance(body, bytes) else body
 
 
@@ -217,9 +217,9 @@ def _take_part(rest: memoryview | None, begin: int, size: object, where: str) ->
             "where its JSON ends."
         )
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise invalid(f"{where}: binary_data_size should be a number of bytes, and is {size!r:.40}.")
+        raise invalid(f"{where}: binary_data_size should be a number of bytes, but is {size!r:.40}.")
     if begin + size > len(rest):
-        raise invalid(f"{where}: binary_data_size is {size}, and {len(rest) - begin} bytes are left in the body.")
+        raise invalid(f"{where}: binary_data_size is {size}, but {len(rest) - begin} bytes are left in the body.")
     return rest[begin : begin + size]
 
 

@@ -53,7 +53,7 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
 
 
 def read_configuration(folder: Path, instance: str) -> tuple[InstanceSpec, DesiredInstanceState]:
-    """Read the configuration of a mounted folder for the pod of that name.
+    """Read the configuration from a mounted folder for the pod of that name.
 
     CPUMEMPIN pins threads to the CPUs that the kubelet assigned, which are known only inside the pod.
     """

@@ -89,7 +89,7 @@ class Recorder:
         self._thread.start()
 
     def should_keep(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether to record these predictions; to be asked once per request."""
+        """Whether to record these predictions; to be called once per request."""
         with self._lock:
             return self._sampler(_count_rows(inputs))
 

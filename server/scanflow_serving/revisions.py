@@ -169,7 +169,7 @@ class Revisions:
         return there is not None and there.revision.nodes == revision.nodes and (there.shadow or not revision.shadow)
 
     async def _load(self, fresh: Sequence[Revision], desired: DesiredInstanceState) -> dict[str, LoadedRevision]:
-        """Load revisions in a thread of its own, without blocking requests."""
+        """Load revisions in a separate thread, without blocking requests."""
         components = self._collect_shareable(desired)
         loading: concurrent.futures.Future[None] = concurrent.futures.Future()
         loading.set_running_or_notify_cancel()
@@ -223,7 +223,7 @@ class Revisions:
                     self._emptied.clear()
                     await self._emptied.wait()
         except TimeoutError:
-            _log.warning("A shadow that is to answer is still called.")
+            _log.warning("A promoted shadow is still being called.")
 
     def _switch(self, desired: DesiredInstanceState, newly_loaded: dict[str, LoadedRevision]) -> None:
         before = self.loaded
@@ -247,7 +247,7 @@ class Revisions:
                 self.release(old, 0)
 
     def release(self, loaded: LoadedRevision, count: int = 1) -> None:
-        """Record the end of requests to a revision; a replaced one is dropped with its last."""
+        """Record the end of requests to a revision; a replaced one is dropped with its last request."""
         loaded.in_flight -= count
         if loaded.in_flight:
             return

@@ -62,7 +62,7 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
     document = _parse(body, media, allow_nan=allow_nan)
     reward = document.get("reward", 0.0)
     if isinstance(reward, bool) or not isinstance(reward, (int, float)) or abs(reward) > sys.float_info.max:
-        raise invalid(f"'reward' should be a number of 64 bits, and is {reward!s:.60}.")
+        raise invalid(f"'reward' should be a 64-bit number, but is {reward!s:.60}.")
     if not any(document.get(name) for name in ("request", "response", "truth")) and "reward" not in document:
         raise invalid("Feedback needs a 'reward', a 'truth' or both, and its 'request' and 'response'.")
     request = document.get("request")
@@ -72,7 +72,7 @@ def decode_feedback(body: Body, *, allow_nan: bool, media: str = "") -> Feedback
     meta = meta if isinstance(meta, dict) else {}
     routing = meta.get("routing") or {}
     if not isinstance(routing, dict):
-        raise invalid(f"'response.meta.routing' should be an object of branches by node, and is {routing!r:.60}.")
+        raise invalid(f"'response.meta.routing' should be an object of branches by node, but is {routing!r:.60}.")
     routing = {str(name): branch for name, branch in routing.items() if isinstance(branch, int)}
     tags = meta.get("tags")
     return Feedback(
@@ -182,7 +182,7 @@ def _parse_message(document: Any, where: str, *, allow_nan: bool) -> Prediction:
     if kind == "jsonData":
         return Prediction(content, [], meta, kind)
     if not isinstance(content, str):
-        raise invalid(f"{where}: {kind} should be text, and is {content!r:.60}.")
+        raise invalid(f"{where}: {kind} should be text, but is {content!r:.60}.")
     if kind == "strData":
         return Prediction(content, [], meta, kind)
     try:
@@ -198,7 +198,7 @@ def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bo
     kind = kinds[0]
     names = content.get("names") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise invalid(f"{where}: data.names should be a list of texts.")
+        raise invalid(f"{where}: data.names should be a list of strings.")
     place = f"{where}: data.{kind}"
     if kind == "ndarray":
         array = _parse_array(content[kind], place)
@@ -207,7 +207,7 @@ def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bo
     else:
         array = tftensor.decode(content[kind], place, allow_nan=allow_nan)
     if names and (array.ndim < 2 or array.shape[1] != len(names)):
-        raise invalid(f"{where}: data.names has {len(names)} names, and the data has the shape {list(array.shape)}.")
+        raise invalid(f"{where}: data.names has {len(names)} names, but the data has the shape {list(array.shape)}.")
     if array.dtype.kind == "f" and not allow_nan:
         check_finite(array, where)
     return Prediction(array, names, meta, kind)
@@ -215,7 +215,7 @@ def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bo
 
 def _parse_array(rows: Any, where: str) -> NDArray[Any]:
     if not isinstance(rows, list):
-        raise invalid(f"{where} should be a list, and is {rows!r:.60}.")
+        raise invalid(f"{where} should be a list, but is {rows!r:.60}.")
     try:
         array = np.array(rows)
     except (ValueError, OverflowError) as error:
@@ -227,7 +227,7 @@ def _parse_array(rows: Any, where: str) -> NDArray[Any]:
         if any(isinstance(element, int) and not -(2**63) <= element < 2**64 for element in array.flat):
             raise invalid(f"{where} holds an integer beyond 64 bits.")
         if any(isinstance(element, (dict, list)) or element is None for element in array.flat):
-            raise invalid(f"{where} should hold numbers or texts, in rows of the same length.")
+            raise invalid(f"{where} should hold numbers or strings, in rows of the same length.")
     return array
 
 
@@ -243,7 +243,7 @@ def _parse_tensor(document: Any, where: str) -> NDArray[Any]:
     except msgspec.ValidationError as error:
         raise invalid(f"{where}.values should hold numbers: {error}.") from None
     if len(values) != count:
-        raise invalid(f"{where}: the shape {shape} stands for {count} values, and there are {len(values)}.")
+        raise invalid(f"{where}: the shape {shape} requires {count} values, but there are {len(values)}.")
     return np.array(values, dtype=np.float64).reshape(shape)
 
 

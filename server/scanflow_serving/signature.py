@@ -100,7 +100,7 @@ class NodeSignature:
         if isinstance(value, dict):
             specs_by_name = {spec.name: spec for spec in specs}
             if missing := next((spec.name for spec in specs if spec.name not in value and not spec.optional), None):
-                raise _make_unfit(f"{who} takes an input {missing!r}, and got {', '.join(map(repr, value))}.")
+                raise _make_unfit(f"{who} takes an input {missing!r}, but got {', '.join(map(repr, value))}.")
             return {
                 name: _cast(specs_by_name[name], array, f"{who}, input {name!r},", column=self.table)
                 if name in specs_by_name
@@ -113,7 +113,7 @@ class NodeSignature:
             if len(specs) == 1:
                 return _cast(specs[0], value, who)
         names = ", ".join(f"{spec.name!r}" for spec in specs)
-        raise _make_unfit(f"{who} takes {names}, and got one value of type {type(value).__name__}.")
+        raise _make_unfit(f"{who} takes {names}, but got one value of type {type(value).__name__}.")
 
     def make_zeros(self) -> Any:
         """Return the smallest value that fits, or None if nothing is declared."""
@@ -142,7 +142,7 @@ class NodeSignature:
     def _as_table(self, value: Any, who: str) -> NDArray[Any]:
         table = np.asarray(value)
         if table.ndim != 2 or table.shape[1] != len(self.inputs):
-            raise _make_unfit(f"{who} takes tables of {len(self.inputs)} columns, and got shape {list(table.shape)}.")
+            raise _make_unfit(f"{who} takes tables of {len(self.inputs)} columns, but got shape {list(table.shape)}.")
         return table
 
 
@@ -174,12 +174,12 @@ def _parse_specs(declaration: Any, where: str) -> tuple[TensorSpec, ...]:
     parsed: list[TensorSpec] = []
     for place, entry in enumerate(declaration):
         if not isinstance(entry, Mapping) or not {"name", "datatype", "shape"} <= entry.keys():
-            raise InvalidError(f"{where}[{place}] should have 'name', 'datatype' and 'shape', and is {entry!r:.80}.")
+            raise InvalidError(f"{where}[{place}] should have 'name', 'datatype' and 'shape', but is {entry!r:.80}.")
         datatype, shape = str(entry["datatype"]).removeprefix("TYPE_"), entry["shape"]
         if datatype not in DATATYPES:
             raise InvalidError(f"{where}[{place}]: {datatype!r} is not a datatype. Known: {', '.join(DATATYPES)}.")
         if not isinstance(shape, (list, tuple)) or not all(isinstance(size, int) and size >= -1 for size in shape):
-            raise InvalidError(f"{where}[{place}]: a shape is a list of sizes, -1 for any, and not {shape!r:.80}.")
+            raise InvalidError(f"{where}[{place}]: a shape is a list of sizes, -1 for any, not {shape!r:.80}.")
         parsed.append(TensorSpec(str(entry["name"]), datatype, tuple(shape)))
     if len({spec.name for spec in parsed}) < len(parsed):
         raise InvalidError(f"{where} has two entries of the same name.")
@@ -234,7 +234,7 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, name: str, *, column: bool =
         return
     wrong = "datatype" if tensor.datatype != spec.datatype else "shape"
     raise invalid(
-        f"The input {name!r} has a wrong {wrong}: it is declared as {spec}, and got "
+        f"The input {name!r} has the wrong {wrong}: it is declared as {spec}, but is "
         f"{tensor.datatype} [{', '.join(map(str, shape))}]."
     )
 
@@ -243,10 +243,10 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _make_unfit(f"{who} takes {spec}, and got rows of different lengths.") from error
+        raise _make_unfit(f"{who} takes {spec}, but got rows of different lengths.") from error
     got = f"{array.dtype.name} [{', '.join(map(str, array.shape))}]"
     if not spec.fits(array.shape) and not (column and array.ndim == 2 and array.shape[1] == 1):
-        raise _make_unfit(f"{who} takes {spec}, and got {got}: the shape is wrong.")
+        raise _make_unfit(f"{who} takes {spec}, but got {got}: the shape is wrong.")
     dtype = DATATYPES[spec.datatype]
     if array.dtype == dtype or (dtype.kind == "O" and array.dtype.kind in "OSU"):
         return array
@@ -260,7 +260,7 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
             cast = array.astype(dtype)
             if np.array_equal(cast, array):
                 return cast
-    raise _make_unfit(f"{who} takes {spec}, and got {got}, which cannot be converted without loss.")
+    raise _make_unfit(f"{who} takes {spec}, but got {got}, which cannot be converted without loss.")
 
 
 def _make_unfit(detail: str) -> ProblemError:

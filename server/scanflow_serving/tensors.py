@@ -61,7 +61,7 @@ def check_shape(shape: Sequence[int], where: str) -> int:
         raise invalid(f"{where}: the shape {_format_shape(shape)} has a negative dimension. Say how large the data is.")
     count = math.prod(shape)
     if count > _MAX_ELEMENTS or any(size > _MAX_ELEMENTS for size in shape):  # [0, 2**63] has none, but no array has it
-        raise invalid(f"{where}: the shape {_format_shape(shape)} stands for more elements than any request can hold.")
+        raise invalid(f"{where}: the shape {_format_shape(shape)} has more elements than any request can hold.")
     return count
 
 
@@ -72,7 +72,7 @@ def check_finite(data: NDArray[Any], where: str) -> None:
     place = int(np.flatnonzero(~np.isfinite(data))[0])
     what = "NaN" if np.isnan(data.flat[place]) else "infinity"
     raise invalid(
-        f"{where}: element {place} is {what}, and this service takes finite numbers only. "
+        f"{where}: element {place} is {what}, but this service takes only finite numbers. "
         "Send finite ones, or deploy the service with allow_nan."
     )
 
@@ -119,7 +119,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, a
     if len(data) != count * width:
         raise invalid(
             f"{where}: {datatype} of shape {_format_shape(shape)} takes {count * width} bytes, "
-            f"and there are {len(data)}."
+            f"but there are {len(data)}."
         )
     if datatype == "BF16":
         array = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
@@ -129,7 +129,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, a
         array = array.copy()
     if datatype == "BOOL":
         if count and array.max() > 1:
-            raise invalid(f"{where}: a BOOL is a byte 0 or 1, and element {int(np.argmax(array > 1))} is neither.")
+            raise invalid(f"{where}: a BOOL is a byte 0 or 1, but element {int(np.argmax(array > 1))} is neither.")
         array = array.view("?")
     if not allow_nan and datatype in FLOATS:
         check_finite(array, where)
@@ -160,7 +160,7 @@ def to_list(tensor: Tensor) -> list[Any]:
         return [item.decode() for item in flat]
     except UnicodeDecodeError as error:
         raise invalid(
-            f"The output {tensor.name!r} holds bytes that are no UTF-8 text, which JSON cannot have. "
+            f"The output {tensor.name!r} holds bytes that are not UTF-8 text, which JSON cannot contain. "
             'Ask for it with "parameters": {"binary_data": true}.'
         ) from error
 
@@ -188,12 +188,10 @@ def _build(values: Any, dtype: np.dtype[Any], shape: Sequence[int], count: int, 
         if array.ndim != depth:
             raise invalid(f"{where}: the rows of its data differ in length; the shape is {_format_shape(shape)}.")
         raise invalid(
-            f"{where}: the shape is {_format_shape(shape)}, and the data is nested as {_format_shape(array.shape)}."
+            f"{where}: the shape is {_format_shape(shape)}, but the data is nested as {_format_shape(array.shape)}."
         )
     if array.size != count:
-        raise invalid(
-            f"{where}: the shape {_format_shape(shape)} stands for {count} elements, and the data has {array.size}."
-        )
+        raise invalid(f"{where}: the shape {_format_shape(shape)} has {count} elements, but the data has {array.size}.")
     return array.reshape(shape)
 
 
@@ -244,7 +242,7 @@ def _describe_values(datatype: str) -> str:
         return "text"
     if dtype.kind in "iu":
         return f"whole numbers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
-    return f"numbers below {_BOUNDS[datatype]:.4g}" if datatype in _BOUNDS else "numbers of 64 bits"
+    return f"numbers below {_BOUNDS[datatype]:.4g}" if datatype in _BOUNDS else "64-bit numbers"
 
 
 def _make_value_problem(
@@ -262,11 +260,11 @@ def _make_value_problem(
             f"{where}: its data{at and ' at ' + at} is not a {datatype}, which takes {_describe_values(datatype)}."
         )
     if not places:
-        return invalid(f"{where}: its data should be a list, and is {_shorten(value)}.")
+        return invalid(f"{where}: its data should be a list, but is {_shorten(value)}.")
     if isinstance(value, list):
         return invalid(f"{where}: its data at {at} is a list: it should be flat, or nested as the shape says.")
     return invalid(
-        f"{where}: its data at {at} is {_shorten(value)}, and {datatype} takes {_describe_values(datatype)}."
+        f"{where}: its data at {at} is {_shorten(value)}, but {datatype} takes {_describe_values(datatype)}."
     )
 
 
@@ -287,14 +285,14 @@ def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
         place = begin + _LENGTH.unpack_from(whole, place)[0]
         if place > len(whole):
             raise invalid(
-                f"{where}: element {len(items)} should have {place - begin} bytes, and {len(whole) - begin} are left."
+                f"{where}: element {len(items)} should have {place - begin} bytes, but {len(whole) - begin} are left."
             )
         items.append(whole[begin:place])
         if len(items) > count:
             break
     if len(items) != count:
         more = "more" if len(items) > count else str(len(items))
-        raise invalid(f"{where}: the shape stands for {count} elements, and its bytes hold {more}.")
+        raise invalid(f"{where}: the shape has {count} elements, but its bytes hold {more}.")
     elements = np.empty(count, dtype=object)
     elements[:] = items
     return elements

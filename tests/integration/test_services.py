@@ -341,7 +341,7 @@ def test_versions_are_swapped_in_the_processes_that_run_tried_promoted_and_taken
         assert pids(record) == pids(first)
         return [one.models["model"] for one in record.revisions]
 
-    with pytest.raises(UsageError, match="instance 1 cannot serve it"):
+    with pytest.raises(UsageError, match="instance 1 cannot serve the new version"):
         services.change(model="models:/digits/13")
     assert served(services.local.service("w")) == ["models:/digits/1"]
     second = services.change(model="models:/digits/2")

@@ -228,7 +228,9 @@ def test_a_failed_run_or_its_time_ends_the_loop(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"scanflow up.*scanflow why.*scanflow events"):
         closing(tmp_path, event("drift.none"), timeout_s=0.1)
     refusal = {"verdict": "refuse", "primitive": "run_workflow", "agent": "planner", "reason": "It cools down."}
-    with pytest.raises(UnavailableError, match=r"Refused last: run_workflow by planner\. It cools down\. If the demo"):
+    with pytest.raises(
+        UnavailableError, match=r"Last refused request: run_workflow by planner\. It cools down\. If the demo"
+    ):
         closing(tmp_path, event("intent", **refusal), timeout_s=0.1)
 
 

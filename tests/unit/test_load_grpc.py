@@ -151,7 +151,8 @@ def test_a_server_that_ends_leaves_no_status() -> None:
         result = load.read_result()
     finally:
         load.__exit__(None, None, None)
-    assert set(result.statuses) <= {200, 499, 0}, result.reasons
+    # gRPC's core ends the calls in flight: as cancelled (499), or as UNAVAILABLE, "Cancelling all calls" (503).
+    assert set(result.statuses) <= {200, 499, 503, 0}, result.reasons
     assert result.statuses[0] > 1, result.reasons
 
 

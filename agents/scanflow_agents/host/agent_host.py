@@ -31,7 +31,7 @@ QUIET_S = 20.0
 """The heartbeat interval while no sensor fires."""
 
 MAX_FAILURES = 3
-"""After so many consecutive failures of a sensor, the agent is reported as failing."""
+"""The number of consecutive failures of a sensor after which the agent is reported as failing."""
 
 _Schedule = tuple[list[tuple[str, Path]], DueTimes, float]
 """Leaves with a common alarm, its due times, and its grace in seconds."""
@@ -61,8 +61,8 @@ class AgentHost:
         report_trouble: Callable[[str | None], None] = lambda _why: None,
     ) -> None:
         """``client`` sends heartbeats every ``beat_s``, less often where nothing changed. Without a ``source``, events
-        come by the agent's own API.
-        ``report_trouble`` gets a description of what fails in the agent, and None once nothing does."""
+        arrive through the agent's own API.
+        ``report_trouble`` receives a description of the failures in the agent, and None once there are none."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
         self._client, self._beat_s = client, beat_s
@@ -110,7 +110,7 @@ class AgentHost:
         self._beating = asyncio.get_running_loop().create_task(self._send_heartbeats(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
-        """Start no more firings, wait for running ones at most ``patience_s``, and keep the rest for the next start."""
+        """Start no more firings, wait up to ``patience_s`` for running ones, and keep the rest for the next start."""
         self._scheduler.stop()
         for task in (self._beating, self._listening):
             if task is not None:
@@ -197,7 +197,7 @@ class AgentHost:
             self._scheduler.add(f"schedule-{number}", times, _make_ring(self.loop, leaves), grace_s=grace_s)
 
     def _group_leaves(self) -> Iterable[_Schedule]:
-        """Group the leaves that share trigger, anchor and grace; each with jitter is a group of its own."""
+        """Group the leaves with equal trigger, anchor and grace; each leaf with jitter forms its own group."""
         together: defaultdict[tuple[object, ...], list[tuple[str, Path]]] = defaultdict(list)
         for name, sensor_state in self.loop.sensor_states.items():
             for path, leaf in sensor_state.leaves.items():
@@ -277,7 +277,7 @@ class AgentHost:
 
 
 def format_trouble(failing: list[SensorState]) -> str:
-    """Describe which sensors fail and why; empty: none."""
+    """Describe the failing sensors and their errors; empty if there are none."""
     if not failing:
         return ""
     first = failing[0]

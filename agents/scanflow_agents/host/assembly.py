@@ -31,7 +31,7 @@ def build(
 ) -> tuple[AgentHost, Callable[[], Awaitable[None]]]:
     """Return the agent's host, and a function that closes its connections. To be called on the event loop's thread.
 
-    ``report_trouble`` gets a description of what fails in the running agent, and None once nothing does."""
+    ``report_trouble`` receives a description of the failures in the running agent, and None once there are none."""
     app, agent = spec.parse()
     if spec.source is not None:
         app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
@@ -97,7 +97,7 @@ def get_token(spec: AgentSpec) -> str:
 
 
 def list_accepted_tokens(spec: AgentSpec) -> set[str]:
-    """Return the tokens that the agent's API accepts: its own, and the home's where it shares that folder."""
+    """Return the tokens that the agent's API accepts: its own, and the home's if it shares that folder."""
     home = read_home_token(Path(spec.home))
     return {get_token(spec), *([] if home is None else [home])}
 

@@ -32,7 +32,7 @@ MAX_HOPS = 8
 """The longest chain of samples that trigger each other by their events; the next event of the chain fires nothing."""
 
 MAX_ATTEMPTS = 3
-"""The most attempts of a firing that the agent's end interrupts, so that one that kills its agent is not repeated
+"""The most attempts of a firing that the agent's end interrupts, so that a firing that kills its agent is not repeated
 forever."""
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class HostedSensor:
     """The timeout of a firing; until it ends, the next one is refused."""
 
     grace_s: float = 60.0
-    """How late a firing may begin; later it counts as missed."""
+    """How late a firing may start; a later one counts as missed."""
 
     misfire: Misfire = "run_once"
     """What to do about firings due while the agent was down: fire once for all of them, or only count them."""
@@ -207,7 +207,7 @@ class ControlLoop:
         return f"{self.agent}/{name}"
 
     def ring(self, leaves: Iterable[tuple[str, Path]], *, late: bool = False) -> None:
-        """Take the due firings of these leaves and count missed ones; all, if it is ``late``."""
+        """Take the due firings of these leaves and count missed ones; if ``late``, count all of them as missed."""
         if self._closing:
             return
         now = self._clock()
@@ -440,7 +440,7 @@ class ControlLoop:
     def _record_missed(
         self, runner: _Runner, firing: FiringRequest, reason: Literal["interrupted", "looped", "full", "running"]
     ) -> None:
-        """Count a firing that is not made, and record its reason in the journal."""
+        """Count a firing that does not run, and record its reason in the journal."""
         setattr(runner.state, reason, getattr(runner.state, reason) + 1)
         self._note("missed", runner.state.sensor, self._clock(), {"reason": reason, "cause": firing.cause, "count": 1})
         self._state.mark_changed(runner.state)
@@ -454,6 +454,6 @@ def build_sample_id(agent: str, sensor: str, cause: str) -> str:
 
 
 def _count_hops(event: Mapping[str, Any]) -> int:
-    """Return how many samples led to an event, as it says."""
+    """Return how many samples led to an event, according to its data."""
     hops = (event.get("data") or {}).get("hops") if event.get("type") == "sample" else None
     return hops if isinstance(hops, int) else 0

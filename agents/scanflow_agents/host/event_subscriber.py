@@ -22,7 +22,7 @@ from scanflow.errors import ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore, EventPosition
 
 MAX_BATCH = 100
-"""The most events in one commit; more of a backlog is read only after it."""
+"""The most events in one commit; the rest of a backlog is read after it."""
 
 BACKLOG_TIMEOUT_S = 5.0
 """How long a backlog waits for slow sensors; after that, events for full queues count as missed."""
@@ -71,7 +71,7 @@ class EventFilter:
 class EventBatch:
     events: Sequence[Event] = ()
     seen: Event | None = None
-    """The newest event of all; up to it, no other events match."""
+    """The newest event of any type; no other event up to it matches."""
 
 
 class EventSource(Protocol):
@@ -219,5 +219,5 @@ def _build_position(event: Event | None, generation: int) -> EventPosition:
 
 
 def _build_mark(event: Event) -> str:
-    """Return the mark that identifies an event beyond its number, which another list gives to another event."""
+    """Return the mark that identifies an event in addition to its number, as another list reuses the numbers."""
     return f"{event.at!r} {event.type} {event.app} {event.subject}"

@@ -71,7 +71,7 @@ class _Endpoints:
         self._host = host
 
     async def healthz(self, request: Request) -> JSONResponse:
-        """Return that the agent is alive; with a token, its whole health document."""
+        """Report that the agent is alive; with a token, return its whole health document."""
         return JSONResponse(self._host.describe_health() if request.state.caller else {"status": "alive"})
 
     async def sensors(self, request: Request) -> JSONResponse:  # noqa: ARG002
@@ -102,7 +102,7 @@ class _Endpoints:
     async def _call_sensor(self, request: Request, call: SensorCall, *, anyhow: bool = False) -> JSONResponse:
         key = request.headers.get("idempotency-key") or uuid.uuid4().hex
         if len(key) > _MAX_KEY_LENGTH:
-            raise InvalidError(f"An idempotency key has at most {_MAX_KEY_LENGTH} characters, and this one {len(key)}.")
+            raise InvalidError(f"An idempotency key has at most {_MAX_KEY_LENGTH} characters; this one has {len(key)}.")
         sample = await self._host.call(request.path_params["name"], call, key=key, anyhow=anyhow)
         return JSONResponse(SampleAccepted(sample=sample).model_dump(mode="json"), status_code=202)
 
@@ -132,7 +132,7 @@ class QuietServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the program, which has more than its API to stop."""
+        """Leave signals to the program, which must stop more than its API."""
         yield
 
 

@@ -24,7 +24,7 @@ from scanflow_agents.host.store import AgentStore
 MAX_BATCH = 16
 MAX_DELIVERIES = 10_000
 MAX_DEFECTS = 8
-"""The most attempts of a delivery over which its receiver fails, before it is dropped to unblock those behind it."""
+"""The most attempts of a delivery that makes its receiver fail; then it is dropped to unblock the next ones."""
 
 MAX_PAUSE_S = 5.0
 RETENTION_S = 24 * 3600.0
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     queue: str
-    """The strategy, whose deliveries are made in order."""
+    """The strategy, whose deliveries are sent in order."""
 
     kind: Literal["intent", "call"]
     key: str

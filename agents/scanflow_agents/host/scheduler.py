@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class DueTimes(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """The due times of a leaf as an APScheduler trigger, which skips passed ones but the newest.
+    """The due times of a leaf as an APScheduler trigger, which skips past ones except the newest.
 
     ``seed`` determines the jitter of each.
     """

@@ -100,7 +100,7 @@ class TriggerState:
         return due
 
     def rewind(self, now: float) -> tuple[int, int, int]:
-        """Continue from ``now``, dropping the accounts of later times; return those as (late, down, taken)."""
+        """Continue from ``now``, and drop the counts of later times; return those as (late, down, taken)."""
         self.anchor = min(self.anchor, round(now, 3))
         self.accounted = max(now, self.anchor)
         again = self.late + self.down + self.taken
@@ -137,7 +137,7 @@ class SensorState:
     """Missed: interrupted by the agent's end in too many attempts."""
 
     late: int = 0
-    """Missed of schedules that it no longer has, or by a clock that was ahead; likewise ``down`` and ``taken``."""
+    """Missed under schedules since removed, or under a clock that was ahead; likewise ``down`` and ``taken``."""
 
     down: int = 0
     taken: int = 0

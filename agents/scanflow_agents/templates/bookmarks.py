@@ -113,8 +113,8 @@ def find_predictions(
 
 
 def select_oldest(runs: Sequence[Run], most: int, *, least: float, size: Callable[[Run], float]) -> list[Run]:
-    """Return about the ``most`` oldest of runs in order, and more where those have less than ``least`` in total; all or
-    none of those with the same end time, which alone distinguishes them from later ones."""
+    """Return about the ``most`` oldest runs in order, or more if those have less than ``least`` in total; all or
+    none of the runs with the same end time, as only that time separates them from later runs."""
     held = accumulate(size(run) for run in runs)
     enough = next((count for count, total in enumerate(held, start=1) if total >= least), len(runs))
     cut = max(most, enough)
@@ -126,7 +126,7 @@ def select_oldest(runs: Sequence[Run], most: int, *, least: float, size: Callabl
 
 
 def find_newest_detection(context: Context, runs: Collection[str]) -> str | None:
-    """Return which of some detections has the newest note."""
+    """Return the detection with the newest note."""
     notes = find_notes(context, "checked") if runs else []
     return next((run for entry in notes if (run := entry.tags.get(RUN_FIELD, "")) in runs), None)
 

@@ -116,7 +116,7 @@ class Challengers:
         return note
 
     def _keep_reference(self, context: Context, number: Any, run: str) -> None:
-        """Tag a version with its training data, to compare its predictions with, whoever promotes it."""
+        """Tag a version with its training data, so that predictions can be compared with it, whoever promotes it."""
         version = self._model.find_version(context, number) if isinstance(number, int) else None
         if version is not None and REFERENCE not in version.tags:
             self._model.tag(context, number, {REFERENCE: bookmarks.format_reference(context, run)})
@@ -196,7 +196,7 @@ class Challengers:
 
 
 def is_being_decided(context: Context) -> bool:
-    """Return whether the newest challenger is to be promoted, by agents or by a person, and is not yet."""
+    """Return whether the promotion of the newest challenger, by agents or by a person, is still pending."""
     newest = next((note for note in bookmarks.find_notes(context, "learnt", limit=1) if _VERDICT in note.tags), None)
     if newest is None or newest.tags[_VERDICT] not in {"promote", "ask"}:
         return False
@@ -207,7 +207,7 @@ def is_being_decided(context: Context) -> bool:
 def _estimate_most_points(
     past: Sequence[PastDetection], points: Sequence[Mapping[str, Any]], windows: Collection[str], patience: int | None
 ) -> int | None:
-    """Return the number of evaluation points of the current windows once people have labelled the most they do;
+    """Return the number of evaluation points of the current windows once people have labelled all they will;
     None: unknown."""
     labelled = [point for point in points if str(point.get("run")) in windows]
     most = compute_most_labels(past, patience)
@@ -252,7 +252,7 @@ def _note(
     metrics: Mapping[str, float] | None = None,
     challenger: bool = False,
 ) -> TrackedRun:
-    """Note the labels that a model was trained on: those that the run says, else the newest from before it began."""
+    """Note the labels that a model was trained on: those that the run names, else the newest from before it started."""
     labels = outputs.get("labels")
     if challenger and not isinstance(labels, str):
         notes = bookmarks.find_notes(context, "labels")

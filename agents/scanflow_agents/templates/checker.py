@@ -67,7 +67,7 @@ class CheckerOptions(RunOptions):
     """The batch workflow that detects drift. Its steps output ``drifted``, ``n_picked`` and, ideally, ``run_ids``."""
 
     detector: str = "default"
-    """An installed detector: one that ships, or another package's. ``default``: by the kind of data."""
+    """An installed detector: a built-in one, or another package's. ``default``: by the kind of data."""
 
     runs_parameter: str = "run_ids"
     """The workflow's parameter for the ids of the tracked runs with the new predictions."""
@@ -76,7 +76,7 @@ class CheckerOptions(RunOptions):
     """The workflow's parameter for the detector. Empty: it is not passed."""
 
     reference_parameter: str = ""
-    """The workflow's parameter for the training data of the model in use, from its version's tag, once one was
+    """The workflow's parameter for the training data of the model in use, from its version's tag, once a version was
     promoted. Empty: it is not passed."""
 
     model_name: str | None = None
@@ -92,17 +92,17 @@ class CheckerOptions(RunOptions):
     """The most detections in ``budget_window_s``."""
 
     give_up_after: Whole = Field(default=5, ge=1)
-    """After so many failed detections over the same predictions, those are set aside and reported as ``drift.unknown``:
-    they would block all later ones."""
+    """After this many failed detections of the same predictions, those are set aside and reported as ``drift.unknown``:
+    otherwise they would block all later ones."""
 
     confirm: tuple[Annotated[Whole, Field(ge=1)], Annotated[Whole, Field(ge=1)]] = (2, 3)
-    """Drift is an alarm when it was found in so many of the last so many checks: ``[2, 3]``. ``[1, 1]``: in each."""
+    """Drift is an alarm when found in ``m`` of the last ``n`` checks, ``[m, n]``: ``[2, 3]``. ``[1, 1]``: in each."""
 
     sure_below: float = Field(default=1e-4, ge=0, le=1)
     """A check with a p-value at or below this is an alarm by itself. 0: none is."""
 
     min_effect: float = Field(default=0.05, ge=0, le=1)
-    """Drift in which no column has this effect is no alarm: 0 to 1, see ``ColumnDrift.effect``. For detectors that name
+    """Drift below this effect in all columns is no alarm: 0 to 1, see ``ColumnDrift.effect``. For detectors that name
     columns."""
 
     patience: Whole | None = Field(default=None, ge=1)
@@ -258,7 +258,7 @@ def _mark_unknown(context: Context, options: CheckerOptions, run_ids: Sequence[s
     tries = min(failures.counts[run_id] for run_id in run_ids)
     subject = f"workflow/{options.detector_workflow}"
     report_event(context, "drift.unknown", subject, run=run, error=why, tries=tries, files=len(run_ids))
-    _log.warning("%d detections of the same predictions failed, the last one is %r: %s", tries, run, why)
+    _log.warning("%d detections of the same predictions failed; the last one is %r: %s", tries, run, why)
     ends = [end for run_id in run_ids if (end := _get_end_time(context, run_id)) is not None]
     metrics = {"set_aside": float(len(run_ids)), "until": max(ends, default=0.0)}
     # Not noted for that run: if it is resumed, its outcome is still processed.

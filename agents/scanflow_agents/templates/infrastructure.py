@@ -37,7 +37,7 @@ class PlacementOptions(WatchOptions):
 
     spread_affinity: AffinityMode | None = None
     """The affinity, such as ``cpu`` for exclusive cores, to which its instances move when another service, or one of
-    them another, measurably slows it down; batch workflows that do avoid its cores. None: off."""
+    its own instances, measurably slows it down; batch workflows that slow it down avoid its cores. None: off."""
 
 
 FAILOVER, RETIREMENT = "backup_failover", "backup_retirement"

@@ -19,7 +19,7 @@ ON_APPROVAL = "change_model_on_approval"
 """The strategy for a version that may be worse on some known slices, which a person has to approve."""
 
 STUCK = "it could not be taken back"
-"""Stored in the tags of versions, where :func:`is_stuck` finds it: rewording it would not find those of before."""
+"""Stored in the tags of versions, where :func:`is_stuck` finds it: if reworded, older tags would not be found."""
 
 Verdict = Literal["promote", "reject", "wait"]
 
@@ -29,7 +29,7 @@ def get_served_model(record: ServiceRecord, node: str) -> str | None:
 
 
 def filter_ended(actions: Iterable[Action]) -> list[Action]:
-    """Return the ended actions, the last begun first, as an earlier intent may have been approved later."""
+    """Return the ended actions, the last started first, as an earlier intent may have been approved later."""
     states = {"succeeded", "failed", "reverted", "lost"}
     ended = (action for action in actions if action.state in states and action.began is not None)
     return sorted(ended, key=lambda action: action.began or 0.0, reverse=True)

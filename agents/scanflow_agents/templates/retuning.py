@@ -75,7 +75,7 @@ class RetuneOptions(WatchOptions):
     """When a nightly search starts: a cron expression, in UTC."""
 
     retune_load_factor: Number = Field(default=2.0, gt=1)
-    """The factor of more or fewer requests a second than at the last search that counts as a load change."""
+    """The factor by which the request rate must rise or fall since the last search to count as a load change."""
 
     retune_guard_s: float = Field(default=300.0, ge=0)
     """How long failed requests are watched after a configuration is applied, in seconds."""
@@ -177,7 +177,7 @@ class LoadWatch:
     """Detects changes of a service's load since the last search. A restarted agent starts over."""
 
     def __init__(self, factor: float) -> None:
-        """``factor``: so many times more or fewer requests a second are a load change."""
+        """``factor``: this many times more or fewer requests a second are a load change."""
         self._factor = factor
         self._looks: deque[bool] = deque(maxlen=CONFIRMATION)
         self.reference: float | None = None

@@ -82,7 +82,7 @@ def build_move(service: str, affinity: AffinityMode, neighbour: str) -> Act:
 
 
 class Spreading:
-    """Measures a service with and without its neighbours. A restarted agent starts over: it is never too early."""
+    """Measures a service with and without its neighbours. A restarted agent starts over, which can only delay moves."""
 
     def __init__(self, service: str, affinity: AffinityMode) -> None:
         self._service, self._affinity = service, affinity

@@ -50,7 +50,7 @@ class StreamOptions(Options):
     """``adwin``, ``page-hinkley`` or ``kswin``: see docs/drift.md."""
 
     checker: str = "checker"
-    """The agent that is called when the stream has changed. Empty: it is only reported, as ``stream.changed``."""
+    """The agent that is called when the stream changed. Empty: the change is only reported, as ``stream.changed``."""
 
     nodes: tuple[str, ...] = ()
     """The services whose predictions are followed. Empty: all."""

@@ -49,7 +49,7 @@ class TrackerOptions(Options):
 
     again_after_s: float = Field(default=60.0, ge=0)
     """Predictions that were handed over and are still unchecked are handed over again after this, in seconds, as the
-    checker may have been busy; earlier only if as many new ones came."""
+    checker may have been busy; earlier only if as many new ones arrived."""
 
 
 @dataclass
@@ -59,8 +59,8 @@ class _Handover:
 
     at: float = 0.0
     reported: float = 0.0
-    """The end time of the newest predictions that were reported. A repeated handover is not reported, and what came in
-    small pieces meanwhile is."""
+    """The end time of the newest predictions that were reported. A repeated handover is not reported; predictions that
+    came in small pieces meanwhile are."""
 
 
 def declare(app: Application, agent: Agent) -> None:

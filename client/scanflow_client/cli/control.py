@@ -98,7 +98,7 @@ def events(
 
 @tokens.command("show")
 def show_token() -> None:
-    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is made."""
+    """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created."""
     from scanflow.http.home_token import ensure_home_token
 
     say(ensure_home_token(load_settings().home))

@@ -127,7 +127,7 @@ def parse_value(text: str) -> Any:
 
 
 def check_choice(value: str, choices: Sequence[str], option: str) -> Any:
-    """Return ``value`` if it is one of the choices, else raise with the nearest one."""
+    """Return ``value`` if it is one of the choices, else raise an error that suggests the nearest one."""
     if value not in choices:
         raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, choices)}")
     return value

@@ -34,7 +34,7 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
         file = Path(data).expanduser().absolute()
         if not file.is_file():
             raise NotFoundError(
-                f"There is no file {data!r}, and no data of that name.{did_you_mean(data, _NAMED_DATA)}"
+                f"There is no file {data!r}, and no built-in data of that name.{did_you_mean(data, _NAMED_DATA)}"
             )
         data = str(file)
     return application, path, {"load-data.data": data}, corrupted

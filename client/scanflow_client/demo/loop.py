@@ -226,7 +226,7 @@ def _format_refusal(events: Sequence[Event]) -> str:
     if not refused:
         return ""
     request = refused[-1].data
-    return f" Refused last: {request.get('primitive')} by {request.get('agent')}. {request.get('reason')}"
+    return f" Last refused request: {request.get('primitive')} by {request.get('agent')}. {request.get('reason')}"
 
 
 def _is_counted(events: Sequence[Event], responses: Sequence[Responses], models: Mapping[str, str]) -> bool:

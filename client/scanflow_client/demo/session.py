@@ -147,7 +147,7 @@ class DemoSession:
             self.deployer.delete(SERVICE)
 
     def _stop_runs(self) -> None:
-        """Stop the runs that the agents began and that still run."""
+        """Stop the runs that the agents started and that still run."""
         for run in self.deployer.runs(limit=100):
             if run.state == "running" and self._is_owner(run.app, run.team) and run.created >= self.began:
                 self.deployer.stop(run.name)

@@ -28,7 +28,7 @@ def format_figure_list(figures: Sequence[Figure], experiments: Sequence[Experime
 
 
 def format_reproduction(reproduction: Reproduction) -> Screen:
-    """Return the verdicts, and beside a single figure its claims."""
+    """Return the verdicts; for at most three figures, also their claims."""
     from scanflow_client.reproduction.page import MARKS, format_title
 
     screen: list[str | Table] = []

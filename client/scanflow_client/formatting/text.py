@@ -24,7 +24,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def format_bytes(size: float) -> str:
-    """Return an amount of memory with one digit: ``"1.2 GiB"``."""
+    """Return an amount of memory with one decimal: ``"1.2 GiB"``."""
     unit = "B"
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:

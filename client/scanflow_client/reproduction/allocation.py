@@ -18,7 +18,7 @@ from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Roun
 MOVED_MEBIBYTES = 2048
 MODEL_MEBIBYTES = 192
 NEEDED_MEBIBYTES = 224
-"""What that program needs, Python's own included: below it, it is killed."""
+"""The memory that the program needs, including Python's; with less, it is killed."""
 
 LIMITS = {"2.3 times what it needs": 2.3, "1.5 times": 1.5, "1.1 times": 1.1, "0.8 times": 0.8}
 TIMEOUT_S = 120.0
@@ -183,7 +183,7 @@ FIGURES = (
         experiment="allocation" if is_amd() else "",
         claims=_MEMORY_CLAIMS if is_amd() else (),
         panels=_MEMORY_PANELS if is_amd() else (),
-        untested="" if is_amd() else "a CPU of AMD is needed",
+        untested="" if is_amd() else "an AMD CPU is needed",
     ),
     Figure(
         name="containers-fig8",

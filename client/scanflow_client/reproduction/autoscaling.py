@@ -11,7 +11,7 @@ from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Ob
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
 QUALITY = 20.0
-"""Queries a second that a replica is to answer at most."""
+"""The most queries a second that a replica is to answer."""
 
 CPUS_PER_QUERY = 0.36
 REPLICA_CPUS = 10.0
@@ -76,7 +76,7 @@ EXPERIMENT = Experiment(
     name="autoscaling",
     method=(
         f"Simulated: a service whose replicas have {REPLICA_CPUS:g} CPUs and take {CPUS_PER_QUERY:g} CPU-seconds for a "
-        f"query, and are to answer {QUALITY:g} queries/s at most; {MINUTES} minutes of 12, 75 and 12 queries/s with "
+        f"query, and are to answer at most {QUALITY:g} queries/s; {MINUTES} minutes of 12, 75 and 12 queries/s with "
         "noise. Replicas by the formula of Kubernetes' HorizontalPodAutoscaler."
     ),
     rounds=5,

@@ -37,7 +37,7 @@ class Experiment:
 
 
 def find_core_problem(purpose: str = "") -> str | None:
-    """Return that this machine has too few cores; None: it has two."""
+    """Return a message if this machine has fewer than two cores, else None."""
     from scanflow.placement.sysfs import read_topology
 
     return f"two cores are needed{purpose}" if read_topology().effective_count < 2 else None

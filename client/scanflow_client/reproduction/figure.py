@@ -18,7 +18,7 @@ Verdict = Literal["holds", "holds in part", "does not hold", "cannot be tested h
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 SAME_TOLERANCE = 0.1
-"""Ratios that differ from 1 by less are the same for every reader of a figure."""
+"""Ratios that differ from 1 by less than this look the same to a reader of a figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,13 @@ class Measurements:
 
     @property
     def arms(self) -> list[str]:
-        """The arms, in the order in which they were measured first."""
+        """The arms, in the order in which they were first measured."""
         return list(dict.fromkeys(name for part in self.rounds for name in part.arms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimResult:
-    """A claim beside what was measured."""
+    """A claim with its verdict and measurement."""
 
     claim: Claim
     verdict: Verdict

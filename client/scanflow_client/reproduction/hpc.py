@@ -23,7 +23,7 @@ from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Ob
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
 SIZE = 1800
-"""Of HPCC's matrix."""
+"""The size of HPCC's matrix."""
 
 TIMEOUT_S = 300.0
 
@@ -155,11 +155,11 @@ def read_output(folder: Path) -> dict[str, float]:
 EXPERIMENT = Experiment(
     name="hpc",
     method=(
-        f"Debian's HPC Challenge with a matrix of {SIZE}×{SIZE}, as MPI jobs of ours: as many ranks as cores (E) and "
+        f"Debian's HPC Challenge with a matrix of {SIZE}×{SIZE}, as our MPI jobs: as many ranks as cores (E) and "
         "twice as many (O), in one worker (E1, O1) or in one for each core (E2, O2); a worker is a group of processes "
-        "with CPUs of its own that share memory, as Singularity has them. By mpirun alone, over-subscribed, with ranks "
+        "with CPUs of its own that share memory, as under Singularity. By mpirun alone, over-subscribed, with ranks "
         "that yield while they wait and that do not. Context switches and migrations by perf, of all ranks of the "
-        "whole run, as HPCC runs no section by itself."
+        "whole run, as HPCC cannot run a single section."
     ),
     rounds=4,
     round_s=100.0,

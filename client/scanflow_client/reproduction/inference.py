@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from scanflow.load.load import LoadResult
 
 SECONDS = 2.5
-"""Of one load."""
+"""The duration of one load."""
 
 SERVER_S = 5.0
 SERVER_LOAD = 2.0
-"""Of what the single instance answers: the thesis' 200 queries/s are above what it can do, too (Fig. 4.7)."""
+"""The load per throughput of the single instance, which the thesis' 200 queries/s exceed, too (Fig. 4.7)."""
 
 CALLERS = 4
-"""For each core in Offline: with fewer, connections may all be with one instance."""
+"""Callers for each core in Offline: with fewer, all connections may go to one instance."""
 
 STREAM_SAMPLES = 8
-"""In flight in MultiStream: a query of LoadGen's has as many samples."""
+"""Samples in flight in MultiStream: as many as a LoadGen query has."""
 
 BATCHES = (1, 2, 4, 8)
 
@@ -130,7 +130,7 @@ EXPERIMENT = Experiment(
         f"{MODEL}: images of 224×224×3 as float32, by our model server on this machine: the cores cut into instances "
         f"as in Table 4.1, any cores (ANY) or cores and memory of their own (CPUMEM). Loads of {SECONDS:g} s: "
         f"SingleStream one caller; MultiStream {STREAM_SAMPLES} samples in flight; Offline {CALLERS} callers for each "
-        f"core, with batches, of which larger ones are sent for a longer time; Server a Poisson process of "
+        f"core, in batches, larger ones for a longer time; Server a Poisson process of "
         f"{SERVER_LOAD:g} times what SUT_1 ANY answers, for {SERVER_S:g} s."
     ),
     rounds=3,
@@ -154,7 +154,7 @@ def _claim_finer(metric: str, statement: str, published: float, *, affinity: str
 _CUT = tuple(f"SUT_{count} {affinity}" for affinity in ("ANY", "CPUMEM") for count in (1, 2, 4, 8, 16, 32))
 _UNPINNED_CUTS = tuple(name for name in _CUT if name.endswith("ANY"))
 _CPUMEM = tuple(name for name in _CUT if name.endswith("CPUMEM"))
-_NUMA = "CPUMEM differs from ANY by memory of one NUMA node, and this machine has one"
+_NUMA = "CPUMEM differs from ANY only by memory of one NUMA node, and this machine has only one"
 
 FIGURES = (
     Figure(
@@ -193,7 +193,7 @@ FIGURES = (
             Claim(
                 statement="SUT_1 is up to 8 % better than the baseline, which has more threads than cores",
                 published=1.08,
-                untested="services of ours refuse more threads than they have cores",
+                untested="scanflow services refuse more threads than they have cores",
             ),
         ),
         panels=(FigurePanel(metric="multi_rate", label="MultiStream: samples/s", arms=_CUT),),

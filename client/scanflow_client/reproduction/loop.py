@@ -86,7 +86,7 @@ EXPERIMENT = Experiment(
     name="loop",
     method=(
         "`scanflow demo`: handwritten digits, a convolutional network, four agents; clean digits are sent, then "
-        "drifted ones, until agents have promoted a retrained version. Intervals are seconds, and not hours."
+        "drifted ones, until agents have promoted a retrained version. Intervals are seconds, not hours."
     ),
     rounds=2,
     round_s=170.0,

@@ -24,18 +24,18 @@ MARKS: dict[Verdict, str] = {
 COMMANDS = (
     "`scanflow reproduce --all --out DIR` measures these tables and figures of the thesis and the papers on a machine, "
     "and writes this page, the same with plots as HTML, and each plot. It takes about 40 minutes on two cores; an "
-    "interrupt loses no round, and the same command continues. `scanflow reproduce fig6.7` measures one; `--list` "
+    "interrupt loses no round, and the same command resumes. `scanflow reproduce fig6.7` measures one; `--list` "
     "lists "
     "them."
 )
 READING = (
-    "A claim is checked on a ratio of two arms, with its 95 % interval over the rounds. More or less holds only beyond "
-    "that noise; the same holds within 10 %, or where the interval contains 1."
+    "A claim is checked on a ratio of two arms, with its 95 % interval over rounds. 'More' or 'less' holds only beyond "
+    "that noise; 'the same' holds within 10 %, or if the interval contains 1."
 )
 
 
 def render_page(reproduction: Reproduction) -> str:
-    """Return one HTML page without scripts and addresses."""
+    """Return one HTML page without scripts or addresses."""
     sections = "".join(_render_section(source, results) for source, results in group_by_source(reproduction))
     listed = render_table(
         ("figure", "what it shows", "verdict"),

@@ -1,4 +1,4 @@
-"""A figure's plots as SVG: bars of the arms with what the source says beside them, and curves of single samples.
+"""A figure's plots as SVG: bars of the arms beside the source's values, and curves of single samples.
 
 No colour is needed to read them: what the source published is hatched, and curves differ in their dashes.
 """

@@ -22,11 +22,11 @@ from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Roun
 
 SECONDS = 4.0
 SIDE = 400
-"""Of an image, in pixels."""
+"""The side of an image, in pixels."""
 
 BODY_BYTES = 1 << 20
 CALLERS = 8
-"""For each instance: with the study's two, which has a balancer, connections may all be with one instance."""
+"""Callers for each instance: with two as in the study, which has a balancer, one instance may get all."""
 
 ONE_INSTANCE, ONE_PER_CORE = "one instance", "one for each core"
 
@@ -98,7 +98,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 EXPERIMENT = Experiment(
     name="serverless",
     method=(
-        f"Functions as services of ours on this machine, not OpenFaaS or Nuclio: image processing of {SIDE}×{SIDE} "
+        f"Functions as scanflow services on this machine, not OpenFaaS or Nuclio: image processing of {SIDE}×{SIDE} "
         "pixels with NumPy, the same with a pause of 0.2 s instead (NP), both with eight callers for each instance; "
         f"and reversal of {BODY_BYTES >> 20} MiB, one request at a time and four for each instance. The baseline "
         "calls the function in a process for each core."
@@ -160,7 +160,7 @@ FIGURES = (
             ),
             Claim(
                 statement="a native function that copies nothing is 32 % faster than Nuclio's Python",
-                untested="functions of ours are in Python",
+                untested="scanflow's functions are in Python",
             ),
         ),
         panels=(FigurePanel(metric="reversal", label="MiB/s"),),

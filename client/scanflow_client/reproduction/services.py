@@ -154,7 +154,7 @@ def _list_instances(service: MeasuredService) -> set[str]:
 
 
 def _distinguish(main: MeasuredService, spare: MeasuredService) -> None:
-    """Replace the backup's instance until its number differs from the service's: the tally is by number."""
+    """Replace the backup's instance until its number differs from the service's: requests are counted by number."""
     cores = 1
     while _list_instances(main) & _list_instances(spare):
         cores = 3 - cores

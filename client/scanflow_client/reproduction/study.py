@@ -126,13 +126,13 @@ class ReproductionStudy:
         return experiment.rounds if self.rounds is None else self.rounds
 
     def _check_folder(self) -> float:
-        """Return when the folder's measurements began; raise if they are another machine's or version's."""
+        """Return the start time of the folder's measurements; raise if they are of another machine or version."""
         file, own = self.folder / "machine.json", {"machine": describe_machine(), "scanflow": scanflow.__version__}
         if file.exists():
             recorded = json.loads(file.read_text(encoding="utf-8"))
             if {name: recorded.get(name) for name in own} != own:
                 raise UsageError(
-                    f"{str(self.folder)!r} has what {recorded.get('machine')} has measured with scanflow "
+                    f"{str(self.folder)!r} has measurements of {recorded.get('machine')} with scanflow "
                     f"{recorded.get('scanflow')}. Name another folder: --out"
                 )
             return float(recorded["began"])

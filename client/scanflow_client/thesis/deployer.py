@@ -57,7 +57,7 @@ class ScanflowDeployerClient:
         home: Path | str | None = None,
         **options: Any,
     ) -> None:
-        """Make a client of a deployer.
+        """Create a client of a deployer.
 
         Args:
             user_type: ``local``: this process does the work. ``incluster``: a server does.

@@ -48,7 +48,7 @@ class ScanflowClient:
         scanflow_server_uri: str | None = None,
         verbose: bool = True,
     ) -> None:
-        """Make a client.
+        """Create a client.
 
         With a ``builder`` (``docker``, ``podman`` or ``buildah``) applications are built as container images; with a
         ``registry`` they are pushed there, and built by the first of those that is installed if none is named. The
@@ -97,7 +97,7 @@ class ScanflowClient:
         """Return a workflow; ``kedaSpec`` or ``hpaSpec`` is the modern ``scaling`` of its first service."""
         for field, instead in (("resources", "resources"), ("affinity", "affinity")):
             if fields.pop(field, None) is not None:
-                raise UnsupportedError(f"{field} of a workflow: write it to each of its nodes, as {instead}=...")
+                raise UnsupportedError(f"{field} of a workflow is unsupported. Set {instead}=... on each node.")
         if scaling := kedaSpec or hpaSpec or hpcSpec:
             first, *others = nodes
             if not isinstance(first, Service):
@@ -145,7 +145,7 @@ class ScanflowClient:
 
     def ResourceMetricSource(self, name: str, target: CpuTarget) -> CpuTarget:  # noqa: N802
         if name != "cpu":
-            raise UnsupportedError(f"An HPA by {name!r}: services scale by cpu, rps, p95 and queue.")
+            raise UnsupportedError(f"An HPA by {name!r} is not supported: services scale by cpu, rps, p95 and queue.")
         return target
 
     def MetricTarget(  # noqa: N802

@@ -43,7 +43,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScalerTrigger:
-    """When KEDA scales: by a metric that Prometheus has."""
+    """A KEDA trigger: a metric of Prometheus and its threshold."""
 
     metric_name: str
     threshold: str
@@ -52,7 +52,7 @@ class ScalerTrigger:
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget:
-    """When an HPA scales: the share of its cores that a pod is to use, in percent."""
+    """The target of an HPA: the share of its cores that a pod is to use, in percent."""
 
     average_utilization: int
 

@@ -30,7 +30,7 @@ class RunAutoconfigWorkflow(BuiltInPrimitive):
     profile: Annotated[
         Profile | None, Field(description="The program's bottleneck. Unset: the workload's, else measured if possible.")
     ] = None
-    nodes: Annotated[int | None, Field(ge=1, description="The most nodes. Unset: all that accept jobs.")] = None
+    nodes: Annotated[int | None, Field(ge=1, description="The node limit. Unset: all that accept jobs.")] = None
     parameters: Settings = None
 
     if TYPE_CHECKING:

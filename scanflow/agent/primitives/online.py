@@ -64,14 +64,14 @@ class _SizingPrimitive(BuiltInPrimitive):
 
 
 class DeployWorkflow(_SizingPrimitive):
-    """Deploy an online workflow as a service. Omitted arguments are as in the workflow. Undone by deleting it."""
+    """Deploy an online workflow as a service. Omitted arguments come from the workflow. Undone by deleting it."""
 
     name = "deploy_workflow"
     writes = ("running", "replicas", "resource", "affinity")
 
     port: Annotated[int | None, Field(description="The HTTP port. Unset: the next free port.")] = None
     models: Mapping[str, str] | None = Field(default=None, init=False)
-    """The versions to serve, by node, where the deleted service had others than the application names."""
+    """The versions to serve, by node, where the deleted service had other versions than the application."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class UpdateWorkflowReplica(BuiltInPrimitive):
 
     @property
     def thresholds(self) -> dict[str, Any]:
-        """The passed thresholds. In an inverse, null beside others means ``up`` and ``down`` by the target."""
+        """The passed thresholds. In an inverse, null beside others: ``up`` and ``down`` follow from the target."""
         values = {"target" if name == "threshold" else name: getattr(self, name) for name in _THRESHOLDS}
         thresholds = drop_none(values)
         return {
@@ -326,14 +326,14 @@ class DeleteWorkflowInstance(BuiltInPrimitive):
         there = _count_instances_before(context, before)
         if there - self.count < 1:
             raise UsageError(
-                f"The service {self.workflow!r} has {there} instances, and {self.count} fewer would leave none. "
+                f"The service {self.workflow!r} has {there} instances, and removing {self.count} would leave none. "
                 "Delete it with delete_workflow, or set a scaling with min=0."
             )
         return _scale(context, before, there - self.count, lasting=False)
 
 
 class DuplicateWorkflowInstance(BuiltInPrimitive):
-    """Add instances to a service, sized like its others."""
+    """Add instances to a service, sized like its existing ones."""
 
     name = "duplicate_workflow_instance"
     layer = "infrastructure"
@@ -353,7 +353,7 @@ def _find_changed_model(record: ServiceRecord, canary: RevisionRecord) -> tuple[
 
 
 def _compute_pool_threads(shape: Shape) -> int | None:
-    """Return the threads in each of an instance's pools; None: neither they nor its cores are set."""
+    """Return the threads in each of an instance's pools; None: neither the threads nor the cores are set."""
     if shape.pool_threads is not None or shape.cores is None:
         return shape.pool_threads
     return compute_pool_size(shape.cores)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scanflow.deployer.port import Deployer
 
 PATIENCE_S = 120.0
-"""The timeout of waiting for a change, which continues after it; the next attempt waits again."""
+"""The timeout of waiting for a change. The change continues afterwards, and the next attempt waits again."""
 
 _POLL_S = 0.05
 

@@ -19,7 +19,7 @@ MAX_TRIALS = 200
 MAX_MINUTES = 240.0
 
 RECENT_SEARCHES = 20
-"""The number of newest searches for a service that are searched for an active one."""
+"""The number of newest searches for a service that are checked for an active one."""
 
 
 class TuneWorkflow(BuiltInPrimitive):
@@ -32,13 +32,13 @@ class TuneWorkflow(BuiltInPrimitive):
 
     inputs: Annotated[Any, Field(description="The inputs to send: rows, or a mapping of input names to rows.")] = None
     file: Annotated[
-        str | None, Field(description="The file with the inputs, beside the application's. In place of inputs.")
+        str | None, Field(description="The file with the inputs, next to the application's. Replaces inputs.")
     ] = None
     goal: Annotated[GoalName, Field(description="The objective.")] = "throughput"
     p99_s: Annotated[
-        float | None, Field(gt=0, description="An upper bound of the 99th percentile of the latency, in seconds.")
+        float | None, Field(gt=0, description="An upper bound on the 99th percentile of the latency, in seconds.")
     ] = None
-    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="The most candidates to measure.")] = 20
+    trials: Annotated[int, Field(ge=1, le=MAX_TRIALS, description="The maximum number of candidates.")] = 20
     minutes: Annotated[float, Field(gt=0, le=MAX_MINUTES, description="The time limit, in minutes.")] = 15.0
     seconds: Annotated[float, Field(ge=0.5, le=600, description="The duration of one measurement, in seconds.")] = 3.0
     connections: Annotated[int, Field(ge=1, le=10_000, description="The number of concurrent connections.")] = 16

@@ -52,7 +52,7 @@ async def fire(sensor: SensorFunction[..., Any], inputs: Firing) -> JSON:
             value = await asyncio.to_thread(sensor.function, *bound.args, **bound.kwargs)
             if inspect.isawaitable(value):
                 value = await value
-    result: JSON = to_plain(value, f"What the sensor {sensor.name!r} returned", special=_record)
+    result: JSON = to_plain(value, f"The result of the sensor {sensor.name!r}", special=_record)
     return result
 
 

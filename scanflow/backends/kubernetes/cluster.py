@@ -60,7 +60,7 @@ def retry_on_conflict(what: str, attempt: Callable[[], Changed]) -> Changed:
 
 
 class ExpiredError(UnavailableError):
-    """The version that a watch began from is too old: list again, and watch from there."""
+    """The version that a watch started from is too old: list again, and watch from there."""
 
 
 class WatchEvent(NamedTuple):
@@ -71,7 +71,7 @@ class WatchEvent(NamedTuple):
 
 
 class Cluster:
-    """The client of one cluster. It connects on first use; threads may share it. To be closed."""
+    """The client of one cluster. It connects on first use; threads may share it. Close it after use."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         self._settings = settings
@@ -259,7 +259,7 @@ class Cluster:
                 return
 
     def exec(self, pod: str, namespace: str, command: list[str], *, container: str | None = None) -> str:
-        """Run a command in a container; return what it printed.
+        """Run a command in a container; return its output.
 
         Raises:
             UnavailableError: the container does not run, or the command failed.
@@ -336,7 +336,7 @@ class Cluster:
         except (ConfigError, KeyError, OSError, ValueError) as error:
             raise UsageError(
                 f"No cluster could be found: {error}. Set KUBECONFIG to the file that names it, and "
-                "SCANFLOW_KUBERNETES_CONTEXT to its context. Look at it: kubectl config get-contexts"
+                "SCANFLOW_KUBERNETES_CONTEXT to its context. List the contexts: kubectl config get-contexts"
             ) from error
         if config is None:
             raise UsageError("No cluster is configured. Set KUBECONFIG to the file that names it.")
@@ -383,7 +383,7 @@ def build_missing_kind_error(kind: str) -> UnsupportedError:
     resource = KINDS[kind]
     engine = resource.engine or "a newer Kubernetes"
     return UnsupportedError(
-        f"The cluster has no {kind} ({resource.api_version}): it needs {engine}. Install it, then look: "
+        f"The cluster has no {kind} ({resource.api_version}): it needs {engine}. Install it, then check: "
         "scanflow doctor --backend kubernetes"
     )
 
@@ -419,7 +419,7 @@ def _read_status(response: httpx2.Response) -> Manifest:
 
 
 def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
-    """Return the error of the class for whoever can act on it, with the API server's message."""
+    """Return the error, of the class that shows who can act on it, with the API server's message."""
     reason, message = str(status.get("reason", "")), str(status.get("message") or f"status {code}")
     if code == 401:
         return AccessDeniedError(

@@ -19,7 +19,7 @@ APP_DIR: Final = "/app"
 """The mount path of the application's folder."""
 
 MAX_BYTES: Final = 900_000
-"""Bytes of files and their names. An object may have 1 MiB, and more than its data is counted."""
+"""Bytes of files and their names. An object may have 1 MiB, and more than its data counts towards it."""
 
 CODE_VOLUME: Final = "code"
 _DIGITS: Final = 16
@@ -104,6 +104,6 @@ def _check_size(files: tuple[CodeFile, ...], folder: Path) -> None:
     largest = sorted(files, key=lambda file: file.size, reverse=True)[:3]
     raise UsageError(
         f"The application's folder {str(folder)!r} has {total / 1e6:.1f} MB, and a ConfigMap holds "
-        f"{MAX_BYTES / 1e6:.1f} MB. Put it into an image: scanflow build --push. Or name what is no code in "
+        f"{MAX_BYTES / 1e6:.1f} MB. Put it into an image: scanflow build --push. Or list files that are not code in "
         f"{IGNORE_FILE}; the largest are {', '.join(f'{file.name} ({file.size / 1e6:.1f} MB)' for file in largest)}."
     )

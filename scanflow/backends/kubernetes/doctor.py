@@ -146,7 +146,7 @@ def _check_rights(cluster: Cluster, available_kinds: set[str]) -> Iterator[Findi
         mark: Mark = "–" if resource == "nodes/proxy" else "✗"
         yield Finding(mark, "rights", f"may not {', '.join(verbs)} {resource} in all namespaces", f"{command}, bound")
     if not missing:
-        yield Finding("✓", "rights", "all that is used")
+        yield Finding("✓", "rights", "all that scanflow uses")
 
 
 def _check_nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
@@ -166,12 +166,12 @@ def _check_nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:
     for (cpu, topology, memory, why), names in sorted(nodes_by_policy.items(), key=str):
         what, where = "cores alone", ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         if cpu is None:
-            yield Finding("–", what, f"not known of {where}: {why}", "needed for affinity cpu and cpumem only")
+            yield Finding("–", what, f"not known for {where}: {why}", "needed for affinity cpu and cpumem only")
         elif cpu == "static":
             yield Finding("✓", what, f"{where}: CPU manager static, topology {topology}, memory manager {memory}")
         else:
             advice = f"kubelet --cpu-manager-policy=static, or {_PREFIX}ALLOW_DEGRADED=1"
-            yield Finding("–", what, f"{where}: CPU manager {cpu}, so none can have them", advice)
+            yield Finding("–", what, f"{where}: CPU manager {cpu}, so no pod can have them", advice)
 
 
 def _check_storage(cluster: Cluster, settings: KubernetesSettings) -> Finding:
@@ -197,8 +197,8 @@ def _check_storage(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     description = f"{class_name} ({provisioner}), mounted {settings.storage_mode}"
     single = ("local-path", "hostpath", "ebs", "pd.csi", "disk.csi", "cinder")
     if settings.storage_mode == "ReadWriteMany" and any(part in provisioner for part in single):
-        advice = f"export {_PREFIX}STORAGE_MODE=ReadWriteOnce, or a class that can, such as NFS"
-        return Finding("✗", "storage", f"{description}: classes of this kind refuse that", advice)
+        advice = f"export {_PREFIX}STORAGE_MODE=ReadWriteOnce, or a class that supports it, such as NFS"
+        return Finding("✗", "storage", f"{description}: classes of this kind do not support it", advice)
     return Finding("✓", "storage", description)
 
 
@@ -228,7 +228,7 @@ def _check_prometheus(cluster: Cluster, settings: KubernetesSettings) -> Finding
 def _check_gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     if settings.gateway is None:
         advice = f"export {_PREFIX}GATEWAY=namespace/name"
-        return Finding("–", "gateway", "not set; a canary's share is kept by numbers of instances", advice)
+        return Finding("–", "gateway", "not set; a canary's share is set by the number of its instances", advice)
     namespace, _, name = settings.gateway.rpartition("/")
     gateway = cluster.get("Gateway", name, namespace)
     if gateway is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 Manifest: TypeAlias = dict[str, Any]
-"""An object as its YAML has it: ``apiVersion``, ``kind``, ``metadata`` and the rest."""
+"""An object as in YAML: ``apiVersion``, ``kind``, ``metadata`` and the rest."""
 
 
 class Kind(NamedTuple):
@@ -74,7 +74,7 @@ def build_group_path(api_version: str) -> str:
 
 
 def build_object_path(kind: str, name: str | None = None, *, namespace: str | None = None) -> str:
-    """Return the path of an object, or of all of a kind: in a namespace or, without one, in all."""
+    """Return the path of an object, or of all objects of a kind: in a namespace or, without one, in all."""
     resource = KINDS[kind]
     inside = f"/namespaces/{namespace}" if resource.namespaced and namespace is not None else ""
     return f"{build_group_path(resource.api_version)}{inside}/{resource.plural}{'' if name is None else f'/{name}'}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Kubernetes:
-    """See :class:`~scanflow.backends.port.Backend`. State is in the cluster; what outlives pods is below
+    """See :class:`~scanflow.backends.port.Backend`. State is in the cluster; files that outlive pods are in
     ``settings.home``."""
 
     def __init__(self, settings: Settings, models: OpenModels) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 from scanflow.names import MAX_NAME, format_environment_name
 
 MANAGER: Final = "scanflow"
-"""The field manager of what scanflow applies, and the value of ``app.kubernetes.io/managed-by``."""
+"""The field manager of the objects that scanflow applies, and the value of ``app.kubernetes.io/managed-by``."""
 
 APP: Final = "scanflow.dev/app"
 TEAM: Final = "scanflow.dev/team"

@@ -13,10 +13,10 @@ from scanflow.errors import ScanflowError
 
 OFTEN: Final = 4
 OFTEN_S: Final = 60.0
-"""So many reads in so many seconds, as by a server, start a watch; a command never reads so often."""
+"""This number of reads within this time starts a watch, as in a server; a command never reads so often."""
 
 IDLE_TIMEOUT_S: Final = 60.0
-"""After so long without a read the watch ends."""
+"""The time without a read after which the watch ends."""
 
 WATCH_S: Final = 60.0
 """How long one request of a watch lasts."""
@@ -26,7 +26,7 @@ _Key = tuple[str, str]
 
 
 class ListCache:
-    """The cached lists of one cluster. Threads may share it; the returned objects are shared and not to be changed."""
+    """The cached lists of one cluster. Threads may share it; do not change the returned objects, which are shared."""
 
     def __init__(self, cluster: Callable[[], Cluster], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._clock = cluster, clock
@@ -39,7 +39,7 @@ class ListCache:
         return self._list(kind, labels).list_objects(self._cluster())
 
     def renew(self, kind: str, labels: str) -> None:
-        """Have the next read list again: objects were written here, and the watch reports that a moment later."""
+        """Make the next read list again: this process wrote objects, which the watch reports only a moment later."""
         self._list(kind, labels).renew()
 
     def _list(self, kind: str, labels: str) -> _List:
@@ -47,7 +47,7 @@ class ListCache:
             return self._lists.setdefault((kind, labels), _List(kind, labels, self._clock))
 
     def read(self, kind: str, labels: str, make: Callable[[Manifest], _Value]) -> list[_Value]:
-        """Return ``make`` of each object, which is called once for each version of an object."""
+        """Return the result of ``make`` for each object; it is called once for each version of an object."""
         previous = self._cache.get((kind, labels), {})
         current: dict[_Key, tuple[str, object]] = {}
         values: list[_Value] = []
@@ -95,7 +95,7 @@ class _List:
             return manifests
 
     def _watch(self, cluster: Cluster, version: str) -> None:
-        """Watch for as long as the list is read; after any end the next read lists again."""
+        """Watch for as long as the list is read; after it ends, the next read lists again."""
         labels = self._labels
         try:
             while self._clock() - self._read_times[-1] < IDLE_TIMEOUT_S:

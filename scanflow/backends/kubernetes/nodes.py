@@ -20,16 +20,16 @@ class KubeletPolicy(NamedTuple):
 
     node: str
     schedulable: bool
-    """Whether ordinary pods may be put there: it is Ready, not cordoned, and has no taint that keeps them away."""
+    """Whether ordinary pods may run there: it is Ready, not cordoned, and has no taint that keeps them away."""
 
     cores: float
-    """That pods may ask for, all together."""
+    """The cores that all pods together may request."""
 
     memory_bytes: int
-    """That pods may ask for, all together."""
+    """The memory that all pods together may request."""
 
     cpu_manager: str | None = None
-    """``static``: a Guaranteed pod of whole cores has them alone. ``none``: no pod does. None: see ``why``."""
+    """``static``: a Guaranteed pod of whole cores has them exclusively. ``none``: no pod does. None: see ``why``."""
 
     memory_manager: str | None = None
     """``Static``: memory of one NUMA node is kept for a Guaranteed pod. ``None``, a text: it is not."""
@@ -42,7 +42,7 @@ class KubeletPolicy(NamedTuple):
 
     @property
     def pins(self) -> bool:
-        """Whether a pod of whole cores has them alone there."""
+        """Whether a pod of whole cores has them exclusively there."""
         return self.cpu_manager == "static"
 
 
@@ -63,7 +63,7 @@ def read_kubelet_policies(
     query_count = len(selected) if asked is None else min(asked, len(selected))
     with ThreadPoolExecutor(_MAX_CONCURRENT) as pool:
         policies = list(pool.map(lambda node: _fetch_policy(cluster, node), selected[:query_count]))
-    unqueried = [_read_capacity(node)._replace(why="it was not asked") for node in selected[query_count:]]
+    unqueried = [_read_capacity(node)._replace(why="it was not queried") for node in selected[query_count:]]
     return sorted([*policies, *unqueried], key=lambda policy: policy.node)
 
 
@@ -105,7 +105,7 @@ def _fetch_policy(cluster: Cluster, node: Manifest) -> KubeletPolicy:
     try:
         configuration = json.loads(cluster.fetch_text(f"/api/v1/nodes/{policy.node}/proxy/configz"))["kubeletconfig"]
     except AccessDeniedError:
-        return policy._replace(why="it takes the right to get nodes/proxy")
+        return policy._replace(why="this needs the right to get nodes/proxy")
     except (NotFoundError, UnavailableError) as error:
         return policy._replace(why=str(error))
     return policy._replace(

@@ -36,7 +36,7 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "StorageClass": ("list",),
     "Gateway": ("get",),
 }
-"""The verbs used on each kind, in environments or, of kinds without a namespace, in the cluster."""
+"""The verbs used on each kind, in environments or, for kinds without a namespace, in the cluster."""
 
 SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "pods/log": ("", "get"),
@@ -45,7 +45,7 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "nodes/proxy": ("", "get"),
     "workflowtaskresults": ("argoproj.io", "create"),
 }
-"""Of subresources: the API group and the verb. The last is granted to steps, which takes having it."""
+"""For subresources: the API group and the verb. The last one is granted to steps; the granter needs it too."""
 
 
 def find_missing_permissions(cluster: Cluster, kinds: Iterable[str] = USED_VERBS) -> dict[str, list[str]]:

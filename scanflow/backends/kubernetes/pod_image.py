@@ -26,7 +26,7 @@ from scanflow.images.registry import has_image
 from scanflow.images.settings import ImageSettings
 
 FindImage: TypeAlias = Callable[[Recipe], str | None]
-"""From a recipe to the image that was built from it and that nodes can pull; None: there is none."""
+"""Returns the image that was built from a recipe and that nodes can pull; None: there is none."""
 
 
 _MISSING_TTL_S = 5.0
@@ -40,7 +40,7 @@ class PodImage(NamedTuple):
 
     image: str
     code: CodeConfigMap | None
-    """The ConfigMap that has to be there, where the image does not have the code itself."""
+    """The ConfigMap with the code, which the container needs if the image does not contain the code."""
 
     @property
     def volumes(self) -> list[Manifest]:
@@ -119,7 +119,7 @@ class PodImages:
         if recipe.requirements and not self._settings.image_complete:
             raise UsageError(
                 f"{nodes[0].name!r} needs {', '.join(recipe.requirements[:3])}{', …' * (len(recipe.requirements) > 3)}"
-                ", and no image has that with the code as it is now. Build it: scanflow build --push. Or name one that "
+                ", and no image has that with the current code. Build one: scanflow build --push. Or name one that "
                 "has it: image=…"
             )
         return PodImage(self._settings.image, self._code)

@@ -11,7 +11,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 
 
 class PodLogs:
-    """See :class:`~scanflow.backends.port.LogReader`. Pods may come and go; it has ended once there is none.
+    """See :class:`~scanflow.backends.port.LogReader`. Pods may come and go; the log has ended once there is none.
 
     A deleted pod's log is lost, and the log before a container's restart is not read.
     """
@@ -39,7 +39,7 @@ class LogLine(NamedTuple):
     """A line of a pod's log, without its end."""
 
     stamp: str
-    """When it was written, as RFC 3339 has it, to the nanosecond."""
+    """When it was written, in RFC 3339 format, to the nanosecond."""
 
     text: bytes
 

@@ -39,12 +39,12 @@ _TELLING: Final = {"FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVol
 """Reasons of events that explain why a pod is pending."""
 
 _REMEDIES: Final = (
-    ("insufficient cpu", "Ask for fewer cores, stop what holds them, or add a node. Look: kubectl describe nodes"),
-    ("insufficient memory", "Ask for less memory, stop what holds it, or add a node. Look: kubectl describe nodes"),
+    ("insufficient cpu", "Ask for fewer cores, stop pods that hold them, or add a node. Look: kubectl describe nodes"),
+    ("insufficient memory", "Ask for less memory, stop pods that hold it, or add a node. Look: kubectl describe nodes"),
     ("insufficient", "No node has the requested resources free. Look: kubectl describe nodes"),
     (
         "anti-affinity",
-        "It must not share a node with what runs there: fewer instances, another apart_from, or more nodes.",
+        "It must not share a node with the pods that run there: fewer instances, another apart_from, or more nodes.",
     ),
     ("topology spread", "It must be spread over more nodes than can take it: fewer instances, or more nodes."),
     (
@@ -59,10 +59,10 @@ _REMEDIES: Final = (
     ),
     (
         "access modes",
-        "Delete the claim, and set SCANFLOW_KUBERNETES_STORAGE_MODE=ReadWriteOnce or a class that can be mounted so.",
+        "Delete the claim, and set SCANFLOW_KUBERNETES_STORAGE_MODE=ReadWriteOnce or a class with that access mode.",
     ),
-    ("secret", "Make the Secret, or take it out. Look: kubectl get secrets"),
-    ("configmap", "Make the ConfigMap, or take it out. Look: kubectl get configmaps"),
+    ("secret", "Create the Secret, or remove the reference to it. Look: kubectl get secrets"),
+    ("configmap", "Create the ConfigMap, or remove the reference to it. Look: kubectl get configmaps"),
     ("untolerated taint", "The nodes' taints keep it away. Look: kubectl describe nodes"),
     ("no nodes available", "The cluster has no node that is Ready. Look: kubectl get nodes"),
 )
@@ -80,7 +80,7 @@ _DENIAL_REMEDIES: Final = (
     ("denied request", "Change what it rejects, or ask the policy's administrator to allow these pods."),
     ("violates podsecurity", "Have the namespace's label pod-security.kubernetes.io/enforce allow it."),
     ("usage per", "Ask for what the namespace's LimitRange allows. Look: kubectl describe limits -n {namespace}"),
-    ("error looking up service account", "Make the environment again: scanflow apply."),
+    ("error looking up service account", "Create the environment again: scanflow apply."),
 )
 """Parts of the API server's messages about refused pods, and the remedies."""
 
@@ -152,7 +152,7 @@ def explain_denial(deployment: Manifest) -> PodDenial | None:
 
 
 def _explain_silent_node(pod: Manifest) -> Pending | None:
-    """Return that a pod's node does not answer: the pod is marked as not ready without a reason, while its containers
+    """Detect that a pod's node does not answer: the pod is marked as not ready without a reason, while its containers
     are still reported as ready."""
     conditions = {condition["type"]: condition for condition in pod.get("status", {}).get("conditions") or ()}
     ready, containers = conditions.get("Ready", {}), conditions.get("ContainersReady", {})

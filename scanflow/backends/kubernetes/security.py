@@ -11,7 +11,7 @@ USER: Final = 10001
 
 
 def build_pod_security() -> Manifest:
-    """Return a pod's ``securityContext``: not root, its volumes its own, and only the usual system calls."""
+    """Return a pod's ``securityContext``: no root user, ownership of its volumes, and only the usual system calls."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -22,5 +22,5 @@ def build_pod_security() -> Manifest:
 
 
 def build_container_security() -> Manifest:
-    """Return a container's ``securityContext``: no privileges to gain, nothing to write but its volumes."""
+    """Return a container's ``securityContext``: no privilege escalation, and write access to its volumes only."""
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}

@@ -48,14 +48,14 @@ class KubernetesSettings(BaseModel):
     """The image of steps and instances that name none: Python, and scanflow with its extras."""
 
     image_complete: bool = False
-    """Whether that image has all that steps and models ask for, so that none has to be built for them. Unset: what they
-    ask for has to be in an image of ``scanflow build``."""
+    """Whether that image has all that steps and models require, so that none has to be built for them. Unset: what they
+    require has to be in an image of ``scanflow build``."""
 
     agent_image: str = "scanflow/agent:latest"
-    """The image of agents that name none: the base image, and what hosts an agent."""
+    """The image of agents that name none: the base image, and the program that hosts an agent."""
 
     server_image: str = "scanflow/server:latest"
-    """The image of the demo, its steps and instances: the base image, and what servers need."""
+    """The image of the demo, its steps and instances: the base image, and the packages that servers need."""
 
     registry: str | None = None
     """Where ``scanflow build`` pushes images, ``host:5000`` or ``host:5000/project``; nodes pull from there."""
@@ -64,14 +64,14 @@ class KubernetesSettings(BaseModel):
     """The name of the Secret that nodes pull images with, in each environment."""
 
     storage_class: str | None = None
-    """Of the claims for outputs and the tracker. Unset: the cluster's default."""
+    """The storage class of the claims for outputs and the tracker. Unset: the cluster's default."""
 
     storage_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     """How the claim for outputs is mounted. With ``ReadWriteOnce``, which every class can, all steps of an environment
     share a node; ``ReadWriteMany`` lets them be on several."""
 
     storage_size: str = "10Gi"
-    """Of the claim for outputs, and of that for the tracker."""
+    """The size of the claim for outputs, and of the claim for the tracker."""
 
     keep_claims: bool = False
     """Whether the deletion of an environment leaves its claims, and so their data and the namespace, in place."""
@@ -86,69 +86,69 @@ class KubernetesSettings(BaseModel):
     tracker_secret: str | None = None
     """The Secret, in each environment, whose entries are environment variables of its tracker:
     ``MLFLOW_BACKEND_STORE_URI`` (``postgresql://...``), ``MLFLOW_ARTIFACTS_DESTINATION`` (``s3://...``) and what
-    they need, as ``AWS_ACCESS_KEY_ID``. Unset: SQLite and files on a claim."""
+    they need, such as ``AWS_ACCESS_KEY_ID``. Unset: SQLite and files on a claim."""
 
     platform_namespace: str | None = None
-    """The namespace of scanflow's own server, whose pods may speak to those of environments. Unset: none is let in."""
+    """The namespace of scanflow's own server, whose pods may connect to those of environments. Unset: none may."""
 
     quota_cpu: str | None = None
-    """Cores that all pods of an environment may ask for together. Unset: not limited."""
+    """Cores that all pods of an environment together may request. Unset: not limited."""
 
     quota_memory: str | None = None
-    """Memory that all pods of an environment may ask for together. Unset: not limited."""
+    """Memory that all pods of an environment together may request. Unset: not limited."""
 
     quota_pods: int | None = Field(default=None, ge=1)
     """How many pods an environment may have at once. Unset: not limited."""
 
     default_cpu: str | None = None
-    """What a container that asks for no cores is taken to ask for. Unset: ``50m`` where ``quota_cpu`` is set."""
+    """The cores assumed for a container that requests none. Unset: ``50m`` where ``quota_cpu`` is set."""
 
     default_memory: str | None = None
-    """What a container that asks for no memory is taken to ask for. Unset: ``128Mi`` where ``quota_memory`` is set."""
+    """The memory assumed for a container that requests none. Unset: ``128Mi`` where ``quota_memory`` is set."""
 
     gateway: str | None = None
     """The Gateway that routes are attached to: ``namespace/name``. Unset: services are reached by their Service only,
-    and a canary's share is kept by the number of its instances."""
+    and a canary's share is set by the number of its instances."""
 
     gateway_url: str | None = None
     """Where clients reach the Gateway: ``http://host:port``. Unset: the address in its status."""
 
     gateway_domain: str | None = None
-    """What stands behind ``<service>.<namespace>`` in the host that calls of gRPC are for, where DNS leads such names
+    """The suffix after ``<service>.<namespace>`` in the host of gRPC calls, where DNS resolves such names
     to the Gateway. Unset: callers name the authority ``<service>.<namespace>`` themselves."""
 
     gateway_requests: str | None = None
-    """What Prometheus is asked for how many requests a second the Gateway gets for a service, with ``{namespace}`` and
-    ``{service}`` in it. Unset: nothing sees the request for a service that has no instance, so that ``min=0`` cannot be
+    """The Prometheus query of the requests per second that the Gateway gets for a service, with ``{namespace}`` and
+    ``{service}`` in it. Unset: nothing counts the requests for a service without instances, so that ``min=0`` cannot be
     honoured. For Traefik: see ``docs/kubernetes.md``."""
 
     prometheus: str | None = None
-    """The Prometheus that KEDA asks for ``rps``, ``p95`` and ``queue``: ``http://prometheus.monitoring:9090``."""
+    """The Prometheus that KEDA queries for ``rps``, ``p95`` and ``queue``: ``http://prometheus.monitoring:9090``."""
 
     scrape_interval_s: float = Field(default=15.0, gt=0)
-    """How often it looks at each pod. Rates are taken from looks in three times as long, so that one may be missed."""
+    """How often Prometheus scrapes each pod. Rates cover three times as long, so that one scrape may be missed."""
 
     allow_degraded: bool = False
-    """Whether what the cluster does not support (exclusive cores under the CPU manager policy ``none``) is a "
-    "warning."""
+    """Whether what the cluster does not support (exclusive cores under the CPU manager policy ``none``) is a
+    warning."""
 
     pending_s: float = Field(default=300.0, gt=0)
-    """The longest that a step's pod may take to start, while somebody watches the run; then its task has failed."""
+    """The longest time that a step's pod may take to start, while somebody watches the run; then its task fails."""
 
     workflow_ttl_s: float = Field(default=7 * 86_400.0, gt=0)
     """How long Argo keeps a Workflow that has ended. Records and logs of a run that was watched outlive it."""
 
     timeout_s: float = Field(default=600.0, gt=0)
-    """The longest that a change of a service is waited for."""
+    """The timeout of waiting for a change of a service."""
 
     request_timeout_s: float = Field(default=10.0, gt=0)
-    """The longest that one request to the API server may take."""
+    """The timeout of one request to the API server."""
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, *, options: Mapping[str, str] | None = None
     ) -> Self:
-        """Read the settings from ``environ`` (default: this process' own), but for those in ``options``, by field."""
+        """Read the settings from ``environ`` (default: this process' own), except those in ``options``, by field."""
         chosen = options or {}
         for name in chosen.keys() - cls.model_fields.keys():
             raise InvalidError(

@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def normalise_requirements(
     requirements: Sequence[str], *, with_runtime: bool, runtime: Sequence[str] = _RUNTIME
 ) -> tuple[str, ...]:
-    """Return requirement lines without comments and blank lines; for a function step, with its runtime.
+    """Return requirement lines without comments and blank lines; for a function step, add its runtime.
 
     Packages of ``runtime`` that the requirements name keep the version required there.
 
@@ -50,7 +50,7 @@ def normalise_requirements(
     kept_lines = [line for line in lines if line and not line.startswith("#")]
     for line in kept_lines:
         if line.startswith(("-r", "--requirement", "-c", "--constraint")):
-            raise InvalidError(f"The requirements refer to another file ({line!r}). Write all of them in one.")
+            raise InvalidError(f"The requirements refer to another file ({line!r}). Write all of them in one file.")
     named = {_canonicalize(match[0]) for line in kept_lines if (match := _NAME.match(line))}
     missing = [name for name in runtime if name not in named] if with_runtime else []
     return (*kept_lines, *(f"{name}=={importlib.metadata.version(name)}" for name in missing))
@@ -96,7 +96,7 @@ class Patience:
 
 
 def make_environment(python: Path, requirements: Sequence[str], *, base: Path, patience: Patience) -> None:
-    """Create the environment of ``python``, unless another process just did.
+    """Create the environment of ``python``, unless another process has just created it.
 
     ``base`` is the folder that relative paths in the requirements are relative to.
 
@@ -124,7 +124,7 @@ def make_environment(python: Path, requirements: Sequence[str], *, base: Path, p
 
 
 def _link_scanflow(environment: Path) -> None:
-    """Make ``import scanflow`` work there: link the code that runs now, and nothing else of its environment."""
+    """Make ``import scanflow`` work in an environment: link only the code that runs now."""
     packages = next((environment / "lib").glob("python3*")) / "site-packages"
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)

@@ -253,7 +253,7 @@ class MemoryBatch:
             back = int(name.removeprefix("@latest").removeprefix("-") or 0)
             name = names[-1 - back] if back < len(names) else name
         if name not in self._runs:
-            hint = did_you_mean(name, names) if names else " There is none yet."
+            hint = did_you_mean(name, names) if names else " There are no runs yet."
             raise NotFoundError(f"There is no run {name!r}.{hint}")
         return self._runs[name]
 

@@ -22,7 +22,7 @@ _METHODS = {
     "COMBINER": "aggregate",
 }
 _ALL = -1
-"""What a ROUTER returns to take all of its branches."""
+"""The value that a ROUTER returns to take all of its branches."""
 
 
 def check_files(app: Application, workflow: Workflow) -> None:

@@ -36,7 +36,7 @@ class Memory:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make an empty backend.
+        """Create an empty backend.
 
         Args:
             settings: Only the widest fan-out is used.

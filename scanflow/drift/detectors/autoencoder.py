@@ -206,7 +206,7 @@ def build(shape: tuple[int, ...], code: int, seed: int) -> Any:
 
 
 def train(network: Any, inputs: NDArray[np.float32], epochs: int, size: int, generator: np.random.Generator) -> None:
-    """Train in orders that the generator gives, not the seed of the whole process."""
+    """Train with sample orders drawn from the generator, not from the process' global seed."""
     for _ in range(epochs):
         shuffled = inputs[generator.permutation(len(inputs))]
         network.fit(shuffled, shuffled, batch_size=size, epochs=1, shuffle=False, verbose=0)

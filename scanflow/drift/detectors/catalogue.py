@@ -40,12 +40,12 @@ def make(name: str, *, generator: np.random.Generator, options: Mapping[str, Any
 
 
 def fit(detector: Detector, reference: Any, **beside: Any) -> FittedDetector:
-    """Fit a detector; ``regimes`` and ``predicted`` beside the reference are for those that take them."""
+    """Fit a detector; ``regimes`` and ``predicted`` are passed only if the detector accepts them."""
     return detector.fit(reference, **_filter_arguments(detector.fit, beside))
 
 
 def score(fitted: FittedDetector, batch: Any, **beside: Any) -> Scores:
-    """Score a batch; ``predicted`` beside it is for detectors that take it."""
+    """Score a batch; ``predicted`` is passed only if the detector accepts it."""
     return fitted.score(batch, **_filter_arguments(fitted.score, beside))
 
 
@@ -56,7 +56,7 @@ def _filter_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]
 
 def choose_detector(reference: Any) -> str:
     """Return the name of the detector for this kind of data: ``autoencoder`` for pictures, (n, height, width) or
-    (n, height, width, channels) of 8 or more either way; ``table`` for all else."""
+    (n, height, width, channels) with both sides at least 8; ``table`` for all other data."""
     shape = () if isinstance(reference, Mapping) or is_table(reference) else np.shape(reference)
     return "autoencoder" if len(shape) in (3, 4) and min(shape[1:3]) >= 8 else "table"
 

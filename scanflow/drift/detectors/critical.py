@@ -42,7 +42,7 @@ class CriticalPoint(BaseModel):
 
 
 def compute_uncertainty(probabilities: Samples) -> Floats:
-    """Compute the model's uncertainty, (n,): 0 if one class has all probability, 1 if the first two are equal.
+    """Compute the model's uncertainty, (n,): 0 if one class has all probability, 1 if the two highest are equal.
 
     Probabilities are (n, classes), of two or more classes.
     """

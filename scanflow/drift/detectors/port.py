@@ -64,7 +64,7 @@ class FittedDetector(Protocol):
     """A detector fitted to a reference. Scoring changes nothing: the same batch always gets the same scores."""
 
     def score(self, batch: Any) -> Scores:
-        """Compare a batch with the reference; the order of its samples only orders ``values`` and ``outliers``.
+        """Compare a batch with the reference; the samples' order affects only that of ``values`` and ``outliers``.
 
         It may take ``predicted`` too, if ``fit`` does.
 

@@ -39,7 +39,7 @@ class FittedClassPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassPrior:
-    """Detects drift in the frequency of predicted classes. Samples are class numbers (n,), unless ``predicted``."""
+    """Detects drift in the frequency of predicted classes. Samples without ``predicted`` are class numbers (n,)."""
 
     level: float = 0.01
     """The largest false alarm rate for batches without drift."""

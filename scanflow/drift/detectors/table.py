@@ -27,8 +27,8 @@ MAX_DEVIATION = 7.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FittedTable:
-    """A table with its regimes. A row's value is how far it is from the reference's rows, in about deviations; the
-    statistic is minus the decimal logarithm of the smallest p-value, before it is adjusted for having looked so often.
+    """A table with its regimes. A row's value is its distance from the reference's rows, in approximate deviations; the
+    statistic is minus the decimal logarithm of the smallest p-value, before it is adjusted for multiple tests.
     """
 
     reference: DataTable
@@ -141,7 +141,7 @@ def compute_strangeness(reference: DataTable, current: DataTable) -> tuple[Float
 
 
 def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
-    """Return (m, k) and (n, k): about how many deviations from the reference's middle each value is."""
+    """Return (m, k) and (n, k): each value's approximate number of deviations from the reference's centre."""
     both, old = before.concatenate(after), len(before.values)
     features = [_compute_surprise(both.missing.astype(np.intp), old)] if both.missing.any() else []
     if both.is_numeric:
@@ -163,7 +163,7 @@ def _compute_deviations(before: Column, after: Column) -> tuple[Floats, Floats]:
 
 
 def _compute_surprise(codes: NDArray[np.intp], old: int) -> Floats:
-    """Compute the rarity of each row's category among the first ``old``, in deviations: 0 for the commonest."""
+    """Compute the rarity of each row's category among the first ``old``, in deviations: 0 for the most common."""
     levels, index = np.unique(codes, return_inverse=True)
     counts = np.bincount(index[:old], minlength=len(levels))
     rarer = np.array([counts[counts <= count].sum() for count in counts]) + 0.5

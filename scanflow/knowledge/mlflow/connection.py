@@ -39,7 +39,7 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # and prints nothing: with a server, each run's end would
 }
 _CONNECT_S = 2.0
-"""After this time a connection attempt is repeated. An attempt from the moment at which a cluster's Service appears
+"""After this time a connection attempt is repeated. An attempt made at the moment when a cluster's Service appears
 may never succeed, because the kernel keeps its first route; the next attempt reaches a pod."""
 
 _STARTS_S = 30.0

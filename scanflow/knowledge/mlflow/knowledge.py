@@ -72,8 +72,8 @@ class MlflowKnowledge(KnowledgeBase):
         served: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``connect_timeout_s`` is how long a tracker may take to give a sign of life. ``served``: speak to the server
-        over the home's tracker, while there is one, in place of loading MLflow."""
+        """``connect_timeout_s`` is how long a tracker may take to answer at all. ``served``: use the server
+        of the home's tracker while it runs, instead of loading MLflow."""
         super().__init__(clock=clock)
         self._place = place
         self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served)

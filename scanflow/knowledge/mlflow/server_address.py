@@ -15,7 +15,7 @@ from scanflow.processes.files import is_locked, try_lock
 
 
 def hold_server_address(place: TrackerPlace, url: str) -> bool:
-    """Publish that the tracker is served at ``url`` for as long as this process lives, also after an exec; return False
+    """Publish that the tracker is served at ``url`` for as long as this process lives, even after an exec; return False
     if another process serves it."""
     path = _get_file(place)
     create_private_folder(path.parent)

@@ -114,7 +114,7 @@ def _spread(nodes: Sequence[_NumaNode], n_cores: int, why: str) -> tuple[Sequenc
             quiet,
             f"{why}: spread over {_format_nodes(quiet)}, away from {_format_node_neighbours(nodes, but=quiet)}",
         )
-    there = "there is one memory node" if len(nodes) == 1 else "no other memory nodes have the cores"
+    there = "there is one memory node" if len(nodes) == 1 else "the other memory nodes have too few free cores"
     return nodes, f"{why}, and {there}: it shares memory with {_format_node_neighbours(nodes)}, on exclusive cores"
 
 

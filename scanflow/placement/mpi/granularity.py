@@ -1,4 +1,4 @@
-"""Granularity selection: into how many workers a job is cut, over how many nodes (thesis 6.3.1, Algorithm 2)."""
+"""Granularity selection: the number of workers a job is divided into, and of nodes (thesis 6.3.1, Algorithm 2)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ClusterNode:
     name: str
     cores: float
     memory_bytes: int | None = None
-    """None: unknown, so that memory is not considered."""
+    """None: unknown, so memory is not considered."""
 
     sockets: int = 1
 
@@ -101,7 +101,7 @@ class _GroupPlacement:
         return enough and worker.cores <= self.cores[place] + _EPSILON
 
     def find_best(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
-        """Return the node with the highest score. On nodes of its own group, other groups count one less."""
+        """Return the node with the highest score. On nodes that hold its own group, that group is not counted."""
         candidates = [place for place in bound if self.fits(place, worker)]
         if (other := self._find_fewest_groups(worker, bound)) is not None:
             candidates.append(other)

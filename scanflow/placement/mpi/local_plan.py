@@ -15,7 +15,7 @@ from scanflow.placement.topology import Topology
 
 LOCAL_NODE: Final = "localhost"
 _LATER: Final = (
-    "profile='auto': the program's bottleneck is measured when the job starts, and the job is planned then (now: "
+    "profile='auto': the program's bottleneck is measured when the job starts, and the job is planned then (plan now: "
     "scanflow mpi plan --measure)"
 )
 

@@ -186,7 +186,7 @@ def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float
     if workload.n_workers is not None:
         why = "set by n_workers"
     elif workload.profile is None:
-        why = "the program's bottleneck is unknown, so it is not cut"
+        why = "the program's bottleneck is unknown, so the job is not cut"
     elif workload.profile == "network":
         why = "the program is network-bound, so its tasks stay together"
     else:

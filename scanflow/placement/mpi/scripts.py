@@ -13,7 +13,7 @@ from scanflow.placement.mpi.tasks import format_hostfile
 
 
 def format_rankfile(plan: MPIPlan) -> str:
-    """Return Open MPI's rank file: each rank's node and CPUs, by the numbers that the kernel has for them.
+    """Return Open MPI's rank file: each rank's node and CPUs, by the kernel's CPU numbers.
 
     Ranks without numbered CPUs may use all of their node.
     """
@@ -41,7 +41,7 @@ def format_mpirun_script(plan: MPIPlan, argv: Sequence[str]) -> str:
 
 
 def format_sbatch_script(plan: MPIPlan, workload: MPIWorkload, argv: Sequence[str]) -> str:
-    """Return a Slurm batch file. Slurm chooses the nodes; how many there are, and the tasks on each, are the plan's."""
+    """Return a Slurm batch file. Slurm chooses the nodes; the plan sets their number and the tasks on each."""
     per_node = max(plan.ranks_by_node.values())
     cores = workload.resources_per_task.cores or 1.0
     memory = workload.resources_per_task.memory_bytes

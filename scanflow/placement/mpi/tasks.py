@@ -26,7 +26,7 @@ def allocate_tasks(n_tasks: int, n_workers: int) -> tuple[int, ...]:
     """Return the tasks of each worker, assigned in turn (``AllocateTasks`` of Algorithm 3): the numbers differ by at
     most one."""
     if not 1 <= n_workers <= n_tasks:
-        raise InvalidError(f"{n_tasks} tasks cannot be dealt to {n_workers} workers. Write 1 to {n_tasks} workers.")
+        raise InvalidError(f"{n_tasks} tasks cannot be split among {n_workers} workers. Write 1 to {n_tasks} workers.")
     each, more = divmod(n_tasks, n_workers)
     return tuple(each + (index < more) for index in range(n_workers))
 

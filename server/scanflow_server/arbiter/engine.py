@@ -95,7 +95,7 @@ class ArbiterEngine:
         return self.intents.get(id).action
 
     def start(self) -> None:
-        """Start carrying out actions in threads of their own, those that a killed engine left first."""
+        """Start carrying out actions in threads of their own, first those that a killed engine left."""
         self._loop = Loop([self], self._changes)
         self._loop.start()
 

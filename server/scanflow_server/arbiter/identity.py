@@ -30,7 +30,7 @@ def find_overlap(intent: Intent, other: Intent) -> tuple[str, ...]:
 
 
 def are_related(field: str, other: str) -> bool:
-    """Whether one field of a target contains the other, as ``affinity`` of a workflow ``load.affinity`` of a step.
+    """Whether one field of a target contains the other, as a workflow's ``affinity`` does a step's ``load.affinity``.
 
     Not so for ``running``: starting a run and stopping a step do not conflict.
     """

@@ -48,7 +48,7 @@ class IntentService:
         self._foreign_s = foreign_s
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent, once for its key: the same key again gets the first decision."""
+        """Decide on an intent, once per key: the same key again gets the first decision."""
         check_intent(intent)
         seen = self.look(intent)
         with self._store.write() as connection:
@@ -213,7 +213,7 @@ def record_intent_event(connection: Connection, intent: Intent, type: str, at: f
 
 
 def _select_current(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:
-    """Return the fields of a target created at ``since``, without those written to an earlier one of its name."""
+    """Return the fields of a target created at ``since``, without those written to an earlier target of its name."""
     if since is None:
         return dict(fields)
     ended = {field.intent: _get_end(connection, field.intent) for field in fields.values() if field.intent is not None}
@@ -221,7 +221,7 @@ def _select_current(connection: Connection, fields: Mapping[str, FieldRow], sinc
 
 
 def _get_end(connection: Connection, id: str) -> float:
-    """Return when an action ended; for one that deploys a service that is after the service exists."""
+    """Return when an action ended; one that deploys a service ends after the service exists."""
     row = intent_store.get(connection, id)
     if row is None:
         return 0.0

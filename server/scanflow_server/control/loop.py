@@ -23,7 +23,7 @@ RETRY_PAUSE_S = 1.0
 """The pause until the next tick after a failed one, in seconds."""
 
 IDLE_S = 30.0
-"""The pause until the next tick while nothing is in progress, in seconds: requests to the server wake it before."""
+"""The pause until the next tick while nothing is in progress, in seconds: requests to the server wake it earlier."""
 
 EXTERNAL_POLL_S = 10.0
 """The same for changes made outside the server, which do not wake it."""

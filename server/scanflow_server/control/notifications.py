@@ -139,7 +139,7 @@ class NotificationsController:
 
 
 def build_targets(row: ApplicationRow) -> list[_Target]:
-    """Return the webhooks of an application; each has a key that stays while the webhook is the same."""
+    """Return the webhooks of an application; each has a key that stays the same as long as the webhook does."""
     targets = []
     for document in row.document.get("notify") or ():
         webhook = Webhook.model_validate(document)

@@ -36,7 +36,7 @@ def application(context: ContextDep, caller: Reader, app: Name, team: Team = Non
         row = application_store.get(connection, app, restrict_team(caller, team))
     if row is None:
         raise NotFoundError(
-            f"There is no application {app!r}. The server stores an application at its first run, deployment or agent."
+            f"There is no application {app!r}. The server stores one with its first run, deployment or agent."
         )
     return _make_view(row)
 

@@ -32,7 +32,7 @@ _BLOCK = 100
 _MAX_TYPES = 50
 _QUIET_S, _PING_INTERVALS_S = 5.0, 60.0
 """How long to wait for a change, in seconds: if other servers use the database, whose changes are not notified here;
-and if it is this server's own."""
+and if only this server uses it."""
 
 EVENTS_GONE_HEADER = "Scanflow-Events-Gone"
 """The header with the number up to which events are deleted, in a list that would begin before it."""

@@ -144,7 +144,7 @@ def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Labe
 
 @router.patch("")
 def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[Label]:
-    """Label many samples, each as by itself; if one label is invalid, none is recorded."""
+    """Label many samples, each as if it were the only one; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
     at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
     with context.store.write() as connection:

@@ -94,7 +94,7 @@ async def logs(
     instance: Text | None = None,
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
-    """Stream the logs of instances, a line of JSON a block: ``{"who", "text"}``, the text in base64."""
+    """Stream the logs of instances, one line of JSON per block: ``{"who", "text"}``, the text in base64."""
     reader = await run_in_threadpool(context.deployer.log_reader, InstanceLogs(name, instance))
 
     async def lines() -> AsyncIterator[bytes]:

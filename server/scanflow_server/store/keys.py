@@ -12,7 +12,7 @@ from scanflow.errors import InvalidError
 from scanflow_server.store.tables import keys
 
 OWN_PREFIX = "intent/"
-"""The prefix of the keys that the server makes itself; clients' keys never have it."""
+"""The prefix of the keys that the server creates itself; clients' keys never have it."""
 
 
 def compute_fingerprint(request: Any) -> str:
@@ -34,7 +34,7 @@ def find(connection: Connection, key: str | None, kind: str, mark: str) -> str |
 
 
 def find_own(connection: Connection, key: str) -> str | None:
-    """Return the target of a key that this server made itself: it stands for one request, whatever its form now."""
+    """Return the target of a key that this server created: it identifies one request, whatever its form now."""
     target = connection.execute(select(keys.c.target).where(keys.c.key == key)).scalar()
     return None if target is None else str(target)
 

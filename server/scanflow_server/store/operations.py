@@ -20,7 +20,7 @@ class OperationRow(Row):
     service: str
     app: str = ""
     team: str = ""
-    """Empty: unknown, of an operation from before teams were recorded."""
+    """Empty: unknown, for operations created before teams were recorded."""
 
     request: dict[str, Any]
     created: float

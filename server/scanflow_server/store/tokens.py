@@ -19,7 +19,7 @@ class TokenRow(Row):
     name: str
     role: Role
     """``viewer`` reads; ``agent`` sends intents, too; ``editor`` changes what is its team's, and approves; ``admin``
-    also makes and revokes tokens."""
+    also creates and revokes tokens."""
 
     team: str | None = None
     """The team it is for. Null: all teams."""

@@ -149,7 +149,7 @@ def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_say
         (lambda n: [True], 1, "the rule returned [True], which is neither True nor False."),
         (lambda n: 1 / n > 0, 0, "ZeroDivisionError: division by zero"),
         (enough, "many", "TypeError: '>=' not supported between instances of 'str' and 'int'"),
-        (lambda new, current: True, {"new": 1}, "the rule needs 'current', which is missing in the sensor's result"),
+        (lambda new, current: True, {"new": 1}, "the rule needs 'current', which is missing from the sensor's result"),
         (lambda new, current: True, 3, "the rule needs new, current, but the sensor returned 3."),
     ],
 )
@@ -237,8 +237,8 @@ def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"then": []}, "Strategy 'count': then is empty"),
-        ({"then": "retrain"}, "Strategy 'count': then cannot be 'retrain'"),
+        ({"then": []}, "Strategy 'count': 'then' is empty"),
+        ({"then": "retrain"}, "Strategy 'count': 'then' cannot be 'retrain'"),
         ({"when": 3}, "Strategy 'count': when cannot be 3. Give it a function decorated with @sensor"),
         ({"when": number_of_predictions_threshold}, "Give it a function decorated with @sensor"),
         ({"if_": "n > 3"}, "A rule is a function that returns True or False; 'n > 3' is not a function."),
@@ -262,7 +262,7 @@ async def waits(n: int) -> bool:
 def test_what_waits_is_no_rule_and_no_action() -> None:
     with pytest.raises(InvalidError, match="The rule 'waits' is not a plain function"):
         strategy(waits)
-    with pytest.raises(InvalidError, match="then has 'waits', which is async"):
+    with pytest.raises(InvalidError, match="'then' has 'waits', which is async"):
         strategy(then=waits)
 
 

@@ -180,7 +180,7 @@ def test_what_a_sensor_returns_is_kept_as_json_and_what_it_raises_is_not_swallow
     assert fired(returned, args=["number"]) == 0.5
     assert fired(returned, args=["record"])["metric"] == "m"
     assert fired(returned, args=["tuple"]) == [1, 2]
-    with pytest.raises(InvalidError, match="What the sensor 'returned' returned is a set"):
+    with pytest.raises(InvalidError, match="The result of the sensor 'returned' is a set"):
         fired(returned, args=["odd"])
     with pytest.raises(ZeroDivisionError, match="none"):
         fired(returned, args=["nothing"])

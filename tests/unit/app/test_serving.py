@@ -45,7 +45,7 @@ def test_a_backup_is_another_online_workflow_of_the_application() -> None:
         shop(primary, online("spares"))
     assert message(error) == (
         "Application 'shop': the backup of the workflow 'serving' is 'spare', which is not another online workflow of "
-        "it. Did you mean 'spares'?"
+        "this application. Did you mean 'spares'?"
     )
     with pytest.raises(InvalidError, match="'spare', which is not another online workflow"):
         shop(primary, batch(script("train"), name="spare"))

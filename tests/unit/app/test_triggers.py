@@ -46,7 +46,7 @@ def test_what_is_outside_it(field: tuple[int, tuple[str, tuple[int, int]]], valu
     part = data.draw(st.sampled_from([f"{bad}", f"{low}-{bad}" if bad > high else f"{bad}-{high}", f"{low},{bad}"]))
     with pytest.raises(InvalidError) as error:
         sf.cron(expression(position, part))
-    assert f"cannot be a {name}. It goes from {low} to {high}" in message(error)
+    assert f"cannot be a {name}. It must be from {low} to {high}" in message(error)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +78,17 @@ def test_names_and_rare_dates_are_taken(text: str) -> None:
         ("*-5 * * * *", "'*-5' cannot be a minute. Write a number"),
         ("-5 * * * *", "'-5' cannot be a minute. Write a number"),
         ("٣ * * * *", "'٣' cannot be a minute. Write a number"),
-        ("*/0 * * * *", "'*/0' cannot be a minute. The step after '/' goes from 1 to 59."),
-        ("*/90 * * * *", "'*/90' cannot be a minute. The step after '/' goes from 1 to 59."),
+        ("*/0 * * * *", "'*/0' cannot be a minute. The step after '/' must be from 1 to 59."),
+        ("*/90 * * * *", "'*/90' cannot be a minute. The step after '/' must be from 1 to 59."),
         ("*/" + "9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
         ("9" * 5000 + " * * * *", "cannot be a minute. Write a number"),
         ("50-10 * * * *", "The range runs backwards. Write '50-59,0-10'."),
         ("* * * * fri-mon", "The range runs backwards. Write 'fri-sat,sun-mon'."),
         ("* * * nov-feb *", "The range runs backwards. Write 'nov-dec,jan-feb'."),
-        ("* * * foo *", "It goes from 1 to 12, or jan feb mar apr may jun jul aug sep oct nov dec."),
-        ("* * * * monday", "It goes from 0 to 7, or sun mon tue wed thu fri sat."),
-        ("* * 30 2 *", "never fires: no such month has 30 days"),
-        ("* * 31 apr,jun,sep,nov *", "never fires: no such month has 31 days"),
+        ("* * * foo *", "It must be from 1 to 12, or jan feb mar apr may jun jul aug sep oct nov dec."),
+        ("* * * * monday", "It must be from 0 to 7, or sun mon tue wed thu fri sat."),
+        ("* * 30 2 *", "never fires: none of its months has 30 days"),
+        ("* * 31 apr,jun,sep,nov *", "never fires: none of its months has 31 days"),
     ],
 )
 def test_what_is_no_cron_expression_says_what_is(text: str, told: str) -> None:

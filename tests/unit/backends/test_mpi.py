@@ -185,7 +185,7 @@ def test_a_yaml_mainfile_names_the_program_and_fields_of_the_workload(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "error", "told"),
     [
-        ("kind: Job\n", UnsupportedError, "describes a Job of Kubernetes"),
+        ("kind: Job\n", UnsupportedError, "describes a Kubernetes Job"),
         ("args: []\n", InvalidError, "needs 'program'"),
         ("program: x\ntasks: 2\n", InvalidError, "'tasks' is not a field of a workload. Did you mean 'n_tasks'"),
         ("program: x\nargs: -n\n", InvalidError, "'args' is '-n', not a list"),

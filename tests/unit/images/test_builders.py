@@ -33,7 +33,7 @@ def test_the_first_builder_that_is_installed_is_used_or_the_one_that_is_named(pa
 def test_without_a_builder_the_package_to_install_is_named(path: Path) -> None:
     with pytest.raises(MissingExtraError, match=r"None of buildah, podman and docker is installed.*install buildah"):
         find_builder()
-    with pytest.raises(MissingExtraError, match=r"docker is installed.*install docker\.io"):
+    with pytest.raises(MissingExtraError, match=r"docker is not installed.*install docker\.io"):
         find_builder("docker")
     with pytest.raises(InvalidError, match="Did you mean 'buildah'"):
         find_builder("builda")

@@ -71,7 +71,7 @@ def test_a_cluster_that_has_all_is_well(cluster: MemoryCluster) -> None:
     said = {one.what: one.found for one in findings}
     assert said["API server"] == "Kubernetes v1.34.4 at https://memory.invalid"
     assert said["Argo Workflows"] == "argoproj.io/v1alpha1, v3.6.2; runs batch workflows"
-    assert said["rights"] == "all that is used"
+    assert said["rights"] == "all that scanflow uses"
     assert said["nodes"] == "2 of the 2 take pods, 8 cores in all"
     assert said["cores alone"] == "a, b: CPU manager static, topology restricted, memory manager None"
     assert said["storage"] == "nfs (nfs.csi.k8s.io), mounted ReadWriteOnce"
@@ -124,7 +124,7 @@ def test_nodes_whose_cores_cannot_be_had_alone_are_named(cluster: MemoryCluster)
     cluster.documents["/api/v1/nodes/b/proxy/configz"] = '{"kubeletconfig": {"cpuManagerPolicy": "none"}}'
     other, good = found_about("cores alone", cluster)
     assert (good.mark, other.mark) == ("✓", "–")
-    assert other.found == "b: CPU manager none, so none can have them"
+    assert other.found == "b: CPU manager none, so no pod can have them"
     assert "SCANFLOW_KUBERNETES_ALLOW_DEGRADED=1" in other.advice
 
 
@@ -135,7 +135,7 @@ def test_nodes_whose_cores_cannot_be_had_alone_are_named(cluster: MemoryCluster)
         (
             {"storage_class": "disk", "storage_mode": "ReadWriteMany"},
             "✗",
-            "disk (ebs.csi.aws.com), mounted ReadWriteMany: classes of this kind refuse",
+            "disk (ebs.csi.aws.com), mounted ReadWriteMany: classes of this kind do not support",
         ),
         ({"storage_class": "disk"}, "✓", "disk (ebs.csi.aws.com), mounted ReadWriteO"),
     ],

@@ -173,8 +173,8 @@ def test_what_is_waited_for_too_long_is_named_and_gone_on_with(tmp_path: Path) -
     record = served.services.service("serving")
     assert (record.state, record.settled) == ("starting", 0)
     assert record.error == (
-        "Unschedulable: 2 Insufficient cpu. Ask for fewer cores, stop what holds them, or add a node. Look: kubectl "
-        "describe nodes"
+        "Unschedulable: 2 Insufficient cpu. Ask for fewer cores, stop pods that hold them, or add a node. Look: "
+        "kubectl describe nodes"
     )
     for name in served.there("Pod"):
         served.cluster.patch("Pod", name, NAMESPACE, {"status": READY})

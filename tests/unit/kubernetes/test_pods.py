@@ -99,7 +99,7 @@ def test_what_events_say_is_more_than_that_a_container_is_being_created() -> Non
     ]
     found = explain_pending(waiting("ContainerCreating"), events)
     assert found is not None
-    assert (found.reason, "Make the Secret" in found.remedy) == ("FailedMount", True)
+    assert (found.reason, "Create the Secret" in found.remedy) == ("FailedMount", True)
     assert str(explain_pending(waiting("ContainerCreating"))) == "ContainerCreating."
 
 

@@ -54,7 +54,7 @@ def test_a_memory_bound_job_that_fits_nowhere_else_says_whose_memory_it_shares()
     assert cpus == (2, 3, 5, 6, 7)
     assert why is not None
     assert why.endswith(
-        "no other memory nodes have the cores: it shares memory with 'other', 'serve', on exclusive cores"
+        "the other memory nodes have too few free cores: it shares memory with 'other', 'serve', on exclusive cores"
     )
 
 

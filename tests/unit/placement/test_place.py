@@ -331,7 +331,7 @@ def refused(call: Callable[[], Any]) -> str:
                 "services. Scale another service down, or write affinity='any' without a number of cores."
             ),
         ),
-        (lambda: place(THESIS, -1, 1, "any"), "There cannot be -1 instances. Write a whole number, 0 or more."),
+        (lambda: place(THESIS, -1, 1, "any"), "The number of instances cannot be -1. Write a whole number, 0 or more."),
         (
             lambda: place(THESIS, 1, 0, "any"),
             "An instance cannot have 0 cores. Write a number above zero, such as 2 or 0.5.",

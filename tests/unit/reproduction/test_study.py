@@ -107,7 +107,7 @@ def test_measurements_of_another_machine_are_not_gone_on_with(tmp_path: Path) ->
     study(tmp_path, Rates()).run([FIGURE])
     file = tmp_path / "machine.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "machine": "another"}))
-    with pytest.raises(UsageError, match=r"another has measured .* Name another folder: --out"):
+    with pytest.raises(UsageError, match=r"has measurements of another .* Name another folder: --out"):
         study(tmp_path, Rates()).run([FIGURE])
 
 

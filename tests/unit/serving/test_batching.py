@@ -91,7 +91,7 @@ def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
 
 @pytest.mark.parametrize("result", [5, "text", b"bytes", None, [1], np.ones(1), {"a": [1]}, ([1],)])
 def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> None:
-    with pytest.raises(ValueError, match="not as many came out"):
+    with pytest.raises(ValueError, match="a different number came out"):
         split_rows(result, [1, 2])
 
 

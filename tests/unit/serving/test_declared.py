@@ -90,9 +90,9 @@ def test_a_signature_that_cannot_be_read_is_refused(said: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([tensor("x", "FP64", 1, 4)], "wrong datatype: it is declared as FP32 [-1, 4], and got FP64 [1, 4]"),
-        ([tensor("x", "FP32", 1, 5)], "wrong shape: it is declared as FP32 [-1, 4], and got FP32 [1, 5]"),
-        ([tensor("x", "FP32", 4)], "got FP32 [4]"),
+        ([tensor("x", "FP64", 1, 4)], "wrong datatype: it is declared as FP32 [-1, 4], but is FP64 [1, 4]"),
+        ([tensor("x", "FP32", 1, 5)], "wrong shape: it is declared as FP32 [-1, 4], but is FP32 [1, 5]"),
+        ([tensor("x", "FP32", 4)], "but is FP32 [4]"),
         ([tensor("y", "FP32", 1, 4)], "There is no input 'y'"),
         ([tensor("x", "FP32", 1, 4), tensor("z", "FP32", 1)], "There is no input 'z'"),
     ],
@@ -140,10 +140,10 @@ def test_numbers_from_another_node_are_cast(value: Any, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("declared", "value", "words"),
     [
-        (NodeSignature((X,)), np.ones((2, 5)), "takes FP32 [-1, 4], and got float64 [2, 5]: the shape is wrong"),
+        (NodeSignature((X,)), np.ones((2, 5)), "takes FP32 [-1, 4], but got float64 [2, 5]: the shape is wrong"),
         (NodeSignature((X,)), [[1, 2], [3]], "rows of different lengths"),
         (NodeSignature((X,)), "text", "got one value of type str"),
-        (NodeSignature((X,)), {"y": np.ones(1)}, "takes an input 'x', and got 'y'"),
+        (NodeSignature((X,)), {"y": np.ones(1)}, "takes an input 'x', but got 'y'"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([300]), "without loss"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([1.5]), "without loss"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([np.nan]), "without loss"),

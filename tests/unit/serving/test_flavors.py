@@ -225,8 +225,8 @@ async def test_a_model_is_served_with_its_version_and_its_signature(sklearn_mode
         assert (await here.ask("/v2/models/iris/versions/3")).json["platform"] == "sklearn"
         assert (await here.ask("/v2/models/wf")).json["inputs"][0]["shape"] == [-1, 2]
         for body, words in (
-            (ask([[1, 2, 3]]), "declared as FP64 [-1, 2], and got FP64 [1, 3]"),
-            (ask([[1, 2]], datatype="FP32"), "got FP32 [1, 2]"),
+            (ask([[1, 2, 3]]), "declared as FP64 [-1, 2], but is FP64 [1, 3]"),
+            (ask([[1, 2]], datatype="FP32"), "is FP32 [1, 2]"),
         ):
             refused = await here.ask("/v2/models/wf/infer", body)
             assert (refused.status, words in refused.detail) == (400, True)
@@ -262,7 +262,7 @@ async def test_a_transformer_may_come_before_a_model(onnx_model: Path, tmp_path:
         answer = await here.ask("/v2/models/wf/infer", ask([[1, 2]]))
         assert answer.outputs == [[3, 5], [2, 6]]
         refused = await here.ask("/v2/models/wf/infer", ask([[1, 2, 3]]))
-        assert (refused.status, "takes FP32 [-1, 2], and got float64 [1, 3]" in refused.detail) == (422, True)
+        assert (refused.status, "takes FP32 [-1, 2], but got float64 [1, 3]" in refused.detail) == (422, True)
 
 
 KERAS = """

@@ -239,7 +239,7 @@ def test_what_a_node_raises_names_it() -> None:
 def test_what_a_node_takes_is_checked_against_what_the_one_before_gives() -> None:
     built = graph(node("a"), node("b", "a"), a=lambda *_: np.ones((1, 3)), b=lambda value, *_: value)
     built.steps[1].component.signature = NodeSignature((TensorSpec("x", "FP32", (-1, 4)),))
-    with pytest.raises(ProblemError, match=r"The node 'b' takes FP32 \[-1, 4\], and got float64 \[1, 3\]"):
+    with pytest.raises(ProblemError, match=r"The node 'b' takes FP32 \[-1, 4\], but got float64 \[1, 3\]"):
         walk(built)
 
 

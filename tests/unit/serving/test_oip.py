@@ -77,7 +77,7 @@ def test_a_request_is_read_with_all_that_it_says() -> None:
         (body(inputs=[{"name": "x", "datatype": "FP32", "shape": [2**70], "data": [1]}]), ""),
         (body(inputs=[{"name": 5, "datatype": "FP32", "shape": [1], "data": [1]}]), "inputs[0].name"),
         (body(inputs=[{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}] * 2), "the same name"),
-        (body(parameters={"timeout": "soon"}), "'timeout' is in microseconds"),
+        (body(parameters={"timeout": "soon"}), "'timeout' must be a positive number of microseconds"),
         (body(parameters={"timeout": -1}), "'timeout'"),
         (body(parameters={"timeout": True}), "'timeout'"),
         (body(parameters={"sequence_id": 7}), "'sequence_id' is not supported"),
@@ -136,12 +136,12 @@ def test_tensors_follow_the_json_as_bytes() -> None:
 @pytest.mark.parametrize(
     ("size", "rest", "words"),
     [
-        (8, b"1234", "binary_data_size is 8, and 4 bytes are left"),
+        (8, b"1234", "binary_data_size is 8, but 4 bytes are left"),
         (4, b"12345678", "4 more bytes"),
         (-4, b"1234", "should be a number of bytes"),
         ("4", b"1234", "should be a number of bytes"),
         (2**70, b"1234", "are left"),
-        (3, b"123", "takes 4 bytes, and there are 3"),
+        (3, b"123", "takes 4 bytes, but there are 3"),
     ],
 )
 def test_bytes_that_do_not_add_up_are_refused(size: Any, rest: bytes, words: str) -> None:
@@ -182,7 +182,7 @@ def test_a_raw_body_is_the_one_input(declared: NodeSignature, content: bytes, sh
     ("declared", "content", "words"),
     [
         (NodeSignature((SPEC, TensorSpec("b", "FP32", (1,)))), b"1234", "2 are declared"),
-        (NodeSignature((SPEC,)), b"1234", "4 bytes are no FP32 [-1, 2]"),
+        (NodeSignature((SPEC,)), b"1234", "4 bytes are not a FP32 [-1, 2]"),
         (NodeSignature((SPEC,)), b"123456789", "9 bytes are no"),
         (NodeSignature((SPEC,)), np.array([np.nan, 1], "f4").tobytes(), "NaN"),
     ],

@@ -222,10 +222,10 @@ async def test_binary_tensors_go_both_ways(path: Path) -> None:
 async def test_what_does_not_fit_is_refused_before_the_model_is_called(path: Path, model: str) -> None:
     async with instance(path.parent, node("declared", path, "Declared")) as here:
         for body, words in (
-            (tensor([1, 2, 3]), "wrong shape: it is declared as FP64 [-1, 2], and got FP64 [1, 3]"),
+            (tensor([1, 2, 3]), "wrong shape: it is declared as FP64 [-1, 2], but is FP64 [1, 3]"),
             (tensor([1, 2]).replace(b"FP64", b"FP32"), "wrong datatype"),
             (tensor([1, 2]).replace(b'"x"', b'"z"'), "There is no input 'z'"),
-            (tensor(*[[1, 2, 3]] * LARGE), f"got FP64 [{LARGE}, 3]"),
+            (tensor(*[[1, 2, 3]] * LARGE), f"is FP64 [{LARGE}, 3]"),
             (b"", "empty"),
         ):
             answer = await here.ask(f"/v2/models/{model}/infer", body)

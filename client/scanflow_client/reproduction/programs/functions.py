@@ -44,7 +44,7 @@ class Reversal:
 
 
 def process_image(image: Any) -> Any:
-    """Return an image processed by the study's kinds of filters, of one core's work."""
+    """Return an image processed by the study's kinds of filters, on one core."""
     spectrum = np.fft.rfft2(image, axes=(0, 1))
     decay = np.exp(-np.abs(np.fft.fftfreq(image.shape[0]))[:, None, None] * 8)
     blurred = np.fft.irfft2(spectrum * decay, s=image.shape[:2], axes=(0, 1))

@@ -33,7 +33,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
 
 SNAPSHOT_S: Final = 2.0
-"""How long a snapshot of all agents is valid: two lists in so many seconds, for any number of agents."""
+"""How long a snapshot of all agents is valid: two list requests in that time, for any number of agents."""
 
 PARTS_S: Final = 10.0
 """The interval at which the other objects of all agents are listed, besides Deployments and pods."""
@@ -211,7 +211,7 @@ def _build_code(agent: HostedAgent, definition: Agent) -> CodeConfigMap | None:
     folder = Path("/" if agent.source is None else agent.source).parent / str(agent.document.get("app_dir", "."))
     if not folder.is_dir():
         raise UsageError(
-            f"The server has no files of the agent {agent.app}/{agent.name}: there is no {str(folder)!r} where it is. "
+            f"The server has no files of the agent {agent.app}/{agent.name}: it has no folder {str(folder)!r}. "
             "Build an image that has them, and name it: scanflow build, Agent(image=...)"
         )
     return build_code(agent.app, agent.team, derive_namespace(agent.app, agent.team), folder)

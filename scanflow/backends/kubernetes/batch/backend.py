@@ -62,7 +62,7 @@ from scanflow.processes.files import is_locked
 from scanflow.settings import Settings
 
 CODE_CACHE_S: Final = 60.0
-"""How long a ConfigMap of code that was applied is not applied again: as other objects of an environment."""
+"""How long an applied ConfigMap of code is not applied again; the same as for an environment's other objects."""
 
 
 class KubernetesBatch(ClusterRuns):
@@ -82,7 +82,7 @@ class KubernetesBatch(ClusterRuns):
         self._keys: dict[str, bytes] = {}
         self._applied_code = ExpiringSet(CODE_CACHE_S)
         self._entered: dict[str, RunDocument] = {}
-        """Runs that were entered by this process, and not driven yet: their state is complete here."""
+        """Runs that this process entered and has not driven yet: their state is complete here."""
 
     # Before a run
 
@@ -175,7 +175,7 @@ class KubernetesBatch(ClusterRuns):
             existing = self._cluster.get("ConfigMap", format_config_map_name(document.run), namespace)
             if existing is None or RunDocument.from_manifest(existing).definition != document.definition:
                 raise InvalidError(
-                    f"There is a run {document.run!r} already in the namespace {namespace!r}. Choose another name."
+                    f"The run {document.run!r} already exists in the namespace {namespace!r}. Choose another name."
                 ) from error
 
     def _get_key(self, namespace: str, app: str, team: str) -> bytes:

@@ -68,7 +68,7 @@ def format_output_reference(task: str, name: str, default: str | None) -> str:
 
 
 def _is_true_if_skipped(node: Executor) -> bool:
-    """Return a condition on a skipped step, whose outputs are None. Of an invalid one True: the step reports it."""
+    """Return whether a condition holds for a skipped step (output None). Invalid: True, since the step reports it."""
     assert node.when is not None
     try:
         return node.when.holds(None)

@@ -28,7 +28,7 @@ MAX_BYTES: int = 1_000_000
 """Bytes of an object: etcd takes 1.5 MB, and the engine adds its own."""
 
 MIN_PACKED_BYTES: int = 200_000
-"""Bytes of text from which it is compressed; shorter ones can be read with ``kubectl``."""
+"""The size in bytes from which a text is compressed; shorter ones can be read with ``kubectl``."""
 
 
 class RunDocument(BaseModel):
@@ -47,11 +47,11 @@ class RunDocument(BaseModel):
     """The finished tasks of fan-outs that run again."""
 
     origins: Mapping[str, str] = Field(default_factory=dict)
-    """Of a spin: the run of each earlier step's outputs."""
+    """For a spin: the run that each earlier step's outputs are taken from."""
 
     max_fan_out: int = 10_000
     variables: Mapping[str, str] = Field(default_factory=dict)
-    """Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it."""
+    """Variables that make a task log to the tracker, with the placeholders ``@step@`` and ``@task@``."""
 
     def build_definition(self, app_dir: PurePath | None = None) -> RunDefinition:
         """Return the run's definition; ``app_dir``: the current folder of the application's files."""
@@ -130,6 +130,6 @@ def check_size(size: int, what: str, steps: int) -> None:
     if size > MAX_BYTES:
         raise UsageError(
             f"{what} takes {size:,} bytes, more than the {MAX_BYTES:,} that an object of a cluster may have: it has "
-            f"{steps:,} steps. Steps that differ only in parameters can be one, of a list (for_each=...); else cut it "
+            f"{steps:,} steps. Steps that differ only in parameters can be one with a list (for_each=...); or split it "
             "into workflows of fewer steps, or put long parameters into a file."
         )

@@ -230,7 +230,7 @@ class WorkflowDriver:
         return "" if pending is None else str(pending)
 
     def _give_up(self, late: dict[StepName, str], manifest: Manifest, pods: dict[StepName, str]) -> None:
-        """End tasks whose pods do not start: through the pod's node or, of a pod without a node, with the whole run.
+        """End tasks whose pods do not start: through the pod's node or, if the pod has none, by ending the whole run.
 
         Deleting a pod would not do: Argo makes another one.
         """
@@ -242,5 +242,5 @@ class WorkflowDriver:
 
 
 def _classify_reason(reason: str) -> str:
-    """Return the class of a reason, which stays while a pod waits for the same thing."""
+    """Return the class of a reason, which stays the same while a pod waits for the same thing."""
     return "image" if reason.startswith(("ErrImage", "ImagePull")) else reason.partition(":")[0]

@@ -84,7 +84,7 @@ def _fetch(
     if phase != "Succeeded":
         raise InvalidError(
             f"The outputs of the run {run!r} cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. Read "
-            "it in a step, or have steps name files rather than values."
+            "them in a step, or have steps output file names rather than values."
         )
     folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:

@@ -60,7 +60,7 @@ def find_finished_steps(
 
 
 def _is_whole(node: Executor, tasks: list[TaskRecord], *, followed: bool) -> bool:
-    """Return whether those are all tasks of a step. ``followed``: a later step has begun, which shows it for a fan-out
+    """Return whether ``tasks`` are all of a step's. ``followed``: a later step has begun, which shows it for a fan-out
     whose list only the cluster knows."""
     if node.for_each is None or followed or all(task.origin is not None and not task.attempts for task in tasks):
         return True

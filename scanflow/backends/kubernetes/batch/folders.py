@@ -63,7 +63,7 @@ class Folders:
 
 
 def begin_attempt(logs: Path, drive: int) -> bool:
-    """Record that an attempt begins, and return whether it does for the first time.
+    """Record that an attempt starts, and return whether it starts for the first time.
 
     Argo recreates a pod that was deleted before it was seen running, and its program may have begun by then.
     """

@@ -1,4 +1,4 @@
-"""Frame two streams in one log: standard error is marked, since a pod's log does not tell its streams apart.
+"""Frame two streams in one log: standard error is marked, since a pod's log does not distinguish its streams.
 
 The text between the marks is standard error; a terminal shows it dim and red, and hides the marks. After the last mark
 comes the output of Argo's own program in the container, which is dropped.

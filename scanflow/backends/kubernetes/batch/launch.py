@@ -32,7 +32,7 @@ class StepLaunch(NamedTuple):
     has_retries: bool
 
     def start(self, folders: Folders, attempt: int) -> ProcessEnd | None:
-        """Run the step; None: it had begun before, and must not run twice."""
+        """Run the step; None: it has already been started, and must not run twice."""
         target = folders.make(self.run) / self.step
         logs = layout.locate_attempt_logs(folders.outputs, self.run, self.step, attempt)
         if not begin_attempt(logs, self.drive) and not self.has_retries:

@@ -12,7 +12,7 @@ OUTPUTS: Final = PurePosixPath("/scanflow/outputs")
 """The claim: ``<run>/<step>[/<index>]`` is a task's output folder, as in a run's folder on a laptop."""
 
 RUN_FILES: Final = PurePosixPath("/scanflow/run")
-"""The run's ConfigMap: its document, and the functions that no file holds."""
+"""The run's ConfigMap: its document, and the functions that no file defines."""
 
 KEYS: Final = PurePosixPath("/scanflow/keys")
 """The Secret that pickles are signed with."""
@@ -23,7 +23,7 @@ REPORTED_FOLDER: Final = PurePosixPath("/tmp/scanflow-reported")  # noqa: S108  
 
 DOCUMENT: Final = "run.json"
 PACKED_FILE: Final = "run.json.gz"
-"""The same, of a run of many steps."""
+"""The same document, compressed, for a run with many steps."""
 
 LAUNCHES: Final = "launches.json"
 """The launches of steps that need not read the application."""
@@ -49,7 +49,7 @@ ASKED_TO_STOP: Final = "scanflow.dev/stopped"
 """An annotation: the tasks that were asked to stop."""
 
 GIVEN_UP_ANNOTATION: Final = "scanflow.dev/given-up"
-"""An annotation: tasks whose pods did not start, each with the reason and after how many seconds."""
+"""An annotation: tasks whose pods did not start, each with the reason and the seconds waited."""
 
 DRIVE: Final = "scanflow.dev/drive"
 """An annotation: the number of a Workflow or job of its run."""

@@ -71,7 +71,7 @@ class TaskPodLogs:
             self._done = True
 
     def _read_streams(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the data of the streams; an interrupted log is requested again, and what was read is skipped."""
+        """Yield the data of the streams; an interrupted log is requested again, skipping the part already read."""
         reader, seen = StreamSplitter(), 0
         while True:
             has_ended, skip = self._has_ended(), seen

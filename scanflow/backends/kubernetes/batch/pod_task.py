@@ -97,7 +97,7 @@ class Pod:
         try:
             node = self.workflow.node(step)
             if not isinstance(node, Executor):
-                raise InternalError(f"The step {step!r} is not run.")
+                raise InternalError(f"The step {step!r} is not a batch step.")
             attempt += before.get(task, 0)
             if retry and has_own_backoff(node):
                 time.sleep(node.retry.wait_s(retry))

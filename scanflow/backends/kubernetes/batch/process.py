@@ -24,13 +24,13 @@ _BLOCK = 65_536
 
 
 class ProcessEnd(NamedTuple):
-    """How a process ended. Fields common to :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` have its
-    names."""
+    """How a process ended. Fields common to :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` have the
+    same names."""
 
     began: float
     seconds: float
     exit_code: int
-    """128 and the signal's number where a signal ended it."""
+    """128 plus the signal's number if a signal ended it."""
 
     cpu_s: float
     max_rss_bytes: int

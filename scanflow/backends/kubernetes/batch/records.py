@@ -149,7 +149,7 @@ def _iterate_attempts(
 
 
 def _read_step(node: Mapping[str, Any]) -> str | None:
-    """Return the step of a node; None: it is no step's task."""
+    """Return the step of a node; None: it is not a task of a step."""
     template = node.get("templateName") or ""
     if not template.startswith("step-"):
         return None
@@ -157,7 +157,7 @@ def _read_step(node: Mapping[str, Any]) -> str | None:
 
 
 def _read_retry(node: Mapping[str, Any]) -> int:
-    """Return the retry number of a pod: 1 of ``wf.train(1)``, the second attempt."""
+    """Return the retry number of a pod: 1 for ``wf.train(1)``, the second attempt."""
     _, _, last = node["name"].rpartition("(")
     text = last.removesuffix(")")
     return int(text) if text.isdecimal() else 0

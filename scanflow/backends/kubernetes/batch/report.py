@@ -19,7 +19,7 @@ _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are no
 
 
 class TaskReport(BaseModel):
-    """A task's end as its pod's program saw it. Lost pods, and pods that never started, are seen by the engine."""
+    """A task's end as its pod's program observed it. The engine reports lost pods, and pods that never started."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class TaskReport(BaseModel):
 
 
 def read_report(text: str) -> TaskReport | None:
-    """Return the report in a text; None: it is empty or no report."""
+    """Return the report in a text; None: it is empty or not a report."""
     try:
         return TaskReport.model_validate_json(text) if text else None
     except ValidationError:
@@ -56,7 +56,7 @@ POD_DELETED = TaskReport(
         "it is not run twice. If a second run is harmless: retries=1.",
     )
 )
-"""The report of a task that had begun before in another pod."""
+"""The report of a task that had already started in another pod."""
 
 
 def build_process_report(end: ProcessEnd) -> TaskReport:

@@ -24,7 +24,7 @@ def share_templates(workflow: Manifest) -> Manifest:
     """Return an equivalent Workflow whose equal steps share templates."""
     shared: dict[str, Manifest] = {}
     shared_names: dict[str, str] = {}
-    """By the name of a step's template: the shared one's."""
+    """The name of the shared template, by the name of a step's template."""
 
     other_templates: list[Manifest] = []
     for template in workflow["spec"]["templates"]:

@@ -23,7 +23,7 @@ from scanflow.backends.tasks import split_task
 from scanflow.errors import ScanflowError
 
 WRONG: Final = "[-1]"
-"""The single task of a fan-out over a value that is no list, which fails with that error."""
+"""The single task of a fan-out over a value that is not a list, which fails with that error."""
 
 
 class Signal(NamedTuple):

@@ -55,7 +55,7 @@ def stop_running_task(cluster: Cluster, namespace: str, live: LiveWorkflow, task
 
 
 def end_on_node(cluster: Cluster, pod: str, namespace: str) -> bool:
-    """Have a pod ended by its node; return whether it has one. Its task then fails, where that of a deleted pod is
+    """End a pod through its node; return whether it has one. Its task then fails, while that of a deleted pod is
     retried."""
     manifest = cluster.get("Pod", pod, namespace)
     if manifest is None or not manifest["spec"].get("nodeName"):

@@ -45,7 +45,7 @@ class Environments:
         self._lock = threading.Lock()
 
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
-        """Create or update an environment; unchanged, it takes one request, and a full comparison once a minute."""
+        """Create or update an environment; an unchanged one takes one request, and a full comparison once a minute."""
         manifests = build_environment_manifests(app, self._settings)
         namespace, digest = derive_namespace(app.name, app.team), hash_manifests(manifests)
         changed: list[str] = []
@@ -158,7 +158,7 @@ class Environments:
         if owner != (app.name, app.team):
             raise UsageError(
                 f"The namespace {name!r} is the environment of the application {owner[0]!r} of team {owner[1]!r}. "
-                "Rename this one, or delete that one."
+                "Rename this application, or delete that one."
             )
         if labels.get(_MANAGED) == MANAGER and find_missing_fields(live, manifest):
             self._cluster.apply(manifest, force=True)

@@ -43,7 +43,7 @@ _FOREIGN_RESOURCES: Final = (
     "apis/batch/v1 jobs",
     "apis/networking.k8s.io/v1 ingresses",
 )
-"""Resources that scanflow never creates, but people may have."""
+"""Resources that scanflow never creates, but people may."""
 
 _IGNORED_KINDS: Final = {"Event", "Lease", "ReplicaSet"}
 _CLAIM_KIND: Final = "PersistentVolumeClaim"
@@ -155,6 +155,6 @@ def _format_blocked(kind: str, name: str, namespace: str | None, live: Manifest)
         [*([f"its finalizers {finalizers} wait for their controllers"] if finalizers else []), *messages]
     )
     return (
-        f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still terminating'}. Try again; are the "
-        "controllers that its finalizers name running?"
+        f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still terminating'}. Check that the "
+        "controllers of its finalizers are running, and try again."
     )

@@ -98,7 +98,7 @@ def build_deployment(
 
 
 def _build_arguments(app: Application, *, keeps_files: bool) -> list[str]:
-    """Return the arguments of ``mlflow server``, which accepts the host names of its Service, and probes."""
+    """Return the arguments of ``mlflow server``, which accepts requests to its Service's host names, and probes."""
     names = [
         NAME,
         f"{NAME}.{derive_namespace(app.name, app.team)}",

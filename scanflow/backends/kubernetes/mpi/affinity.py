@@ -26,7 +26,7 @@ _SHARE_BADLY: Final = ("memory", _UNKNOWN)
 _GROUP_WEIGHT: Final = 100
 _NEIGHBOUR_WEIGHT: Final = 5  # of each pod there: how a job is cut goes before whom it disturbs, up to twenty of them
 _NO_CONSTRAINT: Final = [{"maxSkew": 1, "topologyKey": "scanflow.dev/none", "whenUnsatisfiable": "ScheduleAnyway"}]
-"""Has no effect but that schedulers do not spread the pods of one Service over all nodes, which, with Volcano's weight,
+"""Its only effect: schedulers do not spread the pods of one Service over all nodes, which, with Volcano's weight,
 would split the groups of a job."""
 
 _MANAGED_LABELS: Final = {"app.kubernetes.io/managed-by": MANAGER}
@@ -82,7 +82,7 @@ def _build_affinity(job: ClusterJob, profile: str, group: int | None) -> Manifes
 
 
 def _build_group_preference(job: ClusterJob, group: int, operator: str) -> Manifest:
-    """Return a preference for nodes of the own group (``In``), or of the job's other groups (``NotIn``)."""
+    """Return a preference for nodes of its own group (``In``), or of the job's other groups (``NotIn``)."""
     return _build_worker_preference(job, matchExpressions=[_build_rule(_GROUP, operator, str(group))])
 
 

@@ -220,7 +220,7 @@ class KubernetesMPI(ClusterRuns):
             created = self._cluster.create(job)
         except ConflictError as error:
             raise InvalidError(
-                f"There is a job {job['metadata']['name']!r} already in the namespace {run_namespace(run)!r}, of "
+                f"The namespace {run_namespace(run)!r} already has a job {job['metadata']['name']!r}, of "
                 "another home. Start a new run."
             ) from error
         write_private(home.driven, str(drive))

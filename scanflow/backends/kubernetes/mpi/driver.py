@@ -53,7 +53,7 @@ class _Progress:
     started: bool = False
     waiting: _PendingSince | None = None
     gone_since: dict[str, float | None] = field(default_factory=dict)
-    """Of workers that ran: since when they are gone; None: they run."""
+    """For each worker that has run: the time since which it is gone; None: it runs."""
 
     ended_at: float | None = None
     stop_requested: bool = False

@@ -29,7 +29,7 @@ from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
-"""Limit of the output of all ranks, which would else fill this disk."""
+"""Limit of the output of all ranks, which would otherwise fill this disk."""
 
 _TAIL: Final = 2_000
 
@@ -111,7 +111,7 @@ class JobFacts:
         )
 
     def note(self, record: TaskRecord) -> None:
-        """Record the job's task where it changed. Times and failure of an ended one stay after its pods' deletion."""
+        """Record the job's task where it changed. An ended task keeps its times and failure without its pods."""
         previous = self._journal.read_tasks(self._run).get(record.task)
         if previous == record or (previous is None and record.state == "pending"):
             return
@@ -188,5 +188,5 @@ def _describe_lost(workers: Mapping[str, str]) -> str:
 
 
 def _belongs_to_job(pod: Manifest, manifest: Manifest) -> bool:
-    """Return whether a pod belongs to this drive's job, whose name its name begins with."""
+    """Return whether a pod belongs to this drive's job, whose name is the prefix of its own."""
     return str(pod["metadata"]["name"]).startswith(f"{manifest['metadata']['name']}-")

@@ -19,7 +19,7 @@ from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.mpi.tasks import MPIWorker
 
 CONNECT_S: Final = 300
-"""Longest that a launcher waits for its workers' sshd."""
+"""The longest time that a launcher waits for its workers' sshd."""
 
 ROLE: Final = "scanflow.dev/mpi-role"
 """A label of pods: ``launcher`` or ``worker``."""
@@ -31,7 +31,7 @@ NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 """Multus' annotation of a pod: its networks beside the pod network."""
 
 _NAMED_S: Final = 1.5
-"""Delay of a launcher's first DNS query: CoreDNS caches for 5 s that a name is missing, which pods get with their
+"""Delay of a launcher's first DNS query: CoreDNS caches a missing name for 5 s, and pods get names with their
 addresses. Without the delay, starting takes 3 s more."""
 
 _INTERFACE: Final = "eth0"  # of the pod network, by every CNI; Open MPI tries all that there are, and may hang on one
@@ -87,7 +87,7 @@ class ClusterJob:
     """How long its objects are kept after its end."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of each rank."""
+    """The environment variables of each rank."""
 
     volumes: Sequence[Manifest] = ()
     mounts: Sequence[Manifest] = ()
@@ -182,7 +182,7 @@ def build_launcher_template(job: ClusterJob, command: Sequence[str], **container
 
 
 def build_worker_template(job: ClusterJob, worker: MPIWorker, **container: Any) -> Manifest:
-    """Return the pod template of a worker and of its equals."""
+    """Return the pod template of a worker and of all identical ones."""
     resources = compute_worker_resources(worker, job)
     sshd = ["/bin/sh", "-c", _SSHD]
     template = _build_pod_template(

@@ -44,11 +44,11 @@ class ObservedJob:
 
     began: float | None
     ended: float | None
-    """Of ``mpirun``, in seconds since the epoch."""
+    """When ``mpirun`` ended, in seconds since the epoch."""
 
     exit_code: int | None
     reason: str
-    """The kubelet's reason of the launcher's end: ``OOMKilled``, ``DeadlineExceeded``; empty: by itself."""
+    """The kubelet's reason for the launcher's end: ``OOMKilled``, ``DeadlineExceeded``; empty: by itself."""
 
     nodes: Mapping[str, str]
     """The node of each pod that has one."""

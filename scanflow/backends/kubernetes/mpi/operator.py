@@ -48,6 +48,6 @@ def build_mpi_job(job: ClusterJob) -> Manifest:
 
 
 def _build_replicas(count: int, template: Manifest) -> Manifest:
-    """Return the spec of replicas, with the restart policy beside the template, as the operator has it."""
+    """Return the spec of replicas, with the restart policy beside the template, as the operator expects it."""
     spec = {name: value for name, value in template["spec"].items() if name != "restartPolicy"}
     return {"replicas": count, "restartPolicy": "Never", "template": {**template, "spec": spec}}

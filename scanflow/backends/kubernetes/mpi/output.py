@@ -41,7 +41,7 @@ class RankLog:
     """By rank: when, and on which host."""
 
     ended: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By rank: when, and with which code, as a shell has it."""
+    """By rank: when, and with which code, as a shell reports it."""
 
     parts: dict[RankStream, bytes] = field(default_factory=dict)
     """Lines that have not ended yet."""

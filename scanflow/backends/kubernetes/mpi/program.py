@@ -62,7 +62,7 @@ def _check_supported(workload: MPIWorkload) -> None:
         )
     if workload.flavor == "mpich":
         raise UnsupportedError(
-            f"{who}: on Kubernetes jobs run under Open MPI. Compile it with that, and remove flavor."
+            f"{who}: on Kubernetes jobs run under Open MPI. Compile the program with it, and remove flavor."
         )
     check_affinity(workload, "node_selector")
     if workload.resources_per_task.gpu:
@@ -82,7 +82,7 @@ def _locate_program(program: MPIProgram, app: Application, code: CodeConfigMap) 
         ) from error
     item = {item["path"]: item for item in code.volume["configMap"]["items"]}.get(path.as_posix())
     if item is None:
-        raise InvalidError(f"{who}: {str(path)!r} is left out of what is sent. See .scanflowignore.")
+        raise InvalidError(f"{who}: {str(path)!r} is not among the files that are sent. See .scanflowignore.")
     if program.file.suffix != ".py" and "mode" not in item:
         raise InvalidError(
             f"{who}: {str(path)!r} is not executable. Compile it, or make it executable: chmod +x {path}"
@@ -97,7 +97,7 @@ def _build_argv(program: MPIProgram, path: str) -> list[str]:
 
 def list_cluster_nodes(cluster: Cluster, workload: MPIWorkload) -> list[ClusterNode]:
     """Return the nodes that may run a job's ranks, the largest first, with their allocatable resources, which a job may
-    wait for. Without the right to list nodes, as many of sufficient size as the workload requests."""
+    wait for. Without the right to list nodes, assume as many as requested, of sufficient size."""
     try:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:

@@ -51,5 +51,5 @@ def check_volume(cluster: Cluster, namespace: str, workload: MPIWorkload, plan: 
     if modes and nodes > 1 and "ReadWriteMany" not in modes:
         raise InvalidError(
             f"{who}: its ranks are planned on {nodes} nodes, and the claim {workload.volume!r} is {', '.join(modes)}, "
-            "which one node alone may mount. Take one that is ReadWriteMany, or write n_nodes=1."
+            "which only one node may mount. Use one that is ReadWriteMany, or write n_nodes=1."
         )

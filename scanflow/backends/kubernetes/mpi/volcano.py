@@ -64,7 +64,7 @@ def build_volcano_objects(job: ClusterJob) -> list[Manifest]:
 
 
 def has_task_topology(settings: Manifest | None) -> bool:
-    """Return whether Volcano's scheduler places groups by its plugin task-topology alone, by its ConfigMap.
+    """Return whether Volcano's scheduler places groups by its plugin task-topology alone, according to its ConfigMap.
 
     Below the tested weight, the scores of nodeorder and binpack may outweigh the plugin's.
     """

@@ -66,10 +66,10 @@ from scanflow.wire import ModelFiles
 
 ResolveImage = Callable[[Application, Workflow], PodImage]
 _MAX_QUERIED = 32
-"""With more instances than these, a list of all services queries none of them."""
+"""With more instances than this, a list of all services queries none of them."""
 
 _MAX_LISTS = 16
-"""The pods of up to so many services are listed by service; of more, all pods at once."""
+"""Up to this number of services, pods are listed by service; above it, all pods at once."""
 
 QUERIES_PER_S = 3.0
 """How many instances a second may be queried by a process that lists all services repeatedly: a server."""
@@ -93,11 +93,11 @@ class _ServiceObjects(NamedTuple):
     """The Service that callers connect to."""
 
     ready: int | None = None
-    """How many instances it has, if its Deployment reports all of them ready: its pods were not listed."""
+    """How many instances it has, if its Deployment reports all of them ready; its pods are then not listed."""
 
     @property
     def versions(self) -> list[str]:
-        """The resource versions of all of them."""
+        """The resource versions of all these objects."""
         services = [] if self.service is None else [self.service]
         return [self.stored.version, *(manifest["metadata"]["resourceVersion"] for manifest in (*services, *self.pods))]
 
@@ -383,7 +383,7 @@ class KubernetesServices:
         self._models.remember(model, version, shape.model_dump_json())
 
     def _count_ready(self, stored: Iterable[ServiceConfigMap], deployments: Sequence[Manifest]) -> dict[_Key, int]:
-        """Return the number of instances by service, of those whose Deployments report all ready.
+        """Return the number of instances by service, for those whose Deployments report all ready.
 
         Return nothing if there are few enough instances to query each of them.
         """

@@ -104,8 +104,8 @@ def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
     if nodes and not any(policy.cores >= cores and policy.memory_bytes >= memory for policy in nodes):
         largest = max(nodes, key=lambda policy: policy.cores)
         raise InvalidError(
-            f"{name!r}: an instance asks for {cores:g} cores, and no node has so much to give: the largest, "
-            f"{largest.node}, has {largest.cores:g} cores. Ask for less, or cut it into smaller instances."
+            f"{name!r}: an instance asks for {cores:g} cores, and no node has that many: the largest, "
+            f"{largest.node}, has {largest.cores:g} cores. Request less, or deploy more and smaller instances."
         )
     if shape.affinity not in EXCLUSIVE:
         return
@@ -122,7 +122,7 @@ def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
     if shape.affinity in _NEAR_MEMORY and unaligned:
         problems.append(
             f"TopologyManagerPolicy: the kubelets of {', '.join(unaligned[:5])} have the topology manager policy "
-            "'none', so that cores and memory may be of different NUMA nodes. Set it to 'single-numa-node'"
+            "'none', so that cores and memory may be on different NUMA nodes. Set it to 'single-numa-node'"
         )
     for problem in problems:
         if not allow_degraded:

@@ -54,14 +54,14 @@ class LiveObjects:
         """The services that were checked since the last refresh."""
 
         self.verified: dict[str, Versions] = {}
-        """By service: the versions of its objects at which nothing was to be repaired."""
+        """By service: the versions of its objects that needed no repair."""
 
         self.equivalent: dict[Key, tuple[str, Manifest]] = {}
         """The versions of objects that differ from their manifest in notation only: a quantity that the cluster
         normalized, for instance."""
 
         self.missing: dict[str, set[Key]] = {}
-        """By service: objects that its pods mount, are missing and cannot be recreated; reported already."""
+        """By service: mounted objects that are missing and cannot be recreated; already reported."""
 
         self._versions: dict[tuple[str, str], dict[Key, str]] = {}
 

@@ -27,7 +27,7 @@ class ServingObject(NamedTuple):
     """The container name that the engine requires."""
 
     build_manifest: Callable[[str, str, dict[str, str], Manifest], Manifest]
-    """From name, namespace, labels and pod template to the object, without the number of pods."""
+    """Builds the object from name, namespace, labels and pod template, without the number of pods."""
 
 
 ENGINES: Final[dict[ServingEngine, ServingObject]] = {

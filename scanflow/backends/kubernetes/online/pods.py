@@ -47,7 +47,7 @@ _TMP: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 _SLACK_S: Final = 10
 _START_S: Final = 600
 _FLUSH_S: Final = 20
-"""For the predictions that are still buffered when an instance has ended."""
+"""The time to log the predictions that are still buffered when an instance has ended."""
 
 TRACKER: Final = "MLFLOW_TRACKING_URI"
 

@@ -80,7 +80,7 @@ def analyse_canary(
 
 
 ReadTotals = Callable[[str], Totals]
-"""From a service to the totals of its instances, by revision."""
+"""Returns the totals of a service's instances, by revision."""
 
 
 class ServiceReconciler:

@@ -34,7 +34,7 @@ _REPORT_S: Final = 2.0
 """How long a pod may take to start before the reason is reported, and be denied before the rollout fails."""
 
 _MISSING_POLL_S: Final = 1.0
-"""The poll interval while pods are missing: there is nothing of theirs to watch."""
+"""The poll interval while pods are missing: there are no objects to watch."""
 
 ENGINE_KINDS: Final = tuple(engine.kind for engine in ENGINES.values())
 BuildPodOptions = Callable[[ServiceSpec], pods.PodOptions]
@@ -109,8 +109,7 @@ class Rollout:
             except ConflictError as conflict:  # another process wrote an object: repeat all steps
                 if self._clock() > deadline:
                     raise UnavailableError(
-                        f"{conflict} What has the service {name!r} is being written by other clients. Try again in a "
-                        "moment."
+                        f"{conflict} Other clients are writing objects of the service {name!r}. Try again in a moment."
                     ) from conflict
             except (_HopelessError, UsageError) as failure:
                 error = UsageError(_format_failure(state, str(failure)))
@@ -399,7 +398,7 @@ class _Watcher:
         self._reported: set[tuple[str, str]] = set()
         self._waits: dict[str, str] = {}
         self.has_missing_pods = False
-        """Whether there are fewer pods than planned: there is nothing of theirs to watch."""
+        """Whether there are fewer pods than planned: there are no objects to watch for them."""
 
     def report(self, text: str) -> None:
         self._observe(Progress(service=self._name, text=text))

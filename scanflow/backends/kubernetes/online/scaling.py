@@ -157,7 +157,7 @@ def check_scaling(scaling: Scaling, *, service: str, cores: float | None, settin
         (
             f"polling={polling_s:g}",
             not asks_prometheus and polling_s != _HPA_POLLING_S,
-            f"without KEDA the cluster decides how often it looks, each {_HPA_POLLING_S:g} s by default. Leave it out.",
+            f"without KEDA the cluster decides how often to poll, every {_HPA_POLLING_S:g} s by default. Leave it out.",
         ),
         (
             f"target={target:g}",

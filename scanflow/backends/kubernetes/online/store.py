@@ -75,12 +75,12 @@ class ServiceStore:
         service = self.find(name)
         if service is None:
             names = [other.state.name for other in self.list_services()]
-            hint = did_you_mean(name, names) if names else " There is none yet. Start one: scanflow deploy app.py"
+            hint = did_you_mean(name, names) if names else " None exists yet. Start one: scanflow deploy app.py"
             raise NotFoundError(f"There is no service {name!r}.{hint}")
         return service
 
     def change(self, name: str, update: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:
-        """Replace the state of a service by what ``update`` returns, unless that is None; return the new state."""
+        """Replace the state of a service by the result of ``update``, unless that is None; return the new state."""
 
         def attempt() -> DesiredState | None:
             current = self.find(name)

@@ -191,7 +191,7 @@ class TrafficSwitch:
             else self._cluster.get("GatewayClass", gateway_object["spec"]["gatewayClassName"])
         )
         if kind is None:
-            raise NotFoundError(f"There is no Gateway {gateway!r}, or no class of it. Look: kubectl get gateway -A")
+            raise NotFoundError(f"There is no Gateway {gateway!r}, or no GatewayClass. Look: kubectl get gateway -A")
         return detect_mirroring(kind)
 
     def _remove(self, kind: str, name: str, namespace: str) -> None:

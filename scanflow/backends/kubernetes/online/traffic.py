@@ -19,7 +19,7 @@ from scanflow.errors import UnsupportedError
 
 HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8081
-"""The ports of instances, and of the Services before them; the ``appProtocol`` of the second is :data:`H2C`."""
+"""The ports of instances, and of the Services in front of them; the ``appProtocol`` of the second is :data:`H2C`."""
 
 H2C: Final = "kubernetes.io/h2c"
 """The ``appProtocol`` of a Service's port for HTTP/2 without TLS, which a Gateway needs for gRPC."""
@@ -115,10 +115,10 @@ class RouteState(NamedTuple):
     """Whether each of its Gateways has accepted its current generation."""
 
     parents: tuple[str, ...]
-    """The Gateways that have: ``namespace/name``."""
+    """The Gateways that have accepted it: ``namespace/name``."""
 
     problem: str | None
-    """Why one has not, as it reports; None: none reports a problem."""
+    """Why a Gateway has not accepted it, as reported; None: no Gateway reports a problem."""
 
 
 def read_route_state(route: Manifest) -> RouteState:

@@ -138,7 +138,7 @@ class Launcher:
         return find_cpus_avoiding(ServicesHome(self._home.path / "services"), node.avoid_services, read_topology())
 
     def _build_module_path(self, by_value: Path | None) -> list[str]:
-        """Return the module search path of a function. Loading a file adds its folder; by value there is none."""
+        """Return the module search path of a function. Loading a file adds its folder; by value, add the app's."""
         app_folder = [] if by_value is None else [str(self._files.app_dir)]
         return [*app_folder, *(entry or str(Path.cwd()) for entry in sys.path)]
 
@@ -191,7 +191,7 @@ class Launcher:
         return load_function(str(target), self._files.find_function_file(target, node.name))
 
     def _get_pickle_path(self, target: Target | None) -> Path | None:
-        """Return the file of a function stored by value: in the run's folder for this program's, else by digest."""
+        """Return the file of a function stored by value: in the run's folder for ``__main__``, else by digest."""
         module, _, name = (target or "").partition(":")
         if _DIGEST.fullmatch(module):
             return self._home.functions / module

@@ -1,4 +1,4 @@
-"""Task records from exit records, tracebacks and errors at the start."""
+"""Task records from exit records, tracebacks and start-up errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The imports of a function step's process before the user's own code: imported once by the warm shim, then forked."""
+"""Imports that a function step's process needs before the user's code: the warm shim imports them once, then forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU claims of running MPI jobs on this machine, beside those of services: files below the home.
+"""CPU claims of running MPI jobs on this machine, in addition to those of services: files below the home.
 
 A job's file is valid while its process holds the lock, which the kernel releases when it ends.
 """

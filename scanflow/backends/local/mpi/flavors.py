@@ -21,7 +21,7 @@ _LIBRARIES: Final[Mapping[MPIFlavor, tuple[str, ...]]] = {
     "mpich": ("libmpich", "libmpi.so.12", "libmpifort.so.12"),
     "openmpi": ("libmpi.so", "libmpi_", "libopen-rte.so"),
 }
-"""Prefixes of the names of their libraries; MPICH's are matched first."""
+"""Prefixes of the names of each flavor's libraries; MPICH's are matched first."""
 
 RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
 """The variable with a process' rank, for each flavor."""
@@ -36,7 +36,7 @@ class Mpirun:
 
 
 def find_linked_flavor(program: Path) -> MPIFlavor | None:
-    """Return the flavor whose library a program is linked with; None: it is a script, or linked with no known one.
+    """Return the flavor whose library a program is linked with; None: it is a script, or linked with no known MPI.
 
     A program that is started by the other flavor's ``mpirun`` silently runs as many jobs of one rank each.
     """

@@ -41,7 +41,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = None) -> dict[str, Any]:
-    """Run the ranks to their end, beside the services and jobs of a home; the result has their duration.
+    """Run the ranks until they end, beside the services and jobs of a home; the result has their duration.
 
     Raises:
         StepFailedError: a rank failed, the job took too long, or wrote too much. It names the rank.
@@ -76,7 +76,7 @@ def _run(
 
 @contextmanager
 def _raise_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise an exception inside the context, so that ``mpirun`` is ended, which ends its ranks: one that
+    """Make SIGTERM raise an exception inside the context, so that ``mpirun`` is ended and ends its ranks: a rank that
     does not use MPI would not notice that ``mpirun`` is gone."""
 
     def exit_on_signal(number: int, _: object) -> NoReturn:

@@ -19,7 +19,7 @@ from scanflow.placement.mpi.simulation.programs import ProgramModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention:
-    """The parameters of the machine, and the cost of sharing it for ranks."""
+    """The parameters of the machine, and the cost to ranks of sharing it."""
 
     socket_gb_per_s: float
     """Memory bandwidth of a socket."""

@@ -66,7 +66,7 @@ class Simulation:
 
     @property
     def waiting_s(self) -> float:
-        """Of all jobs together, as the following ones."""
+        """The sum over all jobs, like the next two."""
         return sum(job.waiting_s for job in self.jobs)
 
     @property

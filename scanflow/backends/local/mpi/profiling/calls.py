@@ -30,7 +30,7 @@ class CallCounters(NamedTuple):
     mpi_s: float
     mpi_cpu_s: float
     cpu_s: float
-    """Of the process, MPI included."""
+    """CPU time of the process, MPI included."""
 
     def subtract(self, before: CallCounters) -> CallCounters:
         """Return the difference to an earlier moment; ``at_s`` is the time between them."""

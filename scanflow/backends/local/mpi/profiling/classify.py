@@ -12,7 +12,7 @@ BANDWIDTH_BYTES: Final = 117e6
 """The network between workers of a split job: gigabit Ethernet, as in the clusters of thesis 6.4.1."""
 
 NETWORK_SHARE: Final = 0.2
-"""A task with at least this share of its time is network-bound. The thesis' applications lie far to both sides."""
+"""A task with at least this share of its time is network-bound. The thesis' applications lie far above or below it."""
 
 MPI_SHARE: Final = 0.5
 """The same for the share of CPU time inside MPI, if nothing else is known; it includes waiting."""

@@ -34,7 +34,7 @@ class TouchedBytes(NamedTuple):
 
 
 def sample_pages(pid: int, window_s: float) -> TouchedBytes | None:
-    """Sample the pages a process touches in a window; None: it has ended, or permission is denied."""
+    """Sample the pages a process touches in a window; None: the process has ended, or permission is denied."""
     folder = Path("/proc") / str(pid)
     try:
         (folder / "clear_refs").write_text("1", encoding="ascii")

@@ -11,7 +11,7 @@ from typing import Final
 
 _REPORT_TIMEOUT_S: Final = 60
 MIN_SAMPLES: Final = 200
-"""A second of CPU: starting MPI takes a part of that, which is nearly all in MPI."""
+"""One second of CPU time: starting MPI takes a part of it, and that part is spent almost entirely in MPI."""
 
 _SAMPLE_COUNT: Final = re.compile(r"^# Samples: (\d+)(K?)", re.MULTILINE)
 _REPORT_LINE: Final = re.compile(r"\s*([0-9.]+)%\s+(\S+)")
@@ -44,7 +44,7 @@ def read_mpi_share(folder: Path, rank: int) -> float | None:
 
 
 def parse_mpi_share(report: str) -> float | None:
-    """Parse the share of MPI libraries in a report by library; None: it has too few samples.
+    """Parse a report by library, and return the share of MPI libraries; None: it has too few samples.
 
     The C library is left out if there are enough other samples: where a process may not read another's memory, MPI
     copies messages by ``memcpy``, which is then most of the time of a program that only sends.

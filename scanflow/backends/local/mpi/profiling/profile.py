@@ -33,7 +33,7 @@ MAX_DURATION_S: Final = 30.0
 """Longest run of a program's ranks, which are then ended."""
 
 START_S: Final = 30.0
-"""Longest start of its ranks before that: on a busy machine it takes many seconds."""
+"""Longest startup of the ranks before that run: on a busy machine it takes many seconds."""
 
 WRITE_TIMEOUT_S: Final = 15.0
 """Longest time for ``perf`` to write its samples at the end of the program."""

@@ -51,7 +51,7 @@ class Channel:
         self._selector = selector
 
     def ask(self, kind: Any, body: dict[str, Any] | None = None, *, fds: Sequence[int] = (), key: str = "") -> None:
-        """Send a request. The files stay the caller's."""
+        """Send a request. The caller still owns its files."""
         message = ControlMessage(kind=kind, key=key or f"#{next(self._numbers)}", body=body or {})
         self._unanswered[message.key] = message
         self._outbox.append((message, [os.dup(fd) for fd in fds]))

@@ -57,7 +57,7 @@ def start_supervisor(folder: ServiceFolder, *, inherit: Sequence[int] = ()) -> N
 
 
 def ensure_supervisor(folder: ServiceFolder) -> bool:
-    """Ensure that a service has a supervisor; return whether it had none.
+    """Ensure that a service has a supervisor; return whether there was none before.
 
     Raises:
         UnavailableError: the supervisor did not start; the message has its log's path.

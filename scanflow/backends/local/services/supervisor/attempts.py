@@ -33,7 +33,7 @@ _DRAIN_EXTRA_S = DRAIN_IDLE_S + 10.0
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a supervisor needs to adopt an instance."""
+    """The data with which a supervisor adopts an instance."""
 
     spec_hash: str
     cores: float
@@ -159,7 +159,7 @@ def count_failures_in_a_row(lives_s: Sequence[float]) -> int:
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause before a restart after so many failures in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
+    """Return the pause before a restart after this many failures in a row: 0, 0, 0.5, 1, 2, 4 … 30 seconds."""
     return 0.0 if failures <= 1 else min(MAX_PAUSE_S, 0.5 * 2.0 ** min(failures - 2, 16))
 
 

@@ -119,7 +119,7 @@ class Backup:
             self._lenders.pop(path).channel.close()
 
     def _wake_backup(self, name: str, now: float) -> None:
-        """Wake a backup that is scaled to zero by a connection to its port; start its supervisor if there is none."""
+        """Connect to the port of a backup that is scaled to zero, to wake it; start its supervisor if there is none."""
         if now - self._last_wake < _WAKE_S:
             return
         self._last_wake = now

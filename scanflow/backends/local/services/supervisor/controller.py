@@ -217,7 +217,7 @@ class ServiceController:
         )
 
     def _change(self, make: Callable[[DesiredState], DesiredState]) -> None:
-        """Change the desired state, unless another process did meanwhile."""
+        """Change the desired state, unless another process has changed it meanwhile."""
         generation = self.desired.generation
 
         def change_if_current(desired: DesiredState | None) -> DesiredState | None:
@@ -301,7 +301,7 @@ class ServiceController:
         if refusing is not None:
             why, refusing.refusal = refusing.refusal, None
             if target.changing:
-                self._revert_change(f"instance {refusing.name} cannot serve it: {why}")
+                self._revert_change(f"instance {refusing.name} cannot serve the new version: {why}")
                 return
         for action in reconcile(target, self.pool.instances, now):
             self._perform(action, target, now)

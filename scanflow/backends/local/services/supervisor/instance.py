@@ -67,7 +67,7 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """Whether it has a process, or is about to."""
+        """Whether it has a process, or is about to start one."""
         return self.phase in {"starting", "ready", "draining"}
 
     @property
@@ -143,7 +143,7 @@ class Instance:
         return True
 
     def stop(self) -> None:
-        """Request it to end; its shim kills it after the grace period."""
+        """Request the process to end; its shim kills it after the grace period."""
         stop_attempt(self.path)
 
     @property

@@ -78,7 +78,7 @@ def read_usage(pid: int) -> Usage | None:
 
 
 def is_memory_short(rss_bytes: int) -> bool:
-    """Return whether the available memory is less than the size of another such process."""
+    """Return whether the available memory is less than the size of one more such process."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))

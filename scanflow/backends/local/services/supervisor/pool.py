@@ -157,7 +157,7 @@ class InstancePool:
     # Talking
 
     def poll(self, now: float, *, eager: bool, serving: bool) -> None:
-        """Request the state of all instances when due; of those that change, and with ``eager`` of all, often.
+        """Request the state of all instances when due; more often for changing instances, or with ``eager`` for all.
 
         ``serving``: whether requests are being answered, here or by the backup, so that starting instances get a lower
         CPU priority.
@@ -249,7 +249,7 @@ class InstancePool:
 
 def split_grants(others: Sequence[Instance], spec_hash: str) -> tuple[list[Grant], list[Grant]]:
     """Return the grants of other instances: of those that stay, and of those that leave. A draining instance leaves,
-    also if it has the same spec hash, as when a service is scaled down."""
+    even if it has the same spec hash, as when a service is scaled down."""
     staying = [instance for instance in others if instance.spec_hash == spec_hash and instance.phase != "draining"]
     leaving = [instance for instance in others if instance not in staying and instance.alive]
     return [instance.template.grant for instance in staying], [instance.template.grant for instance in leaving]

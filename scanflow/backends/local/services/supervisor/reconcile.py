@@ -144,7 +144,7 @@ def _plan_starts(
 
 
 def _select_next_to_apply(target: PoolTarget, new: Sequence[Instance]) -> Instance | None:
-    """Return the next instance to apply the generation to: one by one, so that a bad version affects one only."""
+    """Return the next instance to apply the generation to: one by one, so that a bad version affects only one."""
     if any(instance.applying for instance in new):
         return None
     outdated = [instance for instance in new if instance.phase == "ready" and instance.serves < target.serves]
