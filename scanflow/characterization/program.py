@@ -42,7 +42,7 @@ def list_counters() -> tuple[str, ...]:
 
 
 @cache
-def group_problem() -> str | None:
+def find_memory_group_problem() -> str | None:
     """Return the reason why memory cannot be limited here; None: it can."""
     try:
         with open_memory_group(2**30):
@@ -65,7 +65,7 @@ def run_program(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="characterize-")))
         group = None
-        if limit_bytes is not None or group_problem() is None:
+        if limit_bytes is not None or find_memory_group_problem() is None:
             group = stack.enter_context(open_memory_group(limit_bytes))
         command = list(argv)
         if group is not None:

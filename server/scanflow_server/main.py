@@ -22,8 +22,8 @@ from scanflow_server.settings import ServerSettings
 
 _log = logging.getLogger("scanflow_server")
 
-_PATIENCE_S = 3.0  # a killed server may take a moment to exit
-_GOODBYE_S = 1
+_LOCK_TIMEOUT_S = 3.0  # a killed server may take a moment to exit
+_SHUTDOWN_TIMEOUT_S = 1
 """How long requests may take at shutdown, in seconds; streams are closed, and their readers reconnect."""
 
 
@@ -64,7 +64,7 @@ def _hold_home_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a home, which only one server at a time can have."""
     create_private_folder(open_home(folder.parent) / folder.name)
     with open_private(folder / "lock", "a+", encoding="ascii") as file:
-        give_up = time.monotonic() + _PATIENCE_S
+        give_up = time.monotonic() + _LOCK_TIMEOUT_S
         while not try_lock(file.fileno(), fcntl.LOCK_EX):
             if time.monotonic() > give_up:
                 file.seek(0)
@@ -116,7 +116,7 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
         scheme = "http" if settings.tls_cert is None else "https"
         context.url = f"{scheme}://{host}:{listener.getsockname()[1]}"
         config = uvicorn.Config(
-            create_app(context), timeout_graceful_shutdown=_GOODBYE_S, **build_http_options(settings)
+            create_app(context), timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S, **build_http_options(settings)
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _ignore_signal)

@@ -55,7 +55,7 @@ def characterize(
     It is measured with increasing numbers of cores; a service is measured on a copy.
     """
     from scanflow.app.quantities import parse_duration
-    from scanflow.characterization.program import group_problem, list_counters, run_program
+    from scanflow.characterization.program import find_memory_group_problem, list_counters, run_program
     from scanflow.characterization.study import characterize as measure
     from scanflow.characterization.study import choose_core_counts, choose_placements
     from scanflow.placement.sysfs import read_topology
@@ -78,14 +78,14 @@ def characterize(
         return
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
-    missing = [] if group_problem() is None else [f"memory limits. {group_problem()}"]
+    missing = [] if find_memory_group_problem() is None else [f"memory limits. {find_memory_group_problem()}"]
     missing += [words for event, words in _MISSING_COUNTERS.items() if event not in list_counters()]
     with open_output(choose_progress_stream(as_json)) as output:
         characterization = measure(
             lambda placement, limit: run_program(command, placement, timeout_s=limit_s, limit_bytes=limit),
             choose_placements(machine, counts),
             rounds=rounds,
-            search_memory=memory and group_problem() is None,
+            search_memory=memory and find_memory_group_problem() is None,
             missing=missing,
             observe=output.update,
         )

@@ -27,7 +27,7 @@ TIMEOUT_S = 120.0
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     from scanflow.characterization.measurement import Placement, ProgramRun
-    from scanflow.characterization.program import group_problem, run_program
+    from scanflow.characterization.program import find_memory_group_problem, run_program
     from scanflow.characterization.study import choose_placements, describe_placement
     from scanflow.placement.sysfs import read_topology
 
@@ -65,7 +65,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
         for name in rotate(["any core", *places], number):
             observe(f"moving data, {name}")
             arms[name] = measure_move(places.get(name, everywhere))
-        if group_problem() is None:
+        if find_memory_group_problem() is None:
             for name in rotate(list(LIMITS), number):
                 observe(f"a memory limit of {name}")
                 arms[name] = measure_limit(LIMITS[name])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.characterization.memory_group import open_memory_group
-from scanflow.characterization.program import group_problem, run_program
+from scanflow.characterization.program import find_memory_group_problem, run_program
 from scanflow.characterization.study import characterize, choose_core_counts, choose_placements
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
 from scanflow.placement.topology import Cache, uniform
@@ -60,7 +60,7 @@ def test_a_program_that_never_ends_is_ended_with_all_that_it_started(tmp_path: P
 
 @pytest.mark.processes
 def test_a_program_with_too_little_memory_is_killed_where_memory_can_be_limited() -> None:
-    if group_problem() is not None:
+    if find_memory_group_problem() is not None:
         with pytest.raises(UnsupportedError):
             run(GREEDY, limit_bytes=100 * MIB)
         return

@@ -20,7 +20,7 @@ _SERVICES: Final = f"{STATE}=service"
 RENDERED_ANNOTATION: Final = "scanflow.dev/rendered"
 """An annotation of a service's ConfigMap: the hashes of its manifests as last applied, by kind and name."""
 
-ANSWERS: Final = "scanflow.dev/answers"
+ACTIVE_BACKUP_ANNOTATION: Final = "scanflow.dev/answers"
 """An annotation of a service's ConfigMap: the backup that serves its requests, while one does."""
 
 
@@ -48,7 +48,7 @@ class ServiceConfigMap(NamedTuple):
     @property
     def active_backup(self) -> str | None:
         """The backup, while it serves requests."""
-        return self.annotations.get(ANSWERS)
+        return self.annotations.get(ACTIVE_BACKUP_ANNOTATION)
 
 
 class ServiceStore:
