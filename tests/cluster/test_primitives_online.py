@@ -65,7 +65,7 @@ def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
         acting.take_back(more_cores)
         assert sizes(here) == ["200m"]
         memory = acting.refusal(do.update_workflow_resource(here.name, memory="512Mi"))
-        assert "cannot change 'memory' of a service that runs. Change it in the application, and deploy again" in memory
+        assert "cannot change 'memory' of a running service. Change it in the application, and deploy again" in memory
 
         alone = acting.refusal(do.update_workflow_affinity(here.name, "cpu"))
         assert "affinity 'cpu' needs cores of its own. A kubelet gives whole cores only" in alone
