@@ -86,7 +86,7 @@ def _from_python(path: Path) -> Application:
     except (Exception, SystemExit) as error:
         # Whatever a user's file raises is the user's to see, without our frames around it.
         failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
-        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.format_lines()])) from error
+        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
     apps = _find_objects(module, Application)
     if len(apps) == 1:
         return apps[0]

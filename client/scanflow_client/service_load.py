@@ -125,7 +125,7 @@ class LoadReport:
 
         return render_load(self)
 
-    def summarize(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the report without the individual requests, in JSON types."""
         metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
         return {
@@ -319,14 +319,14 @@ def write_files(report: LoadReport, folder: Path, chart: str) -> Sequence[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / name for name in ("requests.csv", "summary.json", "latency.svg")]
     report.result.write_csv(files[0])
-    files[1].write_text(json.dumps(report.summarize(), indent=2) + "\n", encoding="utf-8")
+    files[1].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
     files[2].write_text(chart, encoding="utf-8")
     return files
 
 
 def log_report(knowledge: KnowledgeBase, record: ServiceRecord, report: LoadReport, chart: str) -> TrackedRun:
     """Log a load as a run of the service's application: its settings, metrics and files."""
-    summary = report.summarize()
+    summary = report.summary()
     metrics = {name: value for name, value in summary.items() if isinstance(value, int | float) and name in _METRICS}
     mlperf = report.result.mlperf
     if mlperf is not None:

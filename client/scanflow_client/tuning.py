@@ -144,7 +144,7 @@ class TuningReport:
 
         return render_tuning(self)
 
-    def summarize(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the report in JSON types."""
         result = self.result
         comparison = result.comparison
@@ -369,7 +369,7 @@ def write_files(report: TuningReport, folder: Path, chart: str) -> Sequence[Path
     """Write ``tuning.json`` and ``tuning.svg``, and return them."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "tuning.json", folder / "tuning.svg"]
-    files[0].write_text(json.dumps(report.summarize(), indent=2) + "\n", encoding="utf-8")
+    files[0].write_text(json.dumps(report.summary(), indent=2) + "\n", encoding="utf-8")
     files[1].write_text(chart, encoding="utf-8")
     return files
 
@@ -383,7 +383,7 @@ def log_tuning(knowledge: KnowledgeBase, home: Path, report: TuningReport, chart
         report: The search.
         chart: The plot, as SVG.
     """
-    result, target, summary = report.result, report.target, report.summarize()
+    result, target, summary = report.result, report.target, report.summary()
     params = {name: summary[name] for name in ("service", "goal", "p99_s", "cores", "candidates")}
     params |= {f"default.{name}": value for name, value in summary["default"].items()}
     params |= {f"best.{name}": value for name, value in summary["best"].items()}

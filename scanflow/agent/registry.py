@@ -250,7 +250,7 @@ class _Loader:
             raise UsageError(f"{name}{at}: {error}") from error
         except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see
             failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parents[1]))
-            raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.format_lines()])) from error
+            raise UsageError("\n  ".join([f"{name} cannot be loaded:", *failure.lines()])) from error
         if module.__file__ is None or Path(module.__file__).resolve() != path.resolve():
             raise InvalidError(
                 f"The module {name!r} cannot be loaded: a folder of the same name hides it. Rename one of the two."

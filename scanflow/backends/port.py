@@ -348,7 +348,7 @@ class Lease(Protocol):
 class HostedProgram(Protocol):
     """A program that runs in the backend's environment."""
 
-    def read_lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Yield the lines of its output until it ends."""
         ...
 

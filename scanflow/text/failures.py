@@ -20,7 +20,7 @@ class Failure(BaseModel):
 
     cause: str = ""
 
-    def format_lines(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return it as lines for a person: at most 8."""
         return [*self.frames, *self.cause.splitlines()]
 

@@ -100,7 +100,7 @@ def test_a_failure_is_told_by_its_frames_and_its_root_cause(
     failure = failure_of(tmp_path, code)
     assert failure.frames[-1] == frame
     assert failure.cause.splitlines() == cause
-    assert failure.format_lines() == [*failure.frames, *cause]
+    assert failure.lines() == [*failure.frames, *cause]
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,6 @@ pieces = st.sampled_from(
 
 @given(st.lists(pieces | st.text(max_size=20), max_size=20))
 def test_whatever_a_program_wrote_is_told_in_a_few_short_lines(lines: list[str]) -> None:
-    told = parse_failure("\n".join(lines), summary="exit 1").format_lines()
+    told = parse_failure("\n".join(lines), summary="exit 1").lines()
     assert len(told) <= 8
     assert all(len(line) <= CAUSE_WIDTH + 20 for line in told)

@@ -185,7 +185,7 @@ def test_each_scenario_of_loadgen_goes_over_grpc(scenario: Scenario) -> None:
     assert report.result.requests >= 20
     assert report.result.failed == 0
     assert report.result.mlperf is not None
-    assert report.summarize()["protocol"] == "gRPC"
+    assert report.summary()["protocol"] == "gRPC"
     assert "over 16 gRPC connections: none failed." in str(format_load(report, bound_s=None)[0])
 
 

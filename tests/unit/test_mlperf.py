@@ -77,7 +77,7 @@ def test_loadgen_issues_at_least_so_many_samples_and_says_what_became_of_them(sc
     assert all(0 <= waited <= took for waited, took in zip(report.result.waited, report.result.took, strict=True))
     assert report.result.mlperf is not None
     assert report.result.mlperf.value > 0
-    assert report.summarize()["loop"] == f"MLPerf {scenario}"
+    assert report.summary()["loop"] == f"MLPerf {scenario}"
     lines = "\n".join(map(str, format_load(report, bound_s=None)))
     assert re.search(rf"valid: MLPerf {scenario}, at 0.1 of Table 4.2's queries; .+: \d", lines)
 
@@ -93,4 +93,4 @@ def test_requests_that_fail_under_loadgen_are_counted_and_an_interrupted_run_kee
         report = loaded(url, LoadSpec(mlperf=settings, connections=2), observe=interrupt)
     assert (report.interrupted, report.result.failed, report.result.mlperf) == (True, 1, None)
     assert report.result.requests >= 20
-    assert report.summarize()["mlperf"]["summary"] is None
+    assert report.summary()["mlperf"]["summary"] is None

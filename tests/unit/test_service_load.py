@@ -81,7 +81,7 @@ def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
     assert report.interrupted
     assert report.result.requests >= 20
     assert report.result.failed == 0
-    assert report.summarize()["interrupted"] is True
+    assert report.summary()["interrupted"] is True
     assert "It was interrupted." in str(format_load(report, bound_s=None)[0])
 
 
@@ -98,7 +98,7 @@ def test_samples_a_second_are_told_where_a_request_has_several() -> None:
         report = loaded(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1, rows=8))
     _, table = format_load(report, bound_s=None)
     assert list(table.headers[:3]) == ["target/s", "completed/s", "samples/s"]  # type: ignore[union-attr]
-    assert report.summarize()["samples_rate"] == pytest.approx(8 * report.rate)
+    assert report.summary()["samples_rate"] == pytest.approx(8 * report.rate)
 
 
 def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:
@@ -107,7 +107,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
     _, table, reason, bound = format_load(report, bound_s=1.0)
     assert set(table.rows[0][2:]) == {"-"}  # type: ignore[union-attr]
     assert (reason, str(bound)[0]) == ("  20 × 500: broken", "✗")
-    assert (report.summarize()["p50_s"], report.summarize()["rate"]) == (None, 0.0)
+    assert (report.summary()["p50_s"], report.summary()["rate"]) == (None, 0.0)
     assert "<svg" in draw_load(report)
 
 

@@ -94,7 +94,7 @@ def load(
         spec = replace(spec, rows=prediction.rows, grpc=grpc)
         report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
     if as_json:
-        print_json(report.summarize())
+        print_json(report.summary())
     else:
         say(*format_load(report, bound_s=bound_s))
     chart = draw_load(report) if out is not None or log else ""

@@ -52,7 +52,7 @@ def plan(
 ) -> None:
     """Print a job's workers, and each rank's node and CPUs, without running it."""
     _, job_plan = _plan_job(target, nodes, cores, measure=measure)
-    respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.format_lines()])
+    respond(asdict(job_plan), as_json, lambda: [*job_plan.reasons, *job_plan.lines()])
 
 
 @mpi.command()

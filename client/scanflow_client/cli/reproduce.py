@@ -63,7 +63,7 @@ def reproduce(
             )
             reproduction = study.run(figures)
     if as_json:
-        print_json(reproduction.summarize())
+        print_json(reproduction.summary())
     else:
         say(*format_reproduction(reproduction))
     if out is not None:

@@ -117,7 +117,7 @@ def tune(
         )
     chart = draw_tuning(report)
     if as_json:
-        print_json(report.summarize())
+        print_json(report.summary())
     else:
         say(*format_tuning(report))
     _write(report, out, chart, as_json)

@@ -32,7 +32,7 @@ def run_in_cluster(backend: Backend, app: Application, report: Path, say: Callab
     with end_on_signals(say, "Stopping what the demo started ..."):
         try:
             with backend.program(PROGRAM, {}) as program:
-                is_complete = _relay(program.read_lines(), lambda path: _write_report(report, program.read(path)), say)
+                is_complete = _relay(program.lines(), lambda path: _write_report(report, program.read(path)), say)
         finally:
             environments.delete(app)
     if not is_complete:

@@ -49,7 +49,7 @@ def format_failure(record: RunRecord) -> list[str]:
     tail = [f"See more: scanflow logs {record.name} {first.task}"] if first.attempts else []
     tail.append(f"Continue from here: scanflow resume {record.name}")
     most = MAX_FAILURE_LINES - 1 - len(tail)
-    return [head, *(f"  {line}" for line in first.failure.format_lines()[-most:]), *tail]
+    return [head, *(f"  {line}" for line in first.failure.lines()[-most:]), *tail]
 
 
 def suggest_command(record: RunRecord) -> str:

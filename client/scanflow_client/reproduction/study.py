@@ -38,7 +38,7 @@ class Reproduction:
         counts = Counter[str](result.verdict for result in self.results)
         return {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]}
 
-    def summarize(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return the reproduction in JSON types, without the rounds."""
         return {
             "machine": self.machine,

@@ -119,7 +119,7 @@ class Program:
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
 
-    def read_lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         self._wait_until_begun()
         rest = b""
         for part in self._cluster.log(self._name, self._name, follow=True, within_s=600):

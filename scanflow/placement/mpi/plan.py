@@ -54,7 +54,7 @@ class MPIPlan:
         """The number of ranks on each node."""
         return dict(Counter(rank.node for rank in self.ranks))
 
-    def format_lines(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return the map rank -> worker -> node -> CPUs, for people; equal ranks share a line."""
         lines: list[str] = []
         for worker, ranks in groupby(self.ranks, key=lambda rank: rank.worker):

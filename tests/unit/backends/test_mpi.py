@@ -55,9 +55,7 @@ def installed(*programs: str) -> Callable[[str], str | None]:
 def test_equations_3_2_to_3_12_on_two_sockets(mode: str, cpus: list[str]) -> None:
     plan = plan_local_job(workload(n_workers=2, affinity=mode), machine(sockets=2))
     assert [format_cpus(rank.cpus) for rank in plan.ranks] == cpus
-    assert plan.format_lines()[-1].endswith(
-        f"-> worker 1 on localhost -> CPU{'' if len(cpus[-1]) == 1 else 's'} {cpus[-1]}"
-    )
+    assert plan.lines()[-1].endswith(f"-> worker 1 on localhost -> CPU{'' if len(cpus[-1]) == 1 else 's'} {cpus[-1]}")
 
 
 def test_over_subscribed_ranks_share_cores_as_equation_3_12_has_it() -> None:

@@ -59,7 +59,7 @@ class Place:
     def program(self, _command: Sequence[str], _environment: Mapping[str, str]) -> Iterator[Any]:
         yield self
 
-    def read_lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         yield from self.written
 
     def read(self, path: str) -> str:

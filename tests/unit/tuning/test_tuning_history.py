@@ -112,7 +112,7 @@ def test_a_search_keeps_its_history_and_says_how_many_trials_the_next_saves(
     assert (run.params["began_from"], run.metrics["saved_trials"]) == ("cnn 1", 10.0)
     told = "Started from the search for cnn 1: 1 trial in place of 11: 10 saved. Search from scratch: --fresh"
     assert told in format_tuning(report)
-    assert report.summarize()["history"] == {"source": "cnn 1", "valid": True, "trials": 11, "saved_trials": 10}
+    assert report.summary()["history"] == {"source": "cnn 1", "valid": True, "trials": 11, "saved_trials": 10}
     record = json.loads(knowledge.get_model("cnn", 1).tags[f"{HISTORY_TAG}throughput"])
     assert (record["ranking"][0], record["trials"], record["kind"]) == (
         {"instances": 2, "cores": 1.0, "affinity": "cpu"},
@@ -129,7 +129,7 @@ def test_where_the_earlier_best_is_not_the_best_any_more_it_is_said(tmp_path: Pa
     report = report_of(file, history=replace(HISTORY, source="cnn 1"))
     told = "Started from the search for cnn 1; its best is not best here, so the full space was searched."
     assert told in format_tuning(report)
-    assert report.summarize()["history"]["valid"] is False
+    assert report.summary()["history"]["valid"] is False
     cut = replace(report.result, history=replace(HISTORY, source="cnn 1", complete=False), is_history_valid=True)
     told = "Started from the search for cnn 1, which was interrupted, so the full space was searched."
     assert told in format_tuning(replace(report, result=cut))

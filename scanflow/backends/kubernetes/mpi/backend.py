@@ -67,7 +67,7 @@ class KubernetesMPI(ClusterRuns):
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         program, plan = self._plan_job(app, workflow)
-        notes = (f"image {program.image}", *plan.reasons, *plan.format_lines())
+        notes = (f"image {program.image}", *plan.reasons, *plan.lines())
         return build_one_step_plan(
             workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster)
         )
@@ -213,7 +213,7 @@ class KubernetesMPI(ClusterRuns):
         *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
         redefine_run(journal, run, definition)
         create_rank_folder(home.locate_outputs(facts.task), plan)
-        facts.open_output(drive).write_notes([*plan.reasons, *plan.format_lines()])
+        facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
         for manifest in others:
             self._cluster.apply(manifest, force=True)
         try:

@@ -118,4 +118,4 @@ def plan_workload(app: Application, workflow: Workflow, *, home: Path, machine_m
     workload, argv = resolve_job(app, workflow)
     plan = plan_local_job(workload, neighbours=list_neighbours(home))
     machine = (read_topology().effective_count, machine_memory_bytes)
-    return build_one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.format_lines()), machine)
+    return build_one_step_plan(workflow, workload, plan, argv, (*plan.reasons, *plan.lines()), machine)

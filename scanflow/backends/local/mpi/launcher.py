@@ -59,7 +59,7 @@ def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = 
 def _run(
     job: MPIWorkload, plan: MPIPlan, argv: Sequence[str], launcher: Mpirun, notes: dict[str, Any]
 ) -> dict[str, Any]:
-    _say(*plan.reasons, *plan.format_lines())
+    _say(*plan.reasons, *plan.lines())
     folder = output_dir() / RANKS
     prepare(folder, plan, notes)
     began = time.monotonic()
