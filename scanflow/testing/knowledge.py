@@ -81,7 +81,10 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"tags": {"mlflow.parentRunId": "x"}}, "Write parent="),
     ({"name": ""}, "A run cannot be called ''"),
     ({"started_at": datetime(2026, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that it has none is the point
-    ({"started_at": datetime(2026, 1, 2, tzinfo=UTC), "ended_at": datetime(2026, 1, 1, tzinfo=UTC)}, "before it began"),
+    (
+        {"started_at": datetime(2026, 1, 2, tzinfo=UTC), "ended_at": datetime(2026, 1, 1, tzinfo=UTC)},
+        "before it started",
+    ),
 )
 
 
