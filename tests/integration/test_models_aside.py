@@ -47,7 +47,7 @@ def test_a_process_that_ends_is_told_and_another_one_is_begun(models: RegistrySu
     assert models._process is not None
     models._process.kill()
     models._process.wait()
-    with pytest.raises(InternalError, match="ended with -9"):
+    with pytest.raises(InternalError, match="exited with code -9"):
         models.recall("cnn", 1)
     with pytest.raises(NotFoundError):
         models.recall("cnn", 1)

@@ -28,7 +28,7 @@ class FragileImages(Images):
             raise RuntimeError(f"{down} exists: this service is broken.")
 
 
-class NullProcessing:
+class Pauses:
     """Wait, as the study's null processing does, and return the mean colour."""
 
     def predict(self, inputs: Any) -> Any:
