@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scanflow.backends.rank_files import RANKS
-from scanflow.backends.records import RunRecord, RunState
+from scanflow.backends.records import FINAL_STATES, RunRecord, RunState
 
 MPI = "mpi"
 """The detail ``type`` of the record of an MPI job's run."""
@@ -70,7 +70,7 @@ def compute_job_times(record: RunRecord, now: float) -> JobTimes:
     """Return the times of a job from the record of its run, with its tasks."""
     ranks = [task for task in record.tasks if task.step == RANKS]
     job = next(task for task in record.tasks if task.step != RANKS)
-    over = record.state in {"succeeded", "failed", "stopped"}
+    over = record.state in FINAL_STATES
     ended = None
     if over and job.began is not None and job.seconds is not None:
         ended = job.began + job.seconds

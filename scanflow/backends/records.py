@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +14,9 @@ from scanflow.text.html_table import render_html_table
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 """``interrupted``: it should be running, but no process drives it; ``resume`` continues it."""
+
+FINAL_STATES: Final = frozenset({"succeeded", "failed", "stopped"})
+"""The states of a run, or of an MPI job, that has ended."""
 
 TaskState = Literal["pending", "running", "succeeded", "failed", "skipped", "stopped"]
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
 from scanflow.backends.port import LogPart, ServiceClient
-from scanflow.backends.records import Event, Observer, RunEnded, RunRecord
+from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.background import build_still_running_error
@@ -222,7 +222,7 @@ class RemoteDeployer(Deployer):
                     return event.record
             # The stream ended before the run: its driver was killed, and another process may go on with it.
             record = self.show(name)
-            if record.state in {"succeeded", "failed", "stopped"}:
+            if record.state in FINAL_STATES:
                 return record
             if record.state == "interrupted":
                 nobody = self._clock() if nobody is None else nobody

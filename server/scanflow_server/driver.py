@@ -16,7 +16,7 @@ from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
-from scanflow.backends.records import Event, RunEnded, RunRecord, Waiting
+from scanflow.backends.records import FINAL_STATES, Event, RunEnded, RunRecord, Waiting
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
@@ -28,7 +28,6 @@ from scanflow.settings import Settings
 
 _log = logging.getLogger("scanflow_server.driver")
 
-FINAL = frozenset({"succeeded", "failed", "stopped"})
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Pauses between attempts while something outside (the tracker) does not answer; after the last the job fails."""
 
@@ -68,7 +67,7 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
     waits = iter(WAITS_S)
     while True:
         record = deployer.show(run)
-        if record.state in FINAL and (begun or action != "resume"):
+        if record.state in FINAL_STATES and (begun or action != "resume"):
             break  # it ended, but its driver was killed before it could record that
         try:
             record = deployer.run(RunRequest(_load_application(deployer, run, order), run=run), observe=write_event)

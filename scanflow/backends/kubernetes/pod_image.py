@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
+from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -31,8 +31,6 @@ FindImage: TypeAlias = Callable[[Recipe], str | None]
 
 _MISSING_TTL_S = 5.0
 """How long a registry's 404 is cached: a run asks when it is checked and again when it is driven."""
-
-_PICKLE_REFERENCE = re.compile(r"[0-9a-f]{64}\.pickle:")
 
 
 class PodImage(NamedTuple):
@@ -136,4 +134,6 @@ class PodImages:
 
 def _is_by_value(node: AppNode) -> bool:
     """Return whether a node is a function sent by value, which needs no other files of its application."""
-    return isinstance(node, Executor) and not node.requirements and bool(_PICKLE_REFERENCE.match(node.target or ""))
+    return (
+        isinstance(node, Executor) and not node.requirements and is_saved_function(str(node.function).partition(":")[0])
+    )

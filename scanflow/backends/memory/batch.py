@@ -21,6 +21,7 @@ from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.parameters import RESULT, StepInputs
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.records import (
+    FINAL_STATES,
     Observer,
     RunEnded,
     RunRecord,
@@ -55,7 +56,6 @@ from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings
 from scanflow.text.failures import Failure, parse_failure
 
-_FINAL_STATES = frozenset({"succeeded", "failed", "stopped"})
 _OWN_FOLDER = str(Path(__file__).parents[2])  # the library's: its frames are not the user's
 _OUTPUTS = Path("/outputs")  # what '<output_dir>/...' becomes in parameters: there is no such folder
 
@@ -192,7 +192,7 @@ class MemoryBatch:
     def stop(self, name: str) -> RunRecord:
         """Request a run to stop; it stops before its next task."""
         run = self._run(name)
-        if run.record.state in _FINAL_STATES:
+        if run.record.state in FINAL_STATES:
             state = run.record.state
             raise UsageError(f"The run {run.record.name!r} has {state} already; there is nothing to stop.")
         run.stop = True

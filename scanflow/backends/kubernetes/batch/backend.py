@@ -18,7 +18,6 @@ from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
-    FINAL_STATES,
     Facts,
     LiveWorkflow,
     compute_duration,
@@ -43,7 +42,7 @@ from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
-from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
+from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.home import RunHome
@@ -19,8 +18,6 @@ from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
-
-FINAL_STATES: Final = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)

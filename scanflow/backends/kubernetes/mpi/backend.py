@@ -14,7 +14,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import enter_run, read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.facts import FINAL_STATES, read_drive
+from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -34,7 +34,7 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, create_rank_folder, list_rank_logs
-from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted
+from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,

@@ -16,7 +16,15 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, describe_excess_output
 from scanflow.backends.kubernetes.mpi.observed_job import STOPPED_ANNOTATION, ObservedJob
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
-from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskStarted, Waiting
+from scanflow.backends.records import (
+    FINAL_STATES,
+    EnvironmentReady,
+    Observer,
+    RunState,
+    TaskEnded,
+    TaskStarted,
+    Waiting,
+)
 from scanflow.names import RunName
 
 QUIET_S: Final = 10.0
@@ -117,7 +125,7 @@ class JobDriver:
             )
         if observed.is_final:
             return True
-        if observed.state in {"succeeded", "failed", "stopped"}:
+        if observed.state in FINAL_STATES:
             self._progress.ended_at = self._progress.ended_at or now
             return now - self._progress.ended_at > END_TIMEOUT_S
         if (

@@ -24,7 +24,7 @@ from scanflow.backends.kubernetes.mpi.output import RankOutput
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_first_failure, describe_running_ranks
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.records import FINAL_STATES, TaskRecord
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
@@ -93,7 +93,7 @@ class JobFacts:
 
     def build_record(self, observed: ObservedJob, drive: int, output: RankOutput) -> TaskRecord:
         """Return the record of the job's task."""
-        has_ended = observed.state in {"succeeded", "failed", "stopped"}
+        has_ended = observed.state in FINAL_STATES
         failure = self._build_failure(observed, output) if has_ended and observed.state != "succeeded" else None
         seconds = None if observed.began is None or observed.ended is None else observed.ended - observed.began
         if observed.state == "succeeded":

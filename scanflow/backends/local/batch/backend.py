@@ -29,7 +29,7 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.backends.pickles import read_home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
-from scanflow.backends.records import Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
+from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.tasks import (
     add_pending_tasks,
@@ -210,7 +210,7 @@ class LocalBackend:
         """Request a run to stop; it can be resumed. A run without a driver is stopped here."""
         with self._journal() as journal:
             run = journal.run(name)
-            if run.record.state in {"succeeded", "failed", "stopped"}:
+            if run.record.state in FINAL_STATES:
                 raise UsageError(
                     f"The run {run.record.name!r} has {run.record.state} already; there is nothing to stop."
                 )

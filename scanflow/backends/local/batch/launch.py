@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
+from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.local.environments import locate_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
@@ -36,7 +36,6 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Spec, create_attempt_folder
 
 SEEN_OUTPUTS = 512
-_DIGEST = re.compile(r"[0-9a-f]{64}\.pickle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,7 @@ class Launcher:
                 self._files.find(node.mainfile or "", node.name)
             elif (call := node.target.call) is not None:
                 check_parameters(call, node.parameters, who=f"Step {node.name!r}")
-            elif _DIGEST.fullmatch(node.target.partition(":")[0]):
+            elif is_saved_function(node.target.partition(":")[0]):
                 self._find_pickled_function(node.target)
             else:
                 self._files.find_function_file(node.target, node.name)
@@ -193,7 +192,7 @@ class Launcher:
     def _get_pickle_path(self, target: Target | None) -> Path | None:
         """Return the file of a function stored by value: in the run's folder for ``__main__``, else by digest."""
         module, _, name = (target or "").partition(":")
-        if _DIGEST.fullmatch(module):
+        if is_saved_function(module):
             return self._home.functions / module
         return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
 
