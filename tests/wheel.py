@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -82,8 +83,9 @@ def main() -> None:
         scanflow = python.with_name("scanflow")
         _run([scanflow, "--help"], elsewhere, quiet=True)
         _run([scanflow, "run", "hello.py"], elsewhere)
+        _check_suggestion(scanflow, wheel, elsewhere)
         for package, extra in EXTRAS.items():
-            _add(python, f"{wheel}[{extra}]")
+            _follow_suggestion(python, wheel, extra)
             _run([python, "-I", "-c", IMPORT_ALL, package, ""], folder)
     print(f"{wheel.name}: built, installed alone, imported and run")
 
@@ -113,17 +115,46 @@ def _add(python: Path, what: str) -> None:
     _run([_uv(), "pip", "install", "--quiet", "--python", python, "--constraint", lock, what], CHECKOUT)
 
 
+def _check_suggestion(scanflow: Path, wheel: Path, folder: Path) -> None:
+    """Check that a command whose extra is missing names this wheel and this environment."""
+    environment = _build_environment(folder)
+    done = subprocess.run([scanflow, "up"], cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    if done.returncode == 0 or _format_arguments(scanflow.with_name("python"), wheel, "server") not in done.stderr:
+        sys.exit(f"The wheel is not fit to ship: `scanflow up` does not say how to add the server:\n{done.stderr}")
+
+
+def _follow_suggestion(python: Path, wheel: Path, extra: str) -> None:
+    """Add an extra by the command that the wheel suggests, held to the locked versions."""
+    code = f"from scanflow.installation import suggest_install; print(suggest_install({extra!r}))"
+    command = _run([python, "-I", "-c", code], python.parent, quiet=True).strip()
+    if not command.endswith(_format_arguments(python, wheel, extra)):
+        sys.exit(f"The wheel is not fit to ship: {command!r} does not add the extra {extra!r} to it.")
+    lock = CHECKOUT / "requirements" / "dev.txt"
+    _run([*shlex.split(command), "--quiet", "--constraint", lock], CHECKOUT)
+
+
+def _format_arguments(python: Path, wheel: Path, extra: str) -> str:
+    return shlex.join(["pip", "install", "--python", str(python), f"scanflow-mlops[{extra}] @ {wheel.as_uri()}"])
+
+
 def _uv() -> str:
     return shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") or "uv"
 
 
-def _run(command: list[str | Path], folder: Path, *, quiet: bool = False) -> None:
+def _build_environment(folder: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    environment["SCANFLOW_HOME"] = str(folder / "home")
+    path = f"{Path(_uv()).parent}{os.pathsep}{os.environ['PATH']}"  # a command that is suggested may begin with uv
+    return environment | {"SCANFLOW_HOME": str(folder / "home"), "PATH": path}
+
+
+def _run(command: list[str | Path], folder: Path, *, quiet: bool = False) -> str:
+    """Run a command and return what it printed, if it is to print nothing here."""
+    environment = _build_environment(folder)
     done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=quiet, text=True)
     if done.returncode != 0:
         words = " ".join(Path(word).name for word in command[:3])
         sys.exit(f"{done.stderr or ''}The wheel is not fit to ship: `{words} …` exited with {done.returncode}.")
+    return done.stdout or ""
 
 
 if __name__ == "__main__":

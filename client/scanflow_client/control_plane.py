@@ -27,6 +27,7 @@ from scanflow.deployer.remote_home import (
 from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, read_home_token
+from scanflow.installation import explain_install
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.files import is_locked, take_lock
@@ -80,8 +81,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"The server needs {', '.join(missing)}, which cannot be imported here. Install it: "
-            "pip install 'scanflow[server]'"
+            f"The server needs {', '.join(missing)}, which cannot be imported here. {explain_install('server')}"
         )
     home = settings.home.expanduser().absolute()
     ensure_home_token(home)
@@ -257,7 +257,7 @@ def _start_tracker(
         notes.append("SCANFLOW_TRACKER_URI names a tracker server, so none was started.")
         return None
     if find_spec("mlflow") is None:
-        notes.append("There is no tracker: MLflow is not installed. Install it: pip install 'scanflow[local]'")
+        notes.append(f"There is no tracker: MLflow is not installed. {explain_install('local')}")
         return None
     usual = running.server.port + 1 if before is None or before.tracker is None else before.tracker.port
     port = reserve_home_port(home, usual)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from scanflow.backends.findings import Finding
 from scanflow.deployer import EmbeddedDeployer
+from scanflow.installation import suggest_install
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.settings import Settings
 from scanflow_client.formatting.text import format_bytes
@@ -63,13 +64,13 @@ def _check_uv() -> Finding:
     path = shutil.which("uv") or shutil.which("uv", path=Path(sys.executable).parent)
     if path:
         return Finding("✓", "uv", f"creates the environments of steps with requirements ({path})")
-    return Finding("–", "uv", "not installed; steps with requirements need it", "pip install 'scanflow[local]'")
+    return Finding("–", "uv", "not installed; steps with requirements need it", suggest_install("local"))
 
 
 def _check_serving() -> Finding:
     missing = [name for name in _SERVING if find_spec(name) is None]
     if missing:
-        advice = "pip install 'scanflow[serving]'"
+        advice = suggest_install("serving")
         return Finding("–", "serving", f"{', '.join(missing)} not installed; instances of services need it", advice)
     if not hasattr(os, "sched_setaffinity"):
         return Finding("–", "serving", "installed; instances cannot be pinned to cores here", "leave out affinity")
@@ -78,7 +79,7 @@ def _check_serving() -> Finding:
 
 def _check_package(name: str, purpose: str, extra: str) -> Finding:
     if find_spec(name) is None:
-        return Finding("–", name, f"not installed; {purpose}", f"pip install 'scanflow[{extra}]'")
+        return Finding("–", name, f"not installed; {purpose}", suggest_install(extra))
     return Finding("✓", name, f"installed; {purpose}")
 
 

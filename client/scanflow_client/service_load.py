@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError, did_you_mean
+from scanflow.installation import explain_install
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord, Shape
@@ -167,7 +168,7 @@ def load_service(
     try:
         from scanflow.load.load import LoadGenerator
     except ModuleNotFoundError as error:
-        raise MissingExtraError("Load needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
+        raise MissingExtraError(f"Load needs the serving extra. {explain_install('serving')}") from error
     if not 1 <= spec.connections <= 10_000:
         raise InvalidError(f"{spec.connections} connections cannot be opened. Give 1 to 10000: --connections 16")
     if spec.duration_s is not None and not 0 < spec.duration_s <= MAX_DURATION_S:
@@ -310,7 +311,7 @@ def build_mlperf_settings(scenario: str, scale: float, *, rate: float | None, bo
         scenarios = f"LoadGen has {', '.join(TABLE_4_2)}."
         raise InvalidError(f"There is no scenario {scenario!r}.{did_you_mean(scenario, TABLE_4_2)} {scenarios}")
     if find_spec("mlperf_loadgen") is None:
-        raise MissingExtraError("LoadGen is not installed. Install it: pip install 'scanflow[mlperf]'")
+        raise MissingExtraError(f"LoadGen is not installed. {explain_install('mlperf')}")
     return scale_settings(cast("Scenario", scenario), scale, target_qps=rate, target_latency_s=bound_s)
 
 

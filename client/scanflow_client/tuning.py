@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.service import Service
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
+from scanflow.installation import explain_install
 from scanflow.loading import load_application
 from scanflow.placement.topology import Topology
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
@@ -274,9 +275,7 @@ def tune_service(
     try:
         from scanflow.tuning.service_copy import ServiceCopy, build_copy
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            "A search needs the serving extra. Install it: pip install 'scanflow[serving]'"
-        ) from error
+        raise MissingExtraError(f"A search needs the serving extra. {explain_install('serving')}") from error
 
     on_cluster = is_remote(target)
     if on_cluster:

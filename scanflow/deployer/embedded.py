@@ -19,6 +19,7 @@ from scanflow.deployer.background import BackgroundRun, build_still_running_erro
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
+from scanflow.installation import explain_install
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import add_run_tags, build_step_environment, find_prepared_environment
 from scanflow.loading import load_application, refuse_while_loading
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # most commands are about runs, and need none of these
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 
-_EXTRAS = {"kubernetes": "pip install 'scanflow[kubernetes]'"}
 DEFAULT = "local"
 LOG_POLL_S = 0.2
 RUN_POLL_S = 0.2
@@ -286,8 +286,8 @@ def open_backend(settings: Settings, name: str | None = None) -> Backend:
     try:
         factory = load_plugin("backends", chosen)
     except NotFoundError as error:
-        extra = _EXTRAS.get(chosen)
-        raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{f' Or: {extra}' if extra else ''}") from error
+        how = f" {explain_install('kubernetes')}" if chosen == "kubernetes" else ""
+        raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{how}") from error
     backend: Backend = factory(settings, lambda tracker: open_models(home, tracker or settings.tracker_uri))
     return backend
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
 from scanflow.errors import InvalidError
+from scanflow.installation import DISTRIBUTION
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
@@ -25,7 +26,7 @@ _INSTEAD = "put it into a file (in a notebook, begin its cell with: %%writefile 
 def read_versions() -> dict[str, str]:
     """Return the versions that both sides must share: pickles of another version may fail to load."""
     python = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])}"
-    return {"python": python, "cloudpickle": version("cloudpickle"), "scanflow": version("scanflow")}
+    return {"python": python, "cloudpickle": version("cloudpickle"), "scanflow": version(DISTRIBUTION)}
 
 
 def check_versions(theirs: Mapping[str, str]) -> None:

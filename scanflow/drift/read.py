@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scanflow.drift.column_types import convert_to_same_kind, infer_kind
 from scanflow.drift.table import DataTable, align, is_missing
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.installation import explain_install
 
 INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
@@ -84,9 +85,7 @@ def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]
                 f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet or .npz."
             )
     except ModuleNotFoundError as error:
-        raise InvalidError(
-            f"Reading {path.name!r} needs {error.name!r}. Install it: pip install 'scanflow[agents]'"
-        ) from error
+        raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidError):
             raise

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
+from scanflow.installation import explain_install
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,7 +82,7 @@ def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes
     try:
         from scanflow.protos import get_message_class
     except ImportError as error:
-        raise MissingExtraError("gRPC needs the serving extra. Install it: pip install 'scanflow[serving]'") from error
+        raise MissingExtraError(f"gRPC needs the serving extra. {explain_install('serving')}") from error
     request = get_message_class("ModelInferRequest")(model_name=model)
     for name, array in inputs.items():
         request.inputs.add(name=name, datatype=_get_datatype(array), shape=array.shape)
@@ -123,7 +124,7 @@ def _import_numpy() -> Any:
         import numpy as np
     except ImportError as error:
         raise MissingExtraError(
-            "Predictions are sent as arrays, but NumPy is not installed: pip install 'scanflow[serving]'"
+            f"Predictions are sent as arrays, but NumPy is not installed. {explain_install('serving')}"
         ) from error
     return np
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
+from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
 from scanflow_serving.results import to_tensors
@@ -154,7 +155,7 @@ def _import_tensorflow(who: str) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     fresh = "tensorflow" not in sys.modules
-    tf = _import_library("tensorflow", who, "TensorFlow", "pip install 'scanflow[tensorflow]'")
+    tf = _import_library("tensorflow", who, "TensorFlow", extra="tensorflow")
     if fresh:
         for variable, set_to in (
             ("TF_NUM_INTRAOP_THREADS", tf.config.threading.set_intra_op_parallelism_threads),
@@ -234,11 +235,9 @@ def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
     kind = flavor.get("serialization_format", "cloudpickle")
     if os.environ.get("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true").lower() in {"false", "0"}:
         raise UnsupportedError(f"{who} is not loaded, since MLFLOW_ALLOW_PICKLE_DESERIALIZATION is set to false.")
-    _import_library("sklearn", who, "scikit-learn", "pip install scikit-learn")
+    _import_library("sklearn", who, "scikit-learn")
     if kind == "skops":
-        return _import_library("skops.io", who, "skops", "pip install skops").load(
-            file, trusted=flavor.get("skops_trusted_types")
-        )
+        return _import_library("skops.io", who, "skops").load(file, trusted=flavor.get("skops_trusted_types"))
     if kind not in {"pickle", "cloudpickle"}:
         raise UnsupportedError(f"{who} was saved as {kind!r}, which is unknown. Known: skops, cloudpickle, pickle.")
     with file.open("rb") as opened:
@@ -275,7 +274,7 @@ class _Onnx:
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
-        onnxruntime = _import_library("onnxruntime", who, "ONNX Runtime", "pip install onnxruntime")
+        onnxruntime = _import_library("onnxruntime", who, "ONNX Runtime", package="onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -331,8 +330,10 @@ class _Pyfunc:
         return self._model(_to_frame(value, self.signature) if self.signature.table else value)
 
 
-def _import_library(module: str, who: str, library: str, command: str) -> Any:
+def _import_library(module: str, who: str, library: str, *, package: str | None = None, extra: str = "") -> Any:
+    """Import a library; its ``extra``, else its ``package`` (``library``), is what the error says to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(f"{who} needs {library}, which is not installed. Install it: {command}") from error
+        how = explain_install(extra) if extra else explain_install(package=package or library)
+        raise MissingExtraError(f"{who} needs {library}, which is not installed. {how}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, UsageError
+from scanflow.installation import explain_install
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, locate_tracker
 from tests.serving import held_port
@@ -311,5 +313,7 @@ def test_threads_may_log_at_once(home: Path) -> None:
 
 def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'scanflow\[local\]'"):
+    with pytest.raises(
+        MissingExtraError, match=re.escape(f"MLflow, which is not installed. {explain_install('local')}")
+    ):
         open_knowledge(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from scanflow.deployer.remote_home import (
     write_up_state,
 )
 from scanflow.errors import MissingExtraError, UnavailableError, UsageError
+from scanflow.installation import explain_install
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.ports import forget_ports
@@ -222,7 +224,8 @@ def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypa
 
 def test_missing_libraries_name_their_extra(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "_NEEDS", ("fastapi", "no_such_library"))
-    with pytest.raises(MissingExtraError, match=r"needs no_such_library, .* pip install 'scanflow\[server\]'"):
+    how = re.escape(explain_install("server"))
+    with pytest.raises(MissingExtraError, match=f"needs no_such_library, .* {how}"):
         control_plane.start_control_plane(standin)
 
 

@@ -22,6 +22,7 @@ from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.app.agents import SensorFunction
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError
+from scanflow.installation import explain_install
 from scanflow_agents.host.control_loop import HostedSensor, SensorResult
 from scanflow_agents.host.outbox import Delivery, Outbox
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
@@ -100,8 +101,8 @@ def build_hosted_sensor(
         if looked is not None:
             if environment.tracker is None:
                 raise MissingExtraError(
-                    f"The sensor {sensor.name!r} reads tracked runs, but MLflow is not installed here. Install it: "
-                    "pip install 'scanflow[local]'"
+                    f"The sensor {sensor.name!r} reads tracked runs, but MLflow is not installed here. "
+                    + explain_install("local")
                 )
             tracker, app = environment.tracker, environment.application
             look = partial(_find_runs, tracker, app, sensor, sensor_state.looked, looked)

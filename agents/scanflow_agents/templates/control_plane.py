@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
@@ -14,6 +15,7 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.files.unchanged_reads import UnchangedReads
+from scanflow.installation import explain_install
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, build_path
 
@@ -149,9 +151,13 @@ def report_event(context: Context, type: str, subject: str, **data: JSON) -> Non
 def tracker_of(context: Context) -> KnowledgeBase:
     if context.tracker is not None:
         return context.tracker
+    if find_spec("mlflow") is None:
+        how = f"MLflow is not installed here. {explain_install('local')}"
+    else:
+        how = "Write sf.Application(tracker=sf.Tracker(), ...)."
     raise UsageError(
         f"The agent {context.agent!r} reads recorded predictions, but the application {context.app!r} has no tracker. "
-        "Write sf.Application(tracker=sf.Tracker(), ...) and install scanflow[tracker]."
+        + how
     )
 
 

@@ -12,6 +12,7 @@ from scanflow.app.application import Application
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
+from scanflow.installation import explain_install
 from scanflow.loading import load_application
 
 _NAMED_DATA = ("digits", "mnist")
@@ -24,7 +25,7 @@ def load_demo(data: str, drifted: Path | None = None) -> tuple[Application, Path
     if missing:
         raise MissingExtraError(
             f"The demo trains with TensorFlow and runs agents, and {', '.join(missing)} cannot be imported here. "
-            "Install them: pip install 'scanflow[local,tensorflow,server,agents]'"
+            + explain_install("local", "tensorflow", "server", "agents")
         )
     application, path, _ = load_application(str(_find_tutorials() / "mnist" / "loop.py"))
     corrupted = None if drifted is None else drifted.expanduser().absolute()

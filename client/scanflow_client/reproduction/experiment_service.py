@@ -17,6 +17,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError
+from scanflow.installation import explain_install
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ WARM_UP_S = 1.0
 def find_serving_problem() -> str | None:
     """Return why no service can be measured here; None: it can."""
     missing = [name for name in ("httptools", "uvicorn") if find_spec(name) is None]
-    return f"services need {', '.join(missing)}. Install them: pip install 'scanflow[serving]'" if missing else None
+    return f"services need {', '.join(missing)}. {explain_install('serving')}" if missing else None
 
 
 @contextmanager

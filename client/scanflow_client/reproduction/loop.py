@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from scanflow.errors import StepFailedError
+from scanflow.installation import explain_install
 from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
 from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
 
@@ -23,8 +24,8 @@ TIMEOUT_S = 1200.0
 def find_problem() -> str | None:
     missing = [name for name in ("tensorflow", "sklearn", "mlflow", "apscheduler") if find_spec(name) is None]
     if missing:
-        extras = "scanflow[local,tensorflow,server,agents]"
-        return f"the demo needs {', '.join(missing)}. Install them: pip install '{extras}'"
+        how = explain_install("local", "tensorflow", "server", "agents")
+        return f"the demo needs {', '.join(missing)}. {how}"
     return None
 
 

@@ -12,6 +12,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import HostedProgram, OnlineBackend, OpenModels, RunBackend
 from scanflow.errors import InvalidError, MissingExtraError
+from scanflow.installation import explain_install
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Kubernetes:
             from scanflow.backends.kubernetes.cluster import Cluster
         except ModuleNotFoundError as error:
             raise MissingExtraError(
-                "The backend 'kubernetes' needs the package kubernetes. Install it: pip install 'scanflow[kubernetes]'"
+                f"The backend 'kubernetes' needs the kubernetes extra. {explain_install('kubernetes')}"
             ) from error
         return Cluster(self._cluster_settings)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.files.private import create_private_folder, open_private
+from scanflow.installation import explain_install
 from scanflow.processes.files import try_lock
 
 BUILD_TIMEOUT_S = 1800.0
@@ -137,7 +138,7 @@ def _find_uv() -> str:
     uv = str(neighbour) if neighbour.exists() else shutil.which("uv")
     if uv is None:
         raise MissingExtraError(
-            "A step with requirements needs uv to create its environment: pip install 'scanflow[local]'"
+            f"A step with requirements needs uv to create its environment. {explain_install('local')}"
         )
     return uv
 

@@ -20,6 +20,7 @@ from scanflow.drift.detectors.storage import read, write
 from scanflow.drift.detectors.table import FittedTable, TableDetector
 from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
+from scanflow.installation import explain_install
 
 NETWORK = "autoencoder.keras"
 FEATURES = "features"
@@ -170,7 +171,7 @@ def keras() -> Any:
         from tensorflow import keras as installed
     except ImportError as error:
         raise MissingExtraError(
-            "The autoencoder needs the tensorflow extra. Install it: pip install 'scanflow[tensorflow]'"
+            f"The autoencoder needs the tensorflow extra. {explain_install('tensorflow')}"
         ) from error
     return installed
 

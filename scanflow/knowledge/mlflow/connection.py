@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.installation import explain_install
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.mlflow.server_address import read_server_url
@@ -56,7 +57,7 @@ class MlflowConnection:
         """``served``: use the server of the home's tracker while it runs, instead of loading MLflow."""
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
-                "The knowledge base needs MLflow, which is not installed. Install it: pip install 'scanflow[local]'"
+                f"The knowledge base needs MLflow, which is not installed. {explain_install('local')}"
             )
         self.place = place
         self._connect_timeout_s, self._served = connect_timeout_s, served

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import MissingExtraError, UsageError
+from scanflow.installation import explain_install
 
 
 def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
@@ -16,7 +17,7 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
         from mlflow.exceptions import MlflowException
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{who} is loaded by MLflow, but {error.name!r} is not installed. Install it: pip install 'scanflow[local]'"
+            f"{who} is loaded by MLflow, but {error.name!r} is not installed. {explain_install('local')}"
         ) from error
     try:
         model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from fastapi import APIRouter, Request
@@ -12,6 +11,7 @@ from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel
 from sqlalchemy import text
 
+from scanflow import __version__
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.files.private import open_private
@@ -78,7 +78,7 @@ def status(context: ContextDep, caller: Reader) -> Status:
         rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
     has_team = caller.team is not None
     return Status(
-        version=_get_version(),
+        version=__version__,
         home="" if has_team else str(context.settings.home),
         database="" if has_team else context.store.address,
         tracker=_get_tracker_status(context),
@@ -146,10 +146,3 @@ def _check_home(context: ServerContext) -> str:
             "its permissions."
         )
     return ""
-
-
-def _get_version() -> str:
-    try:
-        return version("scanflow")
-    except PackageNotFoundError:  # a checkout that is only on the path
-        return "0"

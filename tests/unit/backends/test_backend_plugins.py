@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 import scanflow as sf
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import MissingExtraError, NotFoundError
+from scanflow.installation import explain_install
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
 from tests.conftest import Cli
@@ -98,7 +100,7 @@ def test_a_cluster_without_what_speaks_to_it_says_what_to_install(home: Path, mo
     monkeypatch.setitem(sys.modules, "lightkube", None)
     monkeypatch.delitem(sys.modules, "scanflow.backends.kubernetes.cluster", raising=False)
     deployer = EmbeddedDeployer(Settings(home=home, backend="kubernetes"))
-    with pytest.raises(MissingExtraError, match=r"pip install 'scanflow\[kubernetes\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(explain_install("kubernetes"))):
         deployer.backend.doctor()
 
 

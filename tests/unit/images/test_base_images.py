@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scanflow.installation import DISTRIBUTION, IMAGE_WHEELS
+
 CHECKOUT = Path(__file__).parents[3]
 FOLDER = CHECKOUT / "deploy" / "images"
 NAMES = ("agent", "base", "server", "tracker")
@@ -47,6 +49,12 @@ def test_what_is_installed_is_locked_with_hashes(name: str) -> None:
         pins = re.findall(r"^[a-z0-9][^ ]*==[^ ]+.*$", text, re.MULTILINE)
         assert len(pins) > 50
         assert len(re.findall(r"^    --hash=sha256:", text, re.MULTILINE)) >= len(pins)
+
+
+def test_a_copy_in_an_image_is_known_by_where_it_was_installed_from() -> None:
+    (copy,), (install,) = ([line for line in lines("base") if word in line] for word in ("COPY dist/", "/*.whl"))
+    assert copy == f"COPY dist/{DISTRIBUTION.replace('-', '_')}-*.whl {IMAGE_WHEELS}/"
+    assert install.endswith(f" {IMAGE_WHEELS}/*.whl")
 
 
 def test_the_context_is_the_wheel_and_the_locks() -> None:

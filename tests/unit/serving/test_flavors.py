@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnsupportedError
+from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
 from tests.unit.serving.harness import desired, instance, node, write_class
@@ -184,7 +186,7 @@ def test_a_parameter_that_a_model_has_not_is_refused(sklearn_model: Path, onnx_m
 
 def test_a_library_that_is_missing_is_named(sklearn_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skops.io", None)
-    with pytest.raises(MissingExtraError, match="pip install skops"):
+    with pytest.raises(MissingExtraError, match=re.escape(explain_install(package="skops"))):
         opened(sklearn_model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,12 +14,19 @@ import pytest
 from sqlalchemy import insert
 
 from scanflow.agent.context import Context
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.http.home_token import ensure_home_token
+from scanflow.installation import explain_install
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
-from scanflow_agents.templates.control_plane import MAX_LABELS, ControlPlane, list_newest_runs, list_strategy_actions
+from scanflow_agents.templates.control_plane import (
+    MAX_LABELS,
+    ControlPlane,
+    list_newest_runs,
+    list_strategy_actions,
+    tracker_of,
+)
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
@@ -172,3 +180,14 @@ def test_actions_and_labels_are_asked_for_again_only_when_the_servers_database_w
     write()
     look()
     assert asked[5:] == ["intents", "intents", "labels", "runs"]
+
+
+def test_an_agent_without_a_tracker_is_told_which_of_its_causes_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context(app="mnist", team="data", agent="checker", clock=lambda: 0.0)
+    with pytest.raises(
+        UsageError, match=r"has no tracker\. Write sf\.Application\(tracker=sf\.Tracker\(\), \.\.\.\)\.$"
+    ):
+        tracker_of(context)
+    monkeypatch.setattr("scanflow_agents.templates.control_plane.find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=re.escape(f"MLflow is not installed here. {explain_install('local')}")):
+        tracker_of(context)
