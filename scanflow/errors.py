@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 __all__ = [
     "AccessDeniedError", "AlreadyRunningError", "ForbiddenError", "InternalError", "InvalidError", "MissingExtraError",
-    "NotFoundError", "ScanflowError", "ServiceFailedError", "StepFailedError", "UnavailableError", "UnsupportedError",
-    "UsageError", "did_you_mean",
+    "NotFoundError", "ScanflowError", "ServiceFailedError", "StepFailedError", "TooLargeError", "UnavailableError",
+    "UnsupportedError", "UsageError", "did_you_mean",
 ]  # fmt: skip
 
 
@@ -22,6 +22,10 @@ class UsageError(ScanflowError):
 
 class InvalidError(UsageError, ValueError):
     """An invalid value. It is a ``ValueError`` too, so pydantic collects it during validation."""
+
+
+class TooLargeError(InvalidError):
+    """A value or a request that exceeds a limit of the server; the message names the limit."""
 
 
 class NotFoundError(UsageError, LookupError):

@@ -32,14 +32,27 @@ def load_json(text: str) -> Application:
         raise InvalidError(f"This is not JSON: {error}.") from error
     except RecursionError:
         raise InvalidError(_DEEP) from None
-    return _from_document(document)
+    return load_document(document)
 
 
 def load_yaml(text: str) -> Application:
     """Return the application that ``text`` describes, or raise an InvalidError."""
     from scanflow.app.yaml_text import read_yaml  # here, since most runs never see any YAML
 
-    return _from_document(read_yaml(text))
+    return load_document(read_yaml(text))
+
+
+def load_document(document: Any) -> Application:
+    """Return the application that a parsed document describes, or raise an InvalidError."""
+    if not isinstance(document, Mapping):
+        raise InvalidError(
+            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {shorten(document)}."
+        )
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        problem = "has no 'schema'" if schema is None else f"has the schema {shorten(schema)}"
+        raise InvalidError(f"This file {problem}; this version of scanflow reads {SCHEMA!r}. Write 'schema: {SCHEMA}'.")
+    return Application(**{str(key): value for key, value in document.items() if key != "schema"})
 
 
 def _check_keys_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,15 +66,3 @@ def _check_keys_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _to_document(app: Application) -> dict[str, Any]:
     return {"schema": SCHEMA, **app.model_dump(mode="json", exclude_defaults=True)}
-
-
-def _from_document(document: Any) -> Application:
-    if not isinstance(document, Mapping):
-        raise InvalidError(
-            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {shorten(document)}."
-        )
-    schema = document.get("schema")
-    if schema != SCHEMA:
-        problem = "has no 'schema'" if schema is None else f"has the schema {shorten(schema)}"
-        raise InvalidError(f"This file {problem}; this version of scanflow reads {SCHEMA!r}. Write 'schema: {SCHEMA}'.")
-    return Application(**{str(key): value for key, value in document.items() if key != "schema"})

@@ -15,11 +15,14 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
 from scanflow.errors import InvalidError
 from scanflow.installation import DISTRIBUTION
+from scanflow.http.body_limits import MAX_DEFINITION_BYTES
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
 
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = MAX_DEFINITION_BYTES * 3 // 4 - 2**16
+"""The largest pickled function, in bytes: it is sent in base64, which takes a third more."""
+
 _INSTEAD = "put it into a file (in a notebook, begin its cell with: %%writefile steps.py) and import it from there."
 
 
@@ -85,8 +88,8 @@ def _pickle(function: Callable[..., Any] | None, step: str) -> bytes:
         ) from error
     if len(content) > MAX_BYTES:
         raise InvalidError(
-            f"The step {step!r} is a function of the running program or notebook and takes {len(content) / 2**20:.0f} "
-            f"MiB, more than the limit of {MAX_BYTES // 2**20} MiB: it uses a large global variable. Load its data "
+            f"The step {step!r} is a function of the running program or notebook and takes {len(content) / 2**20:.1f} "
+            f"MiB, more than the limit of {MAX_BYTES / 2**20:.1f} MiB: it uses a large global variable. Load its data "
             "inside the function, or give it a file's path as a parameter."
         )
     return content

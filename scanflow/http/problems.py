@@ -26,6 +26,7 @@ _STATUS_AND_TITLE: Mapping[type[ScanflowError], tuple[int, str]] = {
     errors.NotFoundError: (404, "Not found"),
     errors.ServiceFailedError: (502, "The service failed on the request"),
     errors.StepFailedError: (424, "A step failed"),
+    errors.TooLargeError: (413, "Too large"),
     errors.UnavailableError: (503, "Temporarily unavailable: try again"),
     errors.UnsupportedError: (400, "Not supported by this backend"),
     errors.UsageError: (400, "Invalid request"),

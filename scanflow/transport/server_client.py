@@ -272,7 +272,7 @@ def _check_url(url: str) -> str:
 
 def _encode(body: Any) -> bytes:
     try:
-        return json.dumps(body, allow_nan=False).encode()
+        return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise InvalidError(f"The request cannot be serialized as JSON: {error}. Use plain values.") from error
 

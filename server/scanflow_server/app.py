@@ -12,8 +12,9 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.errors import InternalError
 from scanflow.http.security import RequestGuard
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.arbiter.assembly import build_engine
-from scanflow_server.auth import Callers, Needs
+from scanflow_server.auth import Callers
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.loop import Controller, Loop
@@ -21,7 +22,7 @@ from scanflow_server.control.notifications import NotificationsController
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
-from scanflow_server.limits import BodyLimit
+from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.pages import Pages
 from scanflow_server.problems import Problem, handle_problems
@@ -98,7 +99,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         json_only=True,
     )
     app.add_middleware(Pages, context=context, callers=app.state.callers.find_caller)
-    app.add_middleware(BodyLimit)
+    app.add_middleware(UnreadBodies)
     app.add_middleware(RequestMetrics, meters=app.state.meters, prefix=BASE)
     _extend_openapi(app)
     return app
@@ -112,9 +113,8 @@ def _make_operation_id(route: APIRoute) -> str:
 def _check_permissions(router: APIRouter) -> None:
     """Refuse a route that does not declare the permission it needs."""
     for route in router.routes:
-        assert isinstance(route, APIRoute)
-        needs = [dependency for dependency in route.dependant.dependencies if isinstance(dependency.call, Needs)]
-        if len(needs) != (0 if route.path in OPEN_PATHS else 1):
+        assert isinstance(route, ApiRoute), "A router of the API is made with route_class=ApiRoute."
+        if len(route.needs) != (0 if route.path in OPEN_PATHS else 1):
             raise InternalError(
                 f"The route {route.path!r} must declare one caller: a Reader, an Editor, ... of auth.py."
             )

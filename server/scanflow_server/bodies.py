@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from scanflow.agent.records import AgentView, SensorReport
 from scanflow.app.application import Application
-from scanflow.app.files import load_json
+from scanflow.app.files import load_document
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow_server.access import TEAM_KEYS
@@ -179,7 +178,7 @@ class Status(_Body):
 
 def read_application(document: Mapping[str, Any], source: str | None = None) -> Application:
     """Parse an application and make its folder absolute."""
-    app = load_json(json.dumps(document))
+    app = load_document(document)
     folder = Path(app.app_dir)
     if not folder.is_absolute():
         if source is None or not Path(source).is_absolute():

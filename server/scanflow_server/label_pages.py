@@ -56,8 +56,9 @@ class LabelPages:
         return Response(b64decode(picture), headers=HEADERS, media_type="image/png")
 
     async def _record_labels(self, request: Request) -> Response:
-        caller, form = await self._caller(request), await read_form(request)
+        caller = await self._caller(request)
         caller.check("propose", caller.team)
+        form = await read_form(request)
         label = check_text(_parse_label(form))
 
         def give() -> str:

@@ -1,60 +1,105 @@
-"""Limits on clients: the size of a body, the number of streams, how long a stream may stall."""
+"""Limits on clients: how many streams they have, how long one may stall, how much of an unread body is discarded.
+
+The limits of bodies are in :mod:`~scanflow_server.api_route`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from fastapi.responses import StreamingResponse
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import UnavailableError
-
-MAX_BODY_BYTES: Final = 32 * 2**20
-"""The largest request body: an application of 10,000 steps takes a tenth of it."""
+from scanflow_server.access import TokenHolder
 
 STALLED_S: Final = 30.0
 """After how long without a byte read by its client a stream is closed, in seconds; a healthy client reopens it."""
 
+MAX_DISCARDED_BYTES: Final = 64 * 2**20
+"""How much of a body is discarded after an answer that did not need it; then the connection is closed."""
+
+_DISCARD_TIMEOUT_S: Final = 10.0
+
+_MORE = "or have the server's administrator raise SCANFLOW_MAX_STREAMS."
+
 
 class StreamLimit:
-    def __init__(self, most: int) -> None:
-        self._most = most
+    """The streams that are open, by the token and the team of their callers.
+
+    A token has a quarter of all at most, and a team half, so that none keeps the others out.
+    """
+
+    def __init__(self, max_streams: int) -> None:
+        self._max = max_streams
+        self.max_of_token, self.max_of_team = max(1, max_streams // 4), max(1, max_streams // 2)
+        self._by_token, self._by_team = Counter[tuple[str, str | None]](), Counter[str]()
         self.open = 0
 
-    def take(self) -> None:
-        if self.open >= self._most:
+    @contextmanager
+    def hold(self, caller: TokenHolder | None) -> Iterator[None]:
+        """Count a stream while inside.
+
+        Raises:
+            UnavailableError: the caller's token, its team or the server has as many as it may have.
+        """
+        self._check(caller)
+        tokens = [] if caller is None else [(caller.name, caller.team)]
+        teams = [] if caller is None or caller.team is None else [caller.team]
+        self._by_token.update(tokens)
+        self._by_team.update(teams)
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            # Subtracted so, for what is 0 to be forgotten.
+            self._by_token -= Counter(tokens)
+            self._by_team -= Counter(teams)
+
+    def _check(self, caller: TokenHolder | None) -> None:
+        if self.open >= self._max:
             raise UnavailableError(
                 f"{self.open} streams are open, the maximum. Close some, or raise SCANFLOW_MAX_STREAMS."
             )
-        self.open += 1
-
-    def release(self) -> None:
-        self.open -= 1
+        if caller is None:
+            return
+        if (count := self._by_token[caller.name, caller.team]) >= self.max_of_token:
+            raise UnavailableError(
+                f"The token {caller.name!r} has {count} streams open, the most that one token may have, a quarter of "
+                f"all. Close some, use a token of its own for each program, {_MORE}"
+            )
+        if caller.team is not None and (count := self._by_team[caller.team]) >= self.max_of_team:
+            raise UnavailableError(
+                f"The team {caller.team!r} has {count} streams open, the most that one team may have, half of all. "
+                f"Close some, {_MORE}"
+            )
 
 
 class LimitedStream(StreamingResponse):
-    """A streamed response that takes a slot while it lasts, and ends when its client stops reading or its token is no
+    """A streamed response that is counted while it lasts, and ends when its client stops reading or its token is no
     longer valid."""
 
     def __init__(
         self,
         blocks: AsyncIterator[bytes],
-        slots: StreamLimit,
+        streams: StreamLimit,
         *,
         media_type: str,
         headers: dict[str, str] | None = None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        slots.take()
         super().__init__(blocks, media_type=media_type, headers=headers)
-        self._slots, self._stalled_s = slots, stalled_s
+        self._streams, self._stalled_s = streams, stalled_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_still_valid = scope.get("state", {}).get("still")
+        state = scope.get("state", {})
+        is_still_valid = state.get("still")
 
         async def send_within_limits(message: Message) -> None:
             if is_still_valid is not None and not await is_still_valid():
@@ -62,29 +107,58 @@ class LimitedStream(StreamingResponse):
             async with asyncio.timeout(self._stalled_s):
                 await send(message)
 
-        try:
-            await super().__call__(scope, receive, send_within_limits)
-        except (TimeoutError, ClientDisconnect):  # the connection is closed without the end of the response
-            return
-        finally:
-            self._slots.release()
+        with self._streams.hold(state.get("caller")):
+            # The connection is closed without the end of the response.
+            with suppress(TimeoutError, ClientDisconnect):
+                await super().__call__(scope, receive, send_within_limits)
 
 
-class BodyLimit:
-    """Refuses bodies that are too large, also without a Content-Length. ASGI middleware."""
+class UnreadBodies:
+    """Closes the connection after an answer that did not need the request's body. ASGI middleware.
 
-    def __init__(self, app: ASGIApp, *, most: int = MAX_BODY_BYTES) -> None:
-        self._app, self._most = app, most
+    A part of the rest is discarded first, so that a client that sends all before it reads sees the answer. The HTTP
+    server itself discards bodies that declare a length up to that part, and keeps their connections.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
+        if scope["type"] != "http" or not _may_be_endless(scope):
+            await self._app(scope, receive, send)
+            return
+        is_read = False
 
-        async def count_received() -> Message:
-            nonlocal received
+        async def note_end() -> Message:
+            nonlocal is_read
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._most:
-                raise HTTPException(413, f"The body has more than {self._most} bytes, the maximum. Send less.")
+            is_read = is_read or message["type"] == "http.disconnect" or not message.get("more_body", False)
             return message
 
-        await self._app(scope, count_received if scope["type"] == "http" else receive, send)
+        async def discard() -> None:
+            size = 0
+            while not is_read and size < MAX_DISCARDED_BYTES:
+                size += len((await note_end()).get("body", b""))
+
+        async def send_and_close(message: Message) -> None:
+            if is_read:
+                await send(message)
+            elif message["type"] == "http.response.start":
+                await send({**message, "headers": [*message.get("headers", []), (b"connection", b"close")]})
+            elif message.get("more_body", False):
+                await send(message)
+            else:
+                await send({**message, "more_body": True})
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_DISCARD_TIMEOUT_S):
+                        await discard()
+                await send({"type": "http.response.body"})
+
+        await self._app(scope, note_end, send_and_close)
+
+
+def _may_be_endless(scope: Scope) -> bool:
+    """Return whether a request has a body without a length, or with one of more than is discarded."""
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"0")
+    return b"transfer-encoding" in headers or (length.isdigit() and int(length) > MAX_DISCARDED_BYTES)

@@ -78,7 +78,9 @@ class ServerSettings(BaseModel):
 
     max_streams: int = Field(default=256, ge=1)
     """``SCANFLOW_MAX_STREAMS``: the most streamed responses at once: events, logs, progress. Each agent with event
-    triggers has one, and so has each command that watches. More are refused with 503, and clients retry."""
+    triggers has one, and so has each command that watches. One token may have a quarter of them and one team half, so
+    that none keeps the others out: raise it where a team has more than 100 agents. More are refused with 503, and
+    clients retry."""
 
     keep_events: int = Field(default=200_000, ge=0)
     """``SCANFLOW_KEEP_EVENTS``: the most events kept, and as many intents that were not acted on. 0: unlimited. The

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.agents_lag import measure, percentiles
+from tests.benchmarks.bodies import bodies
 from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
 from tests.benchmarks.idle import idle
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
@@ -39,6 +40,9 @@ class Sizes:
     seconds: float = 10.0
     """Of each kind of request."""
 
+    sends: int = 5
+    """Of each large body."""
+
     samples: int = 200
     pause_s: float = 0.1
     strategies: int = 1000
@@ -49,7 +53,7 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    runs=30, rate=20.0, seconds=0.5, samples=3, strategies=20, lag_seconds=2.5, idle_settles_s=1.0, idle_seconds=1.0
+    runs=30, rate=20.0, seconds=0.5, sends=1, samples=3, strategies=20, lag_seconds=2.5, idle_settles_s=1.0, idle_seconds=1.0
 )
 """Long enough to show that everything runs, and too short to tell anything."""
 
@@ -57,6 +61,7 @@ QUICK = Sizes(
 def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
     return [
         _api(places, sizes),
+        bodies(places, API_SECTION, rounds=3, sends=sizes.sends),
         _up(places),
         _action(places, sizes),
         _lag(sizes),

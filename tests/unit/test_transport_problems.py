@@ -23,6 +23,7 @@ from scanflow.http.problems import build_problem, get_status, parse_error
         (errors.AlreadyRunningError, 409),
         (errors.StepFailedError, 424),
         (errors.ServiceFailedError, 502),
+        (errors.TooLargeError, 413),
         (UnavailableError, 503),
         (InternalError, 500),
     ],

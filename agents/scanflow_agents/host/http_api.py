@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from scanflow.agent.records import Event, SampleAccepted, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
+from scanflow.http.body_limits import MAX_BODY_BYTES, check_declared_length, read_body
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
 from scanflow_agents.host.agent_host import AgentHost
@@ -80,16 +81,16 @@ class _Endpoints:
 
     async def call(self, request: Request) -> JSONResponse:
         """Call a sensor, once for each idempotency key."""
-        return await self._call_sensor(request, _parse(TypeAdapter(SensorCall), await request.body(), "body"))
+        return await self._call_sensor(request, _parse(TypeAdapter(SensorCall), await _read_body(request), "body"))
 
     async def fire(self, request: Request) -> JSONResponse:
         """Fire a sensor now, whatever its trigger."""
-        call = _parse(TypeAdapter(SensorCall | None), await request.body() or b"null", "body")
+        call = _parse(TypeAdapter(SensorCall | None), await _read_body(request) or b"null", "body")
         return await self._call_sensor(request, call or SensorCall(), anyhow=True)
 
     async def receive_events(self, request: Request) -> JSONResponse:
         """Accept events; return the number of their firings."""
-        events = _parse(_EVENTS, await request.body(), "body")
+        events = _parse(_EVENTS, await _read_body(request), "body")
         if len(events) > MAX_EVENTS:
             raise InvalidError(f"{len(events)} events are too many at once. Send at most {MAX_EVENTS}.")
         return JSONResponse({"fired": await self._host.receive_events(events)}, status_code=202)
@@ -105,6 +106,12 @@ class _Endpoints:
             raise InvalidError(f"An idempotency key has at most {_MAX_KEY_LENGTH} characters; this one has {len(key)}.")
         sample = await self._host.call(request.path_params["name"], call, key=key, anyhow=anyhow)
         return JSONResponse(SampleAccepted(sample=sample).model_dump(mode="json"), status_code=202)
+
+
+async def _read_body(request: Request) -> bytes:
+    advice = "Store what is large elsewhere, and send its address."
+    check_declared_length(request.scope["headers"], max_bytes=MAX_BODY_BYTES, advice=advice)
+    return await read_body(request.receive, max_bytes=MAX_BODY_BYTES, advice=advice)
 
 
 def _parse(adapter: TypeAdapter[T], data: bytes | dict[str, str], where: Literal["body", "query"]) -> T:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from scanflow.agent.records import Event, SensorReport
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.http.body_limits import MAX_EVENT_BYTES, split_batches
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.outbox import Delivery
@@ -134,6 +135,10 @@ def _parse_event(text: str) -> Event:
         ) from error
 
 
+def _measure_event(event: Event) -> int:
+    return len(json.dumps(event.model_dump(mode="json")))
+
+
 class EventReporter:
     """Reports events to the server while it is reachable, for people to watch; nothing depends on them."""
 
@@ -142,17 +147,27 @@ class EventReporter:
         self._events: deque[Event] = deque(maxlen=MAX_REPORTED)
 
     def add(self, event: Event) -> None:
+        if (size := len(event.model_dump_json().encode())) > MAX_EVENT_BYTES:
+            _log.warning(
+                "The event %r has %d bytes, more than the server accepts (%d), and was dropped. Report less of it.",
+                event.type,
+                size,
+                MAX_EVENT_BYTES,
+            )
+            return
         self._events.append(event)
 
     async def flush(self) -> None:
-        """Send the queued events. Those that cannot be sent stay queued, as far as there is room."""
-        events = list(self._events)
-        if not events:
-            return
+        """Send the queued events, in batches that the server accepts. Those that cannot be sent stay queued, as far as
+        there is room."""
+        batches = list(split_batches(self._events, _measure_event, max_items=MAX_REPORTED))
         self._events.clear()
-        try:
-            await self._client.send_events(events)
-        except UnavailableError:
-            self._events = deque([*events, *self._events], maxlen=MAX_REPORTED)
-        except ScanflowError as error:
-            _log.warning("%d events were rejected by the server: %s", len(events), error)
+        for number, batch in enumerate(batches):
+            try:
+                await self._client.send_events(batch)
+            except UnavailableError:
+                unsent = [event for later in batches[number:] for event in later]
+                self._events = deque([*unsent, *self._events], maxlen=MAX_REPORTED)
+                return
+            except ScanflowError as error:
+                _log.warning("%d events were rejected by the server: %s", len(batch), error)

@@ -16,6 +16,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.installation import explain_install
+from scanflow.http.body_limits import split_batches
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, build_path
 
@@ -78,8 +79,7 @@ class ControlPlane:
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
         """Add items to the label queue, and return them as stored; existing ids are not changed."""
         labels: list[dict[str, Any]] = []
-        for start in range(0, len(items), _PIECE):
-            piece = [dict(item) for item in items[start : start + _PIECE]]
+        for piece in split_batches(map(dict, items), _measure_item, max_items=_PIECE):
             body = {"app": app, "team": team, "items": piece}
             labels += self._server.post("/labels", body, key=f"{app}/{team}/{piece[0]['id']}/{len(piece)}")
         return labels
@@ -90,8 +90,7 @@ class ControlPlane:
         Each batch is stored as a whole, or not at all if one label is invalid.
         """
         pairs = [{"id": id, "label": label} for id, label in labels.items()]
-        for start in range(0, len(pairs), _LABELS):
-            piece = pairs[start : start + _LABELS]
+        for piece in split_batches(pairs, _measure_item, max_items=_LABELS):
             body = {"app": app, "team": team, "via": by, "labels": piece}
             self._server.patch("/labels", body, key=sha256(json.dumps(body).encode()).hexdigest())
 
@@ -130,6 +129,10 @@ class ControlPlane:
 
     def send_event(self, event: Event) -> None:
         self._server.post("/events", [event.model_dump(mode="json")])
+
+
+def _measure_item(item: Mapping[str, JSON]) -> int:
+    return len(json.dumps(item))
 
 
 def get_control_plane(context: Context) -> ControlPlane:

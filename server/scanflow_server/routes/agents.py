@@ -11,6 +11,7 @@ from scanflow.agent.records import AgentView
 from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
 from scanflow_server import requests
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name
 from scanflow_server.context import ContextDep, ServerContext
@@ -21,7 +22,7 @@ from scanflow_server.store import agents as agent_store
 from scanflow_server.store import events
 from scanflow_server.store.agents import AgentRow
 
-router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS)
+router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 @router.get("")
@@ -38,7 +39,7 @@ def agent(context: ContextDep, _caller: Reader, agent: OwnAgent) -> AgentView:
     return describe_agent(context, agent)
 
 
-@router.put("/{app}/{agent}")
+@router.put("/{app}/{agent}", dependencies=[DEFINITION])
 def start(context: ContextDep, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
     """Start an agent of an application, and keep it running; restart it if the application or its files have changed.
 

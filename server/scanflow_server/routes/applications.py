@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 from scanflow.errors import NotFoundError
 from scanflow.names import format_environment_name
 from scanflow_server import requests
+from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
 from scanflow_server.context import ContextDep
@@ -17,7 +18,7 @@ from scanflow_server.scope import read_own_application, restrict_team
 from scanflow_server.store import applications as application_store
 from scanflow_server.store.applications import ApplicationRow
 
-router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS)
+router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS, route_class=ApiRoute)
 
 Team = Annotated[str | None, Query(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
@@ -41,7 +42,7 @@ def application(context: ContextDep, caller: Reader, app: Name, team: Team = Non
     return _make_view(row)
 
 
-@router.put("/{app}")
+@router.put("/{app}", dependencies=[DEFINITION])
 def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> ApplicationView:
     """Store an application. What is running does not change."""
     parsed = read_own_application(context, caller, body.application, body.source)

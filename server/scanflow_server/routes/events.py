@@ -12,8 +12,10 @@ from pydantic import Field, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import Event
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, TooLargeError
+from scanflow.http.body_limits import MAX_EVENT_BYTES, format_size
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ContextDep, ServerContext
@@ -23,7 +25,7 @@ from scanflow_server.store import events as event_store
 from scanflow_server.store import pruning
 from scanflow_server.streams import format_event, make_events_response
 
-router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS)
+router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS, route_class=ApiRoute)
 
 _EVENT_LIST: TypeAdapter[list[Event]] = TypeAdapter(list[Event])
 _MAX_EVENTS = 10_000
@@ -112,8 +114,14 @@ def tell(
     It is the team's whose the token is, else the team's that alone has an application of that name; else only who sees
     all teams' things sees it.
     """
-    for event in happened:
+    for number, event in enumerate(happened, 1):
         check_text([event.type, event.app, event.subject, event.data])
+        if (size := len(event.model_dump_json().encode())) > MAX_EVENT_BYTES:
+            raise TooLargeError(
+                f"Event {number} of the body, of type {event.type!r:.60}, has {size:,} bytes, but an event has at most "
+                f"{format_size(MAX_EVENT_BYTES)}. Store what is large elsewhere, and send its address. No event of "
+                "this request was recorded."
+            )
         if not event.type or len(event.type) > _MAX_LENGTH or len(event.app) > _MAX_LENGTH:
             raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_MAX_LENGTH} characters.")
     with context.store.write() as connection:

@@ -8,12 +8,13 @@ from fastapi import APIRouter
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from scanflow.deployer.functions import check_versions
+from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor
 from scanflow_server.bodies import Text
 from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
 
-router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS)
+router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 class FunctionBody(BaseModel):
@@ -36,7 +37,7 @@ class SavedFunction(BaseModel):
     """The part before the ``:`` in the ``function`` of a step that calls it."""
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, dependencies=[DEFINITION])
 def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> SavedFunction:
     """Store a function, without loading it. The same function is stored only once."""
     check_versions(body.model_dump(exclude={"pickled"}))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from scanflow.agent.records import Action, ActionExplanation, ActionState, Decision, Intent, Verdict
 from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
@@ -21,7 +22,7 @@ from scanflow_server.scope import EngineDep, OwnIntent, restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
 
-router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS)
+router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS, route_class=ApiRoute)
 
 _MAX_LENGTH = 128
 _MAX_KEY_LENGTH = 1024

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, ScanflowError, UsageError
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import ContextDep
@@ -22,7 +23,7 @@ from scanflow_server.store import events
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label, LabelCandidate, LabelState
 
-router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS)
+router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS, route_class=ApiRoute)
 
 _MAX_ITEMS = 10_000
 _MAX_OFFSET = 2**31 - 1

@@ -17,6 +17,7 @@ from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow_server import requests
+from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
 from scanflow_server.context import ContextDep
@@ -26,7 +27,7 @@ from scanflow_server.progress_events import stream_run_events
 from scanflow_server.scope import OwnRun, read_own_application, restrict_team
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
-router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS)
+router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS, route_class=ApiRoute)
 
 Task = Annotated[str, InPath(pattern=r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$", max_length=80)]
 _BYTES: dict[int | str, dict[str, Any]] = {
@@ -37,7 +38,7 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, dependencies=[DEFINITION])
 def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> RunRecord:
     """Check a workflow and run it, in a process of its own."""
     app = read_own_application(context, caller, body.application, body.source)
@@ -50,7 +51,7 @@ def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> 
     )
 
 
-@router.post("/plan")
+@router.post("/plan", dependencies=[DEFINITION])
 def plan(context: ContextDep, caller: Editor, body: RunBody) -> Plan:
     """Check a workflow and show what a run of it would do."""
     app = read_own_application(context, caller, body.application, body.source)
@@ -77,7 +78,7 @@ def show(context: ContextDep, _caller: Reader, run: OwnRun) -> RunRecord:
     return requests.show_run(context, run)
 
 
-@router.post("/{run}/resume")
+@router.post("/{run}/resume", dependencies=[DEFINITION])
 def resume(
     context: ContextDep, caller: Editor, run: OwnRun, body: ResumeBody | None = None, key: Key = None
 ) -> RunRecord:
@@ -91,7 +92,7 @@ def resume(
     return requests.request_resume(context, run, app=app, key=caller.scope_key(key), by=caller.name)
 
 
-@router.post("/{run}/spin", status_code=201)
+@router.post("/{run}/spin", status_code=201, dependencies=[DEFINITION])
 def spin(context: ContextDep, caller: Editor, run: OwnRun, body: SpinBody, key: Key = None) -> RunRecord:
     """Run one step again on the inputs it had in a past run, as a run of its own."""
     app = None

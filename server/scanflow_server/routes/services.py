@@ -20,6 +20,7 @@ from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError
 from scanflow_server import requests
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import DeployBody, Key, Name, Operation, OperationAccepted, Text
@@ -32,7 +33,7 @@ from scanflow_server.scope import EngineDep, OwnOperation, OwnService, read_own_
 from scanflow_server.store.operations import Kind
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
-router = APIRouter(tags=["services"], responses=PROBLEMS)
+router = APIRouter(tags=["services"], responses=PROBLEMS, route_class=ApiRoute)
 
 _REQUEST_FIELDS = {"source", "sizing", "port"}
 _LINES: dict[int | str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ def services(context: ContextDep, caller: Reader) -> list[ServiceRecord]:
     return [record for record in context.deployer.services() if caller.can_see(record.team)]
 
 
-@router.post("/services", status_code=202)
+@router.post("/services", status_code=202, dependencies=[DEFINITION])
 def deploy(
     context: ContextDep, engine: EngineDep, caller: Editor, body: DeployBody, key: Key = None
 ) -> OperationAccepted:

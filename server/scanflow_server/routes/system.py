@@ -16,6 +16,7 @@ from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.files.private import open_private
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Operator, Reader
 from scanflow_server.bodies import Status, TrackerStatus
 from scanflow_server.context import ContextDep, ServerContext
@@ -25,8 +26,8 @@ from scanflow_server.store import agents, events, operations, runs
 
 _PROBE_BYTES = 65_536
 
-root = APIRouter(tags=["system"])
-api = APIRouter(tags=["system"], responses=PROBLEMS)
+root = APIRouter(tags=["system"], route_class=ApiRoute)
+api = APIRouter(tags=["system"], responses=PROBLEMS, route_class=ApiRoute)
 
 
 class _HasTeam(Protocol):

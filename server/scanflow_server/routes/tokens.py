@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.http.home_token import Role, hash_token, make_token
 from scanflow_server.access import TokenHolder
+from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import Name
 from scanflow_server.context import ContextDep
@@ -17,7 +18,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import tokens as token_store
 from scanflow_server.store.tokens import TokenRow
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS)
+router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS, route_class=ApiRoute)
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_LIFETIME_S = 100 * 366 * 86_400.0

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scanflow.errors import NotFoundError, UnavailableError
+from scanflow_server.access import TokenHolder
 from scanflow_server.context import ServerContext
-from scanflow_server.limits import MAX_BODY_BYTES, LimitedStream, StreamLimit
+from scanflow_server.limits import LimitedStream, StreamLimit
 from scanflow_server.store import operations
 from scanflow_server.store.operations import OperationRow
 from tests.asking import HTTP
+from tests.server import bearer
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import Api, deployed
 from tests.waiting import PATIENCE_S, until
@@ -22,19 +26,85 @@ from tests.waiting import PATIENCE_S, until
 
 @pytest.fixture
 def context(context: ServerContext) -> ServerContext:
-    context.streams = StreamLimit(2)
+    context.streams = StreamLimit(8)
     return context
 
 
 def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(api: Api) -> None:
-    asked: dict[str, Any] = {"method": "GET", "url": "/events", "headers": {"accept": "text/event-stream"}}
+    def add(name: str, team: str) -> dict[str, str]:
+        token = api.post("/tokens", json={"name": name, "role": "viewer", "team": team}).json()["token"]
+        return bearer(token) | {"accept": "text/event-stream"}
+
+    def refuse(headers: dict[str, str]) -> str:
+        refused = api.get("/events", headers=headers)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        detail: str = refused.json()["detail"]
+        assert "SCANFLOW_MAX_STREAMS" in detail
+        return detail
+
+    vi, bo, cy, ann, ben = add("vi", "red"), add("bo", "red"), add("cy", "red"), add("ann", "blue"), add("ben", "blue")
+    home = {"accept": "text/event-stream"}
     with ExitStack() as stack:
-        for _ in range(2):
-            assert stack.enter_context(api.stream(**asked)).status_code == 200
-        refused = api.get("/events", headers=asked["headers"])
-        assert (refused.status_code, "SCANFLOW_MAX_STREAMS" in refused.json()["detail"]) == (503, True)
-        assert api.get("/events").status_code == 200, "all else is answered"
+
+        def open_two(headers: dict[str, str]) -> None:
+            for _ in range(2):
+                stream = stack.enter_context(api.stream("GET", "/events", headers=headers))
+                assert stream.status_code == 200
+
+        open_two(vi)
+        assert "The token 'vi' has 2 streams open, the most that one token may have" in refuse(vi)
+        open_two(bo)
+        assert "The team 'red' has 4 streams open, the most that one team may have" in refuse(cy)
+        open_two(ann)
+        open_two(home)
+        assert "8 streams are open, the maximum" in refuse(ben)
+        assert api.get("/events", headers=bearer_of(vi)).status_code == 200, "all else is answered"
     until(lambda: api.context.streams.open == 0, "the server has seen that they are closed")
+    with api.stream("GET", "/events", headers=vi) as stream:
+        assert stream.status_code == 200
+
+
+def bearer_of(headers: dict[str, str]) -> dict[str, str]:
+    return {"authorization": headers["authorization"]}
+
+
+CALLERS = [
+    *(TokenHolder(name, "viewer", team) for name in ("vi", "bo", "cy") for team in ("red", "blue")),
+    TokenHolder("home", "admin", None),
+    TokenHolder("ops", "viewer", None),
+    None,
+]
+
+
+@given(
+    max_streams=st.integers(1, 12),
+    steps=st.lists(st.one_of(st.sampled_from(CALLERS), st.integers(0, 20)), max_size=60),
+)
+@settings(deadline=None, database=None, derandomize=True)
+def test_no_token_has_more_than_a_quarter_of_the_streams_and_no_team_more_than_half(
+    max_streams: int, steps: list[TokenHolder | int | None]
+) -> None:
+    """A caller opens a stream; a number closes one of those that are open."""
+    streams, opened = StreamLimit(max_streams), list[tuple[TokenHolder | None, ExitStack]]()
+    for step in steps:
+        if isinstance(step, int):
+            if opened:
+                opened.pop(step % len(opened))[1].close()
+        else:
+            others = [caller for caller, _ in opened]
+            fits = len(others) < max_streams
+            fits = fits and (step is None or others.count(step) < max(1, max_streams // 4))
+            if step is not None and step.team is not None:
+                of_team = [caller for caller in others if caller is not None and caller.team == step.team]
+                fits = fits and len(of_team) < max(1, max_streams // 2)
+            stream = ExitStack()
+            if fits:
+                stream.enter_context(streams.hold(step))
+                opened.append((step, stream))
+            else:
+                with pytest.raises(UnavailableError):
+                    stream.enter_context(streams.hold(step))
+        assert streams.open == len(opened)
 
 
 def test_a_stream_whose_client_does_not_read_is_closed() -> None:
@@ -49,27 +119,13 @@ def test_a_stream_whose_client_does_not_read_is_closed() -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    async def stream(slots: StreamLimit) -> None:
-        response = LimitedStream(blocks(), slots, media_type="text/plain", stalled_s=0.01)
-        with pytest.raises(UnavailableError):
-            LimitedStream(blocks(), slots, media_type="text/plain")
+    async def stream(streams: StreamLimit) -> None:
+        response = LimitedStream(blocks(), streams, media_type="text/plain", stalled_s=0.01)
         await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 
-    slots = StreamLimit(1)
-    asyncio.run(asyncio.wait_for(stream(slots), PATIENCE_S))
-    assert slots.open == 0
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused(api: Api, chunked: bool) -> None:
-    def parts() -> Iterator[bytes]:
-        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
-            yield b" " * 2**20
-
-    headers = {"content-type": "application/json"}
-    content: Any = parts() if chunked else b"".join(parts())
-    refused = api.post("/events", content=content, headers=headers)
-    assert (refused.status_code, "the maximum" in refused.json()["detail"]) == (413, True)
+    streams = StreamLimit(1)
+    asyncio.run(asyncio.wait_for(stream(streams), PATIENCE_S))
+    assert streams.open == 0
 
 
 def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
