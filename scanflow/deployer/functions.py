@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
 from scanflow.errors import InvalidError
-from scanflow.installation import DISTRIBUTION
 from scanflow.http.body_limits import MAX_DEFINITION_BYTES
+from scanflow.installation import DISTRIBUTION
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient

@@ -54,9 +54,7 @@ async def read_body(
             raise InvalidError("The client closed the connection before the end of the body.")
         body += message.get("body", b"")
         if len(body) > max_bytes:
-            raise TooLargeError(
-                f"The body is too large: this route accepts at most {format_size(max_bytes)}. {advice}"
-            )
+            raise TooLargeError(f"The body is too large: this route accepts at most {format_size(max_bytes)}. {advice}")
         is_complete = not message.get("more_body", False)
     return bytes(body)
 

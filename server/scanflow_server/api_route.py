@@ -64,7 +64,7 @@ class ApiRoute(APIRoute):
         handle = super().get_route_handler()
         needs, limit, adapter = self.needs, self.body_limit, self._build_adapter()
 
-        async def handle_checked(request: Request) -> Response:
+        async def check_and_handle(request: Request) -> Response:
             for permission in needs:
                 await permission(request)
             sizes: Any = {"max_bytes": limit.max_bytes, "advice": limit.advice}
@@ -78,14 +78,15 @@ class ApiRoute(APIRoute):
                 value = parse_body(body, adapter) if body else None
             return await handle(_ParsedRequest(request, body, value))
 
-        return handle_checked
+        return check_and_handle
 
     def _build_adapter(self) -> TypeAdapter[Any] | None:
         """Return what validates the body; None: the route takes none."""
         if self.body_field is None:
             return None
         field = self.body_field.field_info
-        return TypeAdapter(Annotated[field.annotation, field])
+        annotation: Any = Annotated[field.annotation, field]
+        return TypeAdapter(annotation)
 
 
 class _ParsedRequest(Request):

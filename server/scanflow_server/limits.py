@@ -49,8 +49,8 @@ class StreamLimit:
             UnavailableError: the caller's token, its team or the server has as many as it may have.
         """
         self._check(caller)
-        tokens = [] if caller is None else [(caller.name, caller.team)]
-        teams = [] if caller is None or caller.team is None else [caller.team]
+        tokens = Counter([] if caller is None else [(caller.name, caller.team)])
+        teams = Counter([] if caller is None or caller.team is None else [caller.team])
         self._by_token.update(tokens)
         self._by_team.update(teams)
         self.open += 1
@@ -58,9 +58,8 @@ class StreamLimit:
             yield
         finally:
             self.open -= 1
-            # Subtracted so, for what is 0 to be forgotten.
-            self._by_token -= Counter(tokens)
-            self._by_team -= Counter(teams)
+            self._by_token -= tokens  # unlike `subtract`, this removes counts of 0
+            self._by_team -= teams
 
     def _check(self, caller: TokenHolder | None) -> None:
         if self.open >= self._max:
@@ -107,10 +106,9 @@ class LimitedStream(StreamingResponse):
             async with asyncio.timeout(self._stalled_s):
                 await send(message)
 
-        with self._streams.hold(state.get("caller")):
-            # The connection is closed without the end of the response.
-            with suppress(TimeoutError, ClientDisconnect):
-                await super().__call__(scope, receive, send_within_limits)
+        # After these errors the connection is closed without the end of the response.
+        with self._streams.hold(state.get("caller")), suppress(TimeoutError, ClientDisconnect):
+            await super().__call__(scope, receive, send_within_limits)
 
 
 class UnreadBodies:

@@ -58,8 +58,8 @@ def bodies(places: Places, section: Section, *, rounds: int, sends: int) -> Benc
         metrics=metrics,
         contenders={"Scanflow": sample},
         how=(
-            f"each body is sent {sends} times to `POST /runs/plan`, one after the other; meanwhile another connection asks "
-            "`GET /healthz` again and again, without a pause"
+            f"each body is sent {sends} times to `POST /runs/plan`, one after the other; meanwhile another connection "
+            "asks `GET /healthz` again and again, without a pause"
         ),
         rounds=rounds,
         warm_up=False,
@@ -81,7 +81,9 @@ def _build_bodies(folder: Path) -> dict[str, SentBody]:
         for place in range(100)
     ]
     edges = [
-        {"dependee": name(layer, place), "depender": name(layer + 1, place)} for layer in range(99) for place in range(100)
+        {"dependee": name(layer, place), "depender": name(layer + 1, place)}
+        for layer in range(99)
+        for place in range(100)
     ]
     (folder / "agent.py").write_text("pass\n")
     application = {

@@ -53,7 +53,15 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    runs=30, rate=20.0, seconds=0.5, sends=1, samples=3, strategies=20, lag_seconds=2.5, idle_settles_s=1.0, idle_seconds=1.0
+    runs=30,
+    rate=20.0,
+    seconds=0.5,
+    sends=1,
+    samples=3,
+    strategies=20,
+    lag_seconds=2.5,
+    idle_settles_s=1.0,
+    idle_seconds=1.0,
 )
 """Long enough to show that everything runs, and too short to tell anything."""
 

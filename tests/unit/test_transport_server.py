@@ -95,7 +95,7 @@ def test_a_wish_whose_answer_was_lost_is_sent_again_under_the_same_name() -> Non
     handle, asked = scripted(httpx.ReadError("gone"), AWAY, httpx.Response(201, json={"name": "r"}))
     assert server(handle).post("/runs", {"a": 1}, key="k1") == {"name": "r"}
     assert [one.headers["idempotency-key"] for one in asked] == ["k1"] * 3
-    assert {one.content for one in asked} == {b'{"a": 1}'}
+    assert {one.content for one in asked} == {b'{"a":1}'}
 
 
 def test_a_wish_without_a_name_is_not_sent_twice() -> None:

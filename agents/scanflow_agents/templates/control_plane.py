@@ -15,8 +15,8 @@ from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.files.unchanged_reads import UnchangedReads
-from scanflow.installation import explain_install
 from scanflow.http.body_limits import split_batches
+from scanflow.installation import explain_install
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, build_path
 

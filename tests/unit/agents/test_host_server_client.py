@@ -13,7 +13,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.records import Event
-from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_EVENT_BYTES
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.server_client import MAX_REPORTED, DeliveryClient, EventReporter, ServerEvents
@@ -143,3 +144,39 @@ def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: 
     asyncio.run(scenario())
     assert server.told is not None
     assert [event.id for event in server.told] == list(range(meanwhile, MAX_REPORTED + meanwhile))
+
+
+def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is_too_large_takes_no_others_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def made(number: int, size: int) -> Event:
+        return Event(id=number, at=1.5, type="made", data={"x": "y" * size})
+
+    sent, sizes, failures = list[int](), list[int](), [None, InvalidError("No."), None, UnavailableError("away")]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sizes.append(len(request.content))
+        failure = failures.pop(0) if failures else None
+        if isinstance(failure, UnavailableError):
+            return httpx.Response(503)
+        if failure is not None:
+            return httpx.Response(422, json={"type": "urn:scanflow:error:InvalidError", "detail": str(failure)})
+        sent.extend(event["id"] for event in json.loads(request.content))
+        return httpx.Response(201)
+
+    async def report() -> None:
+        server = AsyncClient(URL, transport=httpx.MockTransport(answer))
+        reporter = EventReporter(DeliveryClient(app="mnist", agent="tracker", server=server, connect=AsyncClient))
+        for number in range(20):
+            reporter.add(made(number, 200_000 if number != 7 else MAX_EVENT_BYTES))
+        await reporter.flush()
+        assert sent == [0, 1, 2, 3, 4, *range(11, 16)], "the second request was refused, and the fourth not answered"
+        await reporter.flush()
+        await server.close()
+
+    asyncio.run(report())
+    assert sent == [0, 1, 2, 3, 4, *range(11, 20)]
+    assert max(sizes) <= MAX_BODY_BYTES
+    dropped, refused = (record.getMessage() for record in caplog.records)
+    assert dropped.startswith("The event 'made' has 262")
+    assert refused == "5 events were rejected by the server: No."

@@ -77,8 +77,7 @@ CALLERS = [
 
 
 @given(
-    max_streams=st.integers(1, 12),
-    steps=st.lists(st.one_of(st.sampled_from(CALLERS), st.integers(0, 20)), max_size=60),
+    max_streams=st.integers(1, 12), steps=st.lists(st.one_of(st.sampled_from(CALLERS), st.integers(0, 20)), max_size=60)
 )
 @settings(deadline=None, database=None, derandomize=True)
 def test_no_token_has_more_than_a_quarter_of_the_streams_and_no_team_more_than_half(

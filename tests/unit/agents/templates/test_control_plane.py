@@ -73,6 +73,13 @@ def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: Con
     assert control_plane.want_labels("mnist", items[3:4])[0]["state"] == "given"
 
 
+def test_points_with_large_pictures_and_large_labels_are_sent_in_several_requests(control_plane: ControlPlane) -> None:
+    items: list[dict[str, Any]] = [{"id": f"p{number}", "data": {"x": "y" * 300_000}} for number in range(8)]
+    assert len(control_plane.want_labels("mnist", items)) == 8
+    control_plane.give_labels("mnist", {item["id"]: "z" * 300_000 for item in items}, by="ada")
+    assert len(control_plane.labels("mnist", state="given")) == 8
+
+
 def test_the_newest_labels_are_seen_however_many_were_given_before(
     control_plane: ControlPlane, parts: ServerContext
 ) -> None:
