@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from scanflow.app.application import Application
 from scanflow.app.files import load_json, load_yaml
+from scanflow.app.parameters import refuse_mask
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.modules import get_loading_file, load_function, load_module
@@ -70,7 +71,9 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
 def _from_text(path: Path) -> Application:
     try:
         text = path.read_text(encoding="utf-8-sig")
-        return load_json(text) if path.suffix == ".json" else load_yaml(text)
+        app = load_json(text) if path.suffix == ".json" else load_yaml(text)
+        refuse_mask(app.model_dump(mode="json", exclude_defaults=True))
+        return app
     except UnicodeDecodeError as error:
         raise InvalidError(f"{path.name}: byte {error.start} is not UTF-8 text. Save the file as UTF-8.") from error
     except InvalidError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from pydantic import AfterValidator, BeforeValidator
 
 from scanflow.errors import InvalidError
-from scanflow.text.masking import STARS, looks_secret
+from scanflow.text.masking import STARS, find_mask
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 _MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
@@ -72,6 +72,17 @@ def to_plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: No
     return _check_keys(copied, "the mapping of parameters", reserved=frozenset())
 
 
+def refuse_mask(document: Any) -> Any:
+    """Return a document that somebody sent or wrote; refuse a masked value, which would replace the real one.
+
+    Raises:
+        InvalidError: names the value.
+    """
+    if (place := find_mask(document)) is not None:
+        raise InvalidError(f"The value of {place or 'a parameter'} is masked; send the value itself.")
+    return document
+
+
 def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 
@@ -83,9 +94,8 @@ Texts = Annotated[Mapping[str, str], AfterValidator(FrozenDict)]
 def _check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
     for key, value in env.items():
         if not key or "=" in key or "\0" in key + value:
-            shown = STARS if looks_secret(key) else f"{value!r:.60}"
             raise InvalidError(
-                f"env has {key!r:.60}={shown}, which is not a valid environment variable. Write {{'NAME': 'value'}}."
+                f"env has {key!r:.60}={STARS}, which is not a valid environment variable. Write {{'NAME': 'value'}}."
             )
     return env
 

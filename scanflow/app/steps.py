@@ -17,7 +17,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.references import Ref, find_references, item
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
-from scanflow.text.masking import STARS, looks_secret
+from scanflow.text.masking import STARS, looks_secret, mask_secrets
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,7 +190,7 @@ def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
         return adapter.validate_python(value)
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
-        shown = STARS if secret else f"{value!r:.60}"
+        shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
         raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
 
 

@@ -13,6 +13,7 @@ from scanflow.app.scaling import Scaling
 from scanflow.backends.records import Record
 from scanflow.placement.scaling import Load
 from scanflow.text.html_table import render_html_table
+from scanflow.text.masking import Masker
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
 """``waiting``: it ended and will be restarted after a pause; ``failed``: it will not."""
@@ -233,6 +234,16 @@ class ServiceRecord(Record):
         columns = ("revision", "models", "share", "requests", "errors", "p95")
         notes = [f"{self.ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
         return render_html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
+
+
+def mask_errors(record: ServiceRecord, masker: Masker) -> ServiceRecord:
+    """Return a service's record with secrets masked in its errors and its instances'."""
+    instances = tuple(
+        instance if instance.error is None else instance.model_copy(update={"error": masker.mask_text(instance.error)})
+        for instance in record.instances
+    )
+    error = None if record.error is None else masker.mask_text(record.error)
+    return record.model_copy(update={"error": error, "instances": instances})
 
 
 class Progress(Record):

@@ -15,7 +15,9 @@ from scanflow.backends.service_records import (
     ServiceRecord,
     ServiceState,
     compute_quantile,
+    mask_errors,
 )
+from scanflow.text.masking import Masker
 from scanflow.wire import Revision
 
 
@@ -32,7 +34,7 @@ def report(
     revisions: Sequence[RevisionRecord],
     problem: str | None,
 ) -> ServiceRecord:
-    """Return a service's record, without backend-specific details.
+    """Return a service's record, without backend-specific details; its secrets are masked in errors.
 
     Args:
         desired: The desired state.
@@ -48,7 +50,7 @@ def report(
     """
     definition, failed = desired.definition, desired.failed
     polling_s = 15.0 if definition.scaling is None else cast("float", definition.scaling.polling)
-    return ServiceRecord(
+    record = ServiceRecord(
         name=desired.name,
         app=definition.app,
         team=definition.team,
@@ -72,6 +74,9 @@ def report(
         dropped=int(window.totals.dropped),
         error=failed.reason if failed is not None else problem,
     )
+    if record.error is None and all(instance.error is None for instance in instances):
+        return record
+    return mask_errors(record, Masker(definition.model_dump(mode="json")))  # an instance's last words may quote them
 
 
 def report_revision(revision: Revision, place: int, window: MetricsWindow, latencies: RevisionStats) -> RevisionRecord:

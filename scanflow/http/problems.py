@@ -12,6 +12,7 @@ from typing import Any
 
 from scanflow import errors
 from scanflow.errors import InternalError, ScanflowError, UnavailableError, UsageError
+from scanflow.text.masking import mask_addresses
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -51,11 +52,12 @@ _MAX_SHOWN = 500
 def build_problem(error: Exception) -> tuple[int, dict[str, Any]]:
     """Build the status and the problem document of an error.
 
-    Of foreign errors only the class is included; the message stays in the log, since it may hold secrets.
+    Credentials in addresses are masked. Of foreign errors only the class is included; the message stays in the log,
+    since it may hold secrets.
     """
     kind = next((base for base in type(error).__mro__ if base in _STATUS_AND_TITLE), InternalError)
     if isinstance(error, ScanflowError):
-        detail = str(error)
+        detail = mask_addresses(str(error))
     else:
         detail = f"{type(error).__name__} was raised unexpectedly. The server's log has the details."
     status, title = _STATUS_AND_TITLE[kind]

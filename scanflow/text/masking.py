@@ -1,13 +1,35 @@
-"""Masks parameters that look like secrets. Standard library only: a step's process imports it."""
+"""Masks what looks like a secret in documents and texts. Standard library only: a step's process imports it.
+
+In a document three things are masked: values under names that look secret, all values of an ``env``, and the
+credentials in addresses; of a tracker's address also its query, and of a webhook's all but the host. A :class:`Masker`
+also masks these values wherever else they stand: in an error, in a traceback, in a log.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, unquote
 
 STARS = "***"
+
+MIN_SECRET_LENGTH = 4
+"""A shorter value is masked where it is given, and not where it stands in a text."""
+
+MIN_LENGTH_ANYWHERE = 8
+"""A shorter value is masked in a text only as a whole word. A value of ``env`` whose name does not look secret is not
+masked in texts if it is shorter."""
+
+_MIN_USER_LENGTH = 16
+"""A shorter user name in an address is no token, and is not masked elsewhere."""
+
+_MIN_CUT_LENGTH = 4
+"""The shortest part of a secret that is masked beside an ellipsis."""
+
 _WORDS = frozenset(
     "apikey auth authorization bearer credential credentials dsn passphrase passwd password pwd secret secrets token "
     "tokens".split()
@@ -16,7 +38,25 @@ _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("sec
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _COUNTS = frozenset("count length limit max min n num number size".split())
 
+_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s/?#\"'<>`]+)@")
+_QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
+_SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
+_OPTION = re.compile(r"(--?[A-Za-z][\w.\-]*)(?:=(.*))?", re.DOTALL)
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
+_REFERENCE = re.compile(r"(env|file|k8s):.+")
+_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_NUMBER_OR_WORD = re.compile(r"[-+0-9.,:_eE]+|true|false|none|null|yes|no|on|off", re.IGNORECASE)
+_BYTES = "latin-1"
+_ELLIPSIS = re.compile("…|\\.\\.\\.")
 
+_MAY_MASK = re.compile(
+    r"apikey|auth|bearer|credential|dsn|pass|pwd|secret|token|(api|access|private|signing)[^a-z\"]{0,2}key|\"env\""
+    r"|tracker|notify|://[^/\"]*@|://[^\"]*[?&;]",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=4096)
 def looks_secret(name: str) -> bool:
     """Return whether this is a secret's name: ``HF_TOKEN``, ``train.api_key``; not ``max_tokens``, ``tokenizer``."""
     parts = [part.lower() for part in _PARTS.findall(name)]
@@ -26,15 +66,291 @@ def looks_secret(name: str) -> bool:
     return bool(words) and not (words <= {"token", "tokens"} and _COUNTS.intersection(parts))
 
 
-def mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _mask_value(name, value) for name, value in values.items()}
+def mask_secrets(document: Any) -> Any:
+    """Return a copy of a JSON document with what looks like a secret masked. Names and references stay visible."""
+    return _DocumentMask().mask(document)
 
 
-def _mask_value(name: str, value: Any) -> Any:
-    if looks_secret(str(name)) and value is not None:
+def mask_addresses(text: str) -> str:
+    """Return ``text`` with the credentials in addresses masked: ``postgresql://***@host/db``, ``?token=***``."""
+    return _DocumentMask().mask_text(text)
+
+
+def mask_place(address: str) -> str:
+    """Return a tracker's or database's address without its credentials and its query."""
+    return _DocumentMask().mask_place(address)
+
+
+def may_need_mask(text: str) -> bool:
+    """Return whether :func:`mask_secrets` may change the JSON document in ``text``. Quick, and sometimes wrongly so."""
+    return _MAY_MASK.search(text) is not None
+
+
+def find_mask(document: Any, path: str = "") -> str | None:
+    """Return where a document has a masked value, as ``workflows.0.nodes.1.env.KEY``; None: nowhere."""
+    if isinstance(document, str):
+        masked = document == STARS or (STARS in document and _ADDRESS.match(document) is not None)
+        return path if masked else None
+    members = document.items() if isinstance(document, Mapping) else enumerate(document) if _is_list(document) else ()
+    for name, inner in members:
+        if (place := find_mask(inner, f"{path}.{name}" if path else str(name))) is not None:
+            return place
+    return None
+
+
+class Masker:
+    """Masks the secrets of some documents wherever they stand."""
+
+    def __init__(self, *documents: Any) -> None:
+        """Collect the secrets of ``documents``: applications, parameters of runs, arguments of primitives."""
+        collected = _DocumentMask()
+        for document in documents:
+            collected.mask(document)
+        secrets = {variant for secret in collected.secrets for variant in _list_variants(secret)}
+        usable = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and not _NUMBER_OR_WORD.fullmatch(text)}
+        variables = {variant for value in collected.variables for variant in _list_variants(value)}
+        anywhere = {text for text in usable | variables if len(text) >= MIN_LENGTH_ANYWHERE}
+        anywhere = {text for text in anywhere if not _NUMBER_OR_WORD.fullmatch(text)}
+        # The longest first, as a shorter one may be a part of it.
+        self.anywhere = tuple(sorted(anywhere, key=lambda text: (-len(text), text)))
+        self._shortest = min(map(len, anywhere), default=0)
+        words = sorted(usable - anywhere, key=lambda text: (-len(text), text))
+        self.words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)") if words else None
+
+    def __bool__(self) -> bool:
+        return bool(self.anywhere) or self.words is not None
+
+    def occurs_in(self, text: str) -> bool:
+        """Return whether a secret stands in ``text``, or may do so."""
+        return any(secret in text for secret in self.anywhere) or (
+            self.words is not None and self.words.search(text) is not None
+        )
+
+    def mask_text(self, text: str) -> str:
+        """Return ``text`` without the secrets, and without the credentials in addresses."""
+        return self._mask_text(mask_addresses(text))
+
+    def mask(self, document: Any) -> Any:
+        """Return a copy of a JSON document without secrets: see :func:`mask_secrets`; keys stay as they are."""
+        return self.mask_values(mask_secrets(document))
+
+    def mask_values(self, value: Any) -> Any:
+        """Return a copy of a JSON document in which texts are masked, whatever their names."""
+        if isinstance(value, str):
+            return self.mask_text(value)
+        if isinstance(value, Mapping):
+            return {name: self.mask_values(inner) for name, inner in value.items()}
+        return [self.mask_values(inner) for inner in value] if _is_list(value) else value
+
+    def _mask_text(self, text: str) -> str:
+        if len(text) >= self._shortest:
+            for secret in self.anywhere:
+                if secret in text:
+                    text = text.replace(secret, STARS)
+        if self.words is not None:
+            text = self.words.sub(STARS, text)
+        return self._mask_cut(text) if self.anywhere and _ELLIPSIS.search(text) else text
+
+    def _mask_cut(self, text: str) -> str:
+        """Mask the parts of secrets that were cut by an ellipsis."""
+        parts, marks = _ELLIPSIS.split(text), [*_ELLIPSIS.findall(text), ""]
+        for index in range(len(parts)):
+            if index + 1 < len(parts) and (cut := _measure_start(parts[index], self.anywhere)) >= _MIN_CUT_LENGTH:
+                parts[index] = parts[index][:-cut] + STARS
+            if index and (cut := _measure_end(parts[index], self.anywhere)) >= _MIN_CUT_LENGTH:
+                parts[index] = STARS + parts[index][cut:]
+        return "".join(part + mark for part, mark in zip(parts, marks, strict=True))
+
+
+class MaskedStream:
+    """Masks the bytes of a log as they arrive; a secret may be split between two blocks."""
+
+    def __init__(self, masker: Masker) -> None:
+        # A character for each byte: a log may be anything, and a block may end within a character.
+        self._secrets = tuple(map(_spell_bytes, masker.anywhere))
+        self._words = None if masker.words is None else re.compile(_spell_bytes(masker.words.pattern))
+        self._held = ""
+
+    def feed(self, block: bytes, *, last: bool = False) -> bytes:
+        """Return what can be shown by now: all but the beginning of what may become a secret."""
+        text, self._held = self._held + block.decode(_BYTES), ""
+        for secret in self._secrets:
+            text = text.replace(secret, STARS)
+        if self._words is not None:
+            text = self._words.sub(STARS, text)
+        if not last and (cut := _measure_start(text, self._secrets)):
+            text, self._held = text[:-cut], text[-cut:]
+        return text.encode(_BYTES)
+
+
+class _DocumentMask:
+    """Masks documents, and collects what it masks."""
+
+    def __init__(self) -> None:
+        self.secrets: set[str] = set()
+        self.variables: set[str] = set()
+        """Values of ``env`` whose names do not look secret."""
+
+    def mask(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.mask_text(value)
+        if isinstance(value, Mapping):
+            return {name: self._mask_member(str(name), inner) for name, inner in value.items()}
+        return self._mask_items(value) if _is_list(value) else value
+
+    def mask_text(self, text: str) -> str:
+        if "://" not in text:
+            return text
+        if "@" in text:
+            text = _USER_INFO.sub(self._mask_user_info, text)
+        return _QUERY_VALUE.sub(self._mask_query_value, text) if "=" in text else text
+
+    def mask_place(self, address: str) -> str:
+        before, mark, query = address.partition("?")
+        self._collect_query(query)
+        return self.mask_text(before) + (f"{mark}{STARS}" if query else "")
+
+    def _mask_items(self, values: Iterable[Any]) -> list[Any]:
+        """Mask a list, in which a secret may follow its option, as in a command: ``--token``, ``--api-key=``."""
+        masked, option = [], False
+        for value in values:
+            text = value if isinstance(value, str) else ""
+            match = _OPTION.fullmatch(text)
+            if match is not None and match[2] is not None and looks_secret(match[1]):
+                masked.append(f"{match[1]}={self._hide(match[2], self.secrets)}")
+            elif option and text and match is None:
+                masked.append(self._hide(text, self.secrets))
+            else:
+                masked.append(self.mask(value))
+            option = match is not None and match[2] is None and looks_secret(match[1])
+        return masked
+
+    def _mask_member(self, name: str, value: Any) -> Any:
+        if name == "env" and isinstance(value, Mapping):
+            return {key: self._hide_variable(str(key), inner) for key, inner in value.items()}
+        if name == "notify" and _is_list(value):
+            return [self._mask_webhook(inner) for inner in value]
+        if name == "auth" and isinstance(value, str) and _REFERENCE.fullmatch(value):
+            return value  # of a service: where its token is
+        if name in {"tracker", "tracker_uri"}:
+            if isinstance(value, Mapping) and isinstance(value.get("uri"), str):
+                return {**self.mask(value), "uri": self.mask_place(value["uri"])}
+            return self.mask_place(value) if isinstance(value, str) else self.mask(value)
+        if looks_secret(name) and not _is_count(name, value):
+            return self._hide(value, self.secrets)
+        return self.mask(value)
+
+    def _hide_variable(self, name: str, value: Any) -> Any:
+        return self._hide(value, self.secrets if looks_secret(name) else self.variables)
+
+    def _hide(self, value: Any, collected: set[str]) -> Any:
+        if isinstance(value, Mapping):
+            # A reference to an output says where the secret comes from, and not what it is.
+            is_reference = "$from" in value
+            return (
+                dict(value) if is_reference else {name: self._hide(inner, collected) for name, inner in value.items()}
+            )
+        if _is_list(value):
+            return [self._hide(inner, collected) for inner in value]
+        if value is None or isinstance(value, bool) or (isinstance(value, str) and _VARIABLE.fullmatch(value)):
+            return value
+        self._collect(str(value), collected)
+        self.mask(value)  # the password of an address is also masked alone
         return STARS
-    if isinstance(value, Mapping):
-        return mask_secrets(value)
-    if isinstance(value, list | tuple):
-        return [_mask_value("", inner) for inner in value]
-    return value
+
+    def _mask_webhook(self, webhook: Any) -> Any:
+        if not isinstance(webhook, Mapping):
+            return self.mask(webhook)
+        masked = self.mask(webhook)
+        for name in ("url", "secret"):
+            value = webhook.get(name)
+            if isinstance(value, str):
+                masked[name] = value if _REFERENCE.fullmatch(value) else self._mask_webhook_address(value)
+        return masked
+
+    def _mask_webhook_address(self, address: str) -> str:
+        scheme, slashes, rest = address.partition("://")
+        if not slashes:
+            return str(self._hide(address, self.secrets))
+        host, slash, path = rest.partition("/")
+        self.mask_text(address)
+        if slash:
+            self.secrets.add(slash + path)
+            self.secrets.update(part for part in re.split(r"[/?&=]", path) if len(part) >= _MIN_USER_LENGTH)
+        host, mark, query = host.partition("?")
+        self._collect_query(query)
+        return f"{scheme}{slashes}{host.rpartition('@')[2]}" + (f"/{STARS}" if path or mark else slash)
+
+    def _collect_query(self, query: str) -> None:
+        for member in filter(None, re.split(r"[&;]", query)):
+            name, _, value = member.partition("=")
+            self._collect(value, self.secrets if _names_secret(name) else self.variables)
+
+    def _mask_user_info(self, match: re.Match[str]) -> str:
+        user, colon, password = match[2].partition(":")
+        if colon:
+            self._collect(password, self.secrets)
+        if len(user) >= _MIN_USER_LENGTH:
+            self._collect(user, self.secrets)
+        return f"{match[1]}{STARS}@"
+
+    def _mask_query_value(self, match: re.Match[str]) -> str:
+        if not _names_secret(match[2]):
+            return match[0]
+        self._collect(match[3], self.secrets)
+        return f"{match[1]}{match[2]}={STARS}"
+
+    @staticmethod
+    def _collect(text: str, collected: set[str]) -> None:
+        collected.update({text, unquote(text)} - {STARS})
+
+
+def _spell_bytes(text: str) -> str:
+    return text.encode(errors="surrogatepass").decode(_BYTES)
+
+
+def _names_secret(name: str) -> bool:
+    return looks_secret(name) or name.lower() in _SIGNATURES
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _is_count(name: str, value: Any) -> bool:
+    """Return whether this is a number of tokens, as of a text."""
+    return isinstance(value, int | float) and "tokens" in {part.lower() for part in _PARTS.findall(name)}
+
+
+def _list_variants(secret: str) -> Iterable[str]:
+    """Yield how a secret is spelled in texts: as it is, its lines, and escaped as in a literal, in JSON, in a URL."""
+    yield secret
+    if "\n" in secret:
+        yield from map(str.strip, secret.splitlines())
+    yield repr(secret)[1:-1]
+    for ascii_only in (True, False):
+        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+    yield quote(secret, safe="", errors="replace")
+    yield quote(secret, errors="replace")
+
+
+def _measure_start(text: str, secrets: Iterable[str]) -> int:
+    """Return how much of the end of ``text`` is the beginning of a secret, the longest of any."""
+    longest = 0
+    for secret in secrets:
+        for size in range(min(len(secret) - 1, len(text)), longest, -1):
+            if text.endswith(secret[:size]):
+                longest = size
+                break
+    return longest
+
+
+def _measure_end(text: str, secrets: Iterable[str]) -> int:
+    """Return how much of the beginning of ``text`` is the end of a secret, the longest of any."""
+    longest = 0
+    for secret in secrets:
+        for size in range(min(len(secret) - 1, len(text)), longest, -1):
+            if text.startswith(secret[-size:]):
+                longest = size
+                break
+    return longest

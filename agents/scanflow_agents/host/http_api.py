@@ -26,6 +26,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.body_limits import MAX_BODY_BYTES, check_declared_length, read_body
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
+from scanflow.text.masking import mask_secrets
 from scanflow_agents.host.agent_host import AgentHost
 
 MAX_EVENTS = 1000
@@ -96,9 +97,11 @@ class _Endpoints:
         return JSONResponse({"fired": await self._host.receive_events(events)}, status_code=202)
 
     async def journal(self, request: Request) -> JSONResponse:
-        """Return journal entries, the oldest first: samples, intents, calls, decisions, misses, errors."""
+        """Return journal entries, the oldest first: samples, intents, calls, decisions, misses, errors. What looks like
+        a secret is masked."""
         query = _parse(TypeAdapter(JournalQuery), dict(request.query_params), "query")
-        return JSONResponse(await asyncio.to_thread(self._host.state.journal, **query.model_dump()))
+        entries = await asyncio.to_thread(self._host.state.journal, **query.model_dump())
+        return JSONResponse(mask_secrets(entries))
 
     async def _call_sensor(self, request: Request, call: SensorCall, *, anyhow: bool = False) -> JSONResponse:
         key = request.headers.get("idempotency-key") or uuid.uuid4().hex

@@ -7,6 +7,7 @@ import os
 import sys
 
 from scanflow.errors import ScanflowError, ServiceFailedError, StepFailedError, UnavailableError, UsageError
+from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_printable
 
 __all__ = ["main"]
@@ -37,7 +38,7 @@ def main() -> None:
     except ScanflowError as error:
         prefix, code = next(_OUTCOMES[kind] for kind in type(error).__mro__ if kind in _OUTCOMES)
         sys.stdout.flush()
-        sys.stderr.write(f"{make_printable(f'{prefix}{error}')}\n")
+        sys.stderr.write(f"{make_printable(mask_addresses(f'{prefix}{error}'))}\n")
         sys.exit(code)
     except BrokenPipeError:
         # The reader of our output (head, a pager) has exited. Python would raise again when it flushes at exit.

@@ -121,7 +121,7 @@ def make_token(
 ) -> None:
     """Make a token and print it once. Its holder's approvals and labels are recorded under its name."""
     token = open_client().make_token(name, role=role, team=team, expires=expires)
-    respond(token, as_json, lambda: [token["token"]])
+    respond(token, as_json, lambda: [token["token"]], mask=False)
 
 
 @tokens.command("list")

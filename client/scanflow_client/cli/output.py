@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from scanflow.text.masking import mask_addresses, mask_secrets
 from scanflow.text.printable import PrintableStream, make_printable
 
 if TYPE_CHECKING:
@@ -17,27 +18,31 @@ if TYPE_CHECKING:
 
 
 def say(*screen: Any, err: bool = False) -> None:
-    """Print lines and tables, without escape sequences."""
+    """Print lines and tables, without escape sequences and credentials in addresses."""
     for part in screen:
         if isinstance(part, str):
-            typer.echo(make_printable(part), err=err)
+            typer.echo(make_printable(mask_addresses(part)), err=err)
         else:
             _print_table(part)
 
 
-def respond(value: Any, as_json: bool, screen: Callable[[], Screen]) -> None:
-    """Print ``value`` as JSON, or the lines and tables of ``screen`` for people."""
+def respond(value: Any, as_json: bool, screen: Callable[[], Screen], *, mask: bool = True) -> None:
+    """Print ``value`` as JSON, or the lines and tables of ``screen`` for people. ``mask``: see :func:`print_json`."""
     if as_json:
-        print_json(value)
+        print_json(value, mask=mask)
     else:
         say(*screen())
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print records or JSON values; control characters are escaped."""
+def print_json(value: Any, *, indent: int | None = 2, mask: bool = True) -> None:
+    """Print records or JSON values; control characters are escaped, and secrets masked.
+
+    ``mask`` False: the value is what the user asked for, such as a new token or what a step returned.
+    """
     from pydantic_core import to_jsonable_python
 
-    typer.echo(json.dumps(to_jsonable_python(value, by_alias=False), indent=indent))
+    document = to_jsonable_python(value, by_alias=False)
+    typer.echo(json.dumps(mask_secrets(document) if mask else document, indent=indent))
 
 
 def choose_progress_stream(as_json: bool) -> TextIO | None:
@@ -70,5 +75,5 @@ def _print_table(table: Any) -> None:
 
     terminal = sys.stdout.isatty()
     lines = lay_out(table, shutil.get_terminal_size().columns if terminal else None)
-    for place, line in enumerate(lines):
+    for place, line in enumerate(map(mask_addresses, lines)):
         typer.echo(typer.style(line, bold=True) if terminal and not place else line)

@@ -85,7 +85,7 @@ def output(
     record = deployer.show(name)
     chosen = step or _find_last_step(record)
     value = _simplify(deployer.outputs(record.name, chosen))
-    respond(value, as_json, lambda: format_output(chosen, value))
+    respond(value, as_json, lambda: format_output(chosen, value), mask=False)
 
 
 def logs(

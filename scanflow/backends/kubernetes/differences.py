@@ -14,6 +14,8 @@ from scanflow.errors import NotFoundError, UsageError
 _SERVERS: Final = {"creationTimestamp", "generation", "managedFields", "resourceVersion", "uid", "deletionTimestamp"}
 _MAX_CONCURRENT: Final = 8
 _NEVER_SHOWN: Final = "..."
+_VARIABLES: Final = ".env["
+"""In paths of containers' environment variables, whose values may be secrets."""
 
 
 def compute_differences(cluster: Cluster, manifests: Iterable[Manifest]) -> list[ObjectChange]:
@@ -55,7 +57,7 @@ def find_changed_fields(before: Manifest, after: Manifest, *, secret: bool = Fal
     old, new = dict(_iterate_leaves(_strip_server_fields(before))), dict(_iterate_leaves(_strip_server_fields(after)))
     for path in sorted(old.keys() | new.keys()):
         if old.get(path) != new.get(path):
-            hidden = secret and path.startswith((".data", ".stringData"))
+            hidden = (secret and path.startswith((".data", ".stringData"))) or _VARIABLES in path
             yield FieldChange(path, *(_hide(hidden, side.get(path)) for side in (old, new)))
 
 

@@ -25,6 +25,7 @@ from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.mlflow.server_address import read_server_url
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path
+from scanflow.text.masking import mask_place
 from scanflow.transport.mlflow_api import MlflowApiError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class MlflowConnection:
         """
         ours = read_server_url(self.place) if self._served else None
         uri = self.place.tracking_uri if ours is None else ours
-        where = mask_password(uri)
+        where = mask_place(uri)
         _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
         if ours is None:
             _import_mlflow()  # before it is kept quiet: it brings the handlers that would print
@@ -104,14 +105,6 @@ def _import_mlflow() -> None:
     importlib.import_module("mlflow.exceptions")
 
 
-def mask_password(uri: str) -> str:
-    parts = urlsplit(uri)
-    if "@" not in parts.netloc:
-        return uri
-    who, _, host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{who.partition(':')[0]}:***@{host}").geturl()
-
-
 def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> None:
     parts = urlsplit(uri)
     try:
@@ -128,7 +121,7 @@ def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> Non
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise UnavailableError(
-            f"The tracker at {mask_password(uri)} does not answer: {reason}. "
+            f"The tracker at {mask_place(uri)} does not answer: {reason}. "
             "Check that it runs and that the address is right, then try again."
         ) from error
 
