@@ -260,7 +260,8 @@ class Journal:
 
 
 def _run_record(row: sqlite3.Row) -> RunRecord:
-    return RunRecord.model_validate(dict(row))
+    # Without its definition, which holds what its steps need to know: their secrets, too.
+    return RunRecord.model_validate({name: row[name] for name in row.keys() if name != "definition"})  # noqa: SIM118
 
 
 def _build_task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:

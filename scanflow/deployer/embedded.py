@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from scanflow.app.plan import Plan, PlannedObject
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
+from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
@@ -26,6 +28,7 @@ from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
 from scanflow.settings import Settings
+from scanflow.text.masking import Masker
 
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
     from scanflow.backends.environments import EnvironmentBackend, ObjectChange
@@ -43,7 +46,8 @@ def _ignore(_: object) -> None:
 
 
 class EmbeddedDeployer(Deployer):
-    """A deployer in this process. Applications given to it may hold live functions.
+    """A deployer in this process. Applications given to it may hold live functions. Secrets are masked in what it
+    returns of runs, except in outputs.
 
     It works on the backend it is given, else on the one that the settings name, else on that of the last application
     that it was given, else on this machine.
@@ -89,7 +93,8 @@ class EmbeddedDeployer(Deployer):
     def plan(self, request: RunRequest) -> Plan:
         app, chosen = self._use(request.application), request.chosen
         plan = (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
-        return plan.model_copy(update={"objects": tuple(map(_to_planned_object, self.backend.objects(app, chosen)))})
+        objects = tuple(map(_to_planned_object, self.backend.objects(app, chosen)))
+        return mask_plan(plan.model_copy(update={"objects": objects}), app)
 
     def define(self, request: RunRequest) -> RunDefinition:
         """Build the definition of the requested run; of an earlier run, from its own definition or ``request.app``.
@@ -128,7 +133,7 @@ class EmbeddedDeployer(Deployer):
         environment = self._get_environment(definition.app, observe)
         if name is None:
             name = self.batch.enter(definition).name
-        return self.batch.drive(name, definition, environment=environment, observe=observe)
+        return self._drive(name, definition, environment, observe)
 
     def begin(self, request: RunRequest) -> RunRecord:
         resumed, definition = self._prepare(request)
@@ -142,9 +147,9 @@ class EmbeddedDeployer(Deployer):
                 if resumed is None:
                     batch.give_up(name, str(error))
                 raise
-            if resumed is None and (now := batch.show(name)).state == "stopped":
+            if resumed is None and (now := self.mask(batch.show(name))).state == "stopped":
                 return now  # before it was driven
-            return batch.drive(name, definition, environment=environment, observe=observe)
+            return self._drive(name, definition, environment, observe)
 
         self._background[name] = BackgroundRun(drive)
         return self.show(name)
@@ -161,6 +166,16 @@ class EmbeddedDeployer(Deployer):
             record = self.show(record.name)
         return record
 
+    def _drive(self, name: str, definition: RunDefinition, environment: Environment, observe: Observer) -> RunRecord:
+        @cache
+        def load_masker() -> Masker:
+            return build_masker(definition)
+
+        record = self.batch.drive(
+            name, definition, environment=environment, observe=lambda event: observe(mask_event(event, load_masker))
+        )
+        return mask_run(record, load_masker)
+
     def _prepare(self, request: RunRequest) -> tuple[str | None, RunDefinition]:
         """Check the requested run; return the name of the run to resume, None for a new one, and its definition."""
         refuse_while_loading()
@@ -174,10 +189,10 @@ class EmbeddedDeployer(Deployer):
         return None, definition
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
-        return self.batch.stop(run) if task is None else self.batch.stop_task(run, task)
+        return self.mask(self.batch.stop(run) if task is None else self.batch.stop_task(run, task))
 
     def show(self, run: str) -> RunRecord:
-        record = self.batch.show(run)
+        record = self.mask(self.batch.show(run))
         own = self._background.get(record.name)
         soon = record.state == "interrupted" and own is not None and own.alive  # it waits for the tracker
         return record.model_copy(update={"state": "running"}) if soon else record
@@ -186,7 +201,20 @@ class EmbeddedDeployer(Deployer):
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         """Return the newest runs first; only of an application, team or workflow if one is given."""
-        return self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)
+        return list(map(self.mask, self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)))
+
+    def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
+        """Return a run with only the tasks changed after ``since``, and the next ``since``."""
+        record, last = self.batch.follow(run, since)
+        return self.mask(record), last
+
+    def load_masker(self, run: str) -> Masker:
+        """Return the masker of a run's secrets, for what else is shown of it."""
+        return build_masker(self.batch.definition(run))
+
+    def mask(self, record: RunRecord) -> RunRecord:
+        """Return a run's record with its secrets masked."""
+        return mask_run(record, lambda: self.load_masker(record.name))
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self.batch.outputs(run, step)
@@ -195,10 +223,11 @@ class EmbeddedDeployer(Deployer):
         return self._read_parts(self.log_reader(of), follow=follow)
 
     def log_reader(self, of: TaskLog | InstanceLogs) -> LogReader:
-        """Return a log reader, to be closed by the caller."""
+        """Return a log reader, to be closed by the caller. A run's secrets are masked in its logs."""
         if isinstance(of, InstanceLogs):
             return self.backend.online().logs(of.service, of.instance)
-        return self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)
+        reader = self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)
+        return mask_log(reader, self.load_masker(of.run))
 
     # Services
 
