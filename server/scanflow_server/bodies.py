@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from scanflow.agent.records import AgentView, SensorReport
 from scanflow.app.application import Application
 from scanflow.app.files import load_document
+from scanflow.app.parameters import refuse_mask
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow_server.access import TEAM_KEYS
@@ -46,7 +47,7 @@ def check_text(value: Any, depth: int = 0) -> Any:
     return value
 
 
-Document = Annotated[dict[str, Any], AfterValidator(check_text)]
+Document = Annotated[dict[str, Any], AfterValidator(check_text), AfterValidator(refuse_mask)]
 
 Text = Annotated[str, AfterValidator(check_text), Field(max_length=4096)]
 

@@ -10,7 +10,9 @@ import json
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,13 @@ from scanflow.backends.records import FINAL_STATES, Event, RunEnded, RunRecord, 
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
+from scanflow.deployer.masking import list_documents, mask_problem, mask_service
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
 from scanflow.settings import Settings
+from scanflow.text.masking import Masker
 
 _log = logging.getLogger("scanflow_server.driver")
 
@@ -41,9 +45,26 @@ def main(folder: Path) -> int:
     if job.result is not None:
         return 0
     deployer = EmbeddedDeployer(Settings.model_validate(order["settings"]))
-    (drive if order["what"] == "run" else operate)(job, order, deployer)
+    try:
+        (drive if order["what"] == "run" else operate)(job, order, deployer)
+    except Exception:  # noqa: BLE001  a defect: its traceback is logged without the secrets that it may quote
+        _log.error("failed: %s\n%s", order["what"], _mask(deployer, order, traceback.format_exc()))
+        return 1
     _log.info("done: %s", order["what"])
     return 0
+
+
+def _mask(deployer: EmbeddedDeployer, order: Mapping[str, Any], text: str) -> str:
+    return _load_masker(deployer, order).mask_text(text)
+
+
+def _load_masker(deployer: EmbeddedDeployer, order: Mapping[str, Any]) -> Masker:
+    """Return the masker of an order's secrets, those of the run's definition included."""
+    documents: list[Any] = [order.get("application"), order.get("request")]
+    if order["what"] == "run":
+        with suppress(ScanflowError):
+            documents += list_documents(deployer.batch.definition(str(order["run"])))
+    return Masker(*documents)
 
 
 def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> None:
@@ -57,12 +78,14 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
             lines.append(event.model_dump_json())
 
     def fail(record: RunRecord, error: Exception) -> None:
-        _log.warning("The run cannot be executed: %s", error)
-        job.end({"record": record.model_dump(mode="json"), "problem": build_problem(error)[1]})
+        problem = mask_problem(build_problem(error)[1], _load_masker(deployer, order))
+        _log.warning("The run cannot be executed: %s", problem["detail"])
+        job.end({"record": record.model_dump(mode="json"), "problem": problem})
 
     def give_up_run(error: Exception) -> None:
         # A run that never began has failed; a resumed one stays as it was.
-        fail(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, str(error)), error)
+        reason = _mask(deployer, order, str(error))
+        fail(deployer.show(run) if action == "resume" else deployer.batch.give_up(run, reason), error)
 
     waits = iter(WAITS_S)
     while True:
@@ -80,8 +103,9 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
             pause_s = next(waits, None)
             if pause_s is None:
                 return give_up_run(error)
-            _log.warning("%s Retrying in %.0f s.", error, pause_s)
-            write_event(Waiting(run=RunName(run), what=f"an external system that does not answer: {error}"))
+            reason = _mask(deployer, order, str(error))
+            _log.warning("%s Retrying in %.0f s.", reason, pause_s)
+            write_event(Waiting(run=RunName(run), what=f"an external system that does not answer: {reason}"))
             time.sleep(pause_s)
         except ScanflowError as error:
             return give_up_run(error)
@@ -118,19 +142,21 @@ def _restore_parameters(deployer: EmbeddedDeployer, run: str, app: Application) 
 
 def operate(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> None:
     """Change a service once, and record the result."""
-    lines = Lines(job.lines)
+    lines, masker = Lines(job.lines), _load_masker(deployer, order)
 
     def write_progress(progress: Progress) -> None:
-        lines.append(json.dumps({"text": progress.text}))
+        lines.append(json.dumps({"text": masker.mask_text(progress.text)}))
 
     again = job.begin()
     try:
         record = _change_service(deployer, order, again, write_progress)
     except ScanflowError as error:
-        _log.warning("The change failed: %s", error)
-        job.end({"result": None, "problem": build_problem(error)[1]})
+        problem = mask_problem(build_problem(error)[1], masker)
+        _log.warning("The change failed: %s", problem["detail"])
+        job.end({"result": None, "problem": problem})
         return
-    job.end({"result": None if record is None else record.model_dump(mode="json"), "problem": None})
+    result = None if record is None else mask_service(record, masker).model_dump(mode="json")
+    job.end({"result": result, "problem": None})
 
 
 def _change_service(

@@ -27,11 +27,13 @@ from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import describe_agent
 from scanflow_server.label_pages import LabelPages
+from scanflow_server.masking import mask_action
 from scanflow_server.overview_html import Overview
 from scanflow_server.page_requests import make_page_response, read_form, redirect
 from scanflow_server.page_sessions import COOKIE, SESSION_S, FindCaller, NoSessionError, Sessions
 from scanflow_server.store import agents, events, intents
 from scanflow_server.store import labels as label_store
+from scanflow_server.store.secrets import cache_maskers
 
 _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
 _NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
@@ -103,9 +105,13 @@ class Pages:
         context = self._context
         with context.store.read() as connection:
             rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
-            waiting = intents.list_actions(
-                connection, state="pending", verdict="approve", team=caller.team, limit=_MAX_SHOWN
-            )
+            maskers = cache_maskers(connection)
+            waiting = [
+                mask_action(action, maskers)[0]
+                for action in intents.list_actions(
+                    connection, state="pending", verdict="approve", team=caller.team, limit=_MAX_SHOWN
+                )
+            ]
             labels = label_store.count_waiting(connection, own=caller.team)
             reported = events.list_apps(connection, type=TYPES, team=caller.team)
         try:

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.http.problems import PROBLEM_JSON, build_problem, build_problem_document
+from scanflow.text.masking import mask_addresses
 
 _log = logging.getLogger(__name__)
 _MAX_SHOWN = 5
@@ -74,7 +75,7 @@ def handle_problems(app: FastAPI) -> None:
 
 async def _handle_scanflow_error(request: Request, error: Exception) -> Response:
     if build_problem(error)[0] >= 500:
-        _log.warning("%s %s: %s", request.method, request.url.path, error)
+        _log.warning("%s %s: %s", request.method, request.url.path, mask_addresses(str(error)))
     return make_problem_response(error)
 
 

@@ -10,14 +10,18 @@ from collections.abc import AsyncIterator, Callable
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
+from scanflow.deployer.masking import mask_problem
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import Job, Lines
+from scanflow.text.masking import Masker
 from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
 from scanflow_server.control.operations import read_progress
+from scanflow_server.masking import mask_service_document
 from scanflow_server.store import operations, runs
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import RequestedRun
+from scanflow_server.store.secrets import load_masker
 from scanflow_server.streams import format_event
 
 _POLL_S = 0.1
@@ -48,13 +52,15 @@ async def stream_run_events(context: ServerContext, run: str, *, last: str | Non
         if number > passed:
             yield format_event(json.dumps(result["problem"]), name="problem", id=f"{prefix}{number}")
     if result.get("record") is not None:
-        ended = RunEnded.model_validate({"run": run, "record": result["record"]})
+        record = await run_in_threadpool(context.deployer.mask, RunRecord.model_validate(result["record"]))
+        ended = RunEnded(run=record.name, record=record)
         yield format_event(ended.model_dump_json(), name=ended.kind, id=f"{prefix}{number + 1}")
 
 
 async def stream_operation_events(context: ServerContext, id: str, *, last: int = 0) -> AsyncIterator[bytes]:
     """Yield the events of an operation after the event ``last`` until it has ended, and then ``done`` with it."""
     operation, number = await run_in_threadpool(get_operation, context, id), 0
+    masker = await run_in_threadpool(_load_masker, context, operation)
     while operation.state == "queued":
         await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
         operation = await run_in_threadpool(get_operation, context, id)
@@ -62,21 +68,32 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
         async for text in _follow_job_lines(context.get_operation_job(id), lambda: _has_ended(context, id)):
             number += 1
             if number > last:
-                yield format_event(text, name="progress", id=str(number))
+                yield format_event(json.dumps(masker.mask(json.loads(text))), name="progress", id=str(number))
     while (operation := await run_in_threadpool(get_operation, context, id)).state == "running":
         await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
     for text in (operation.progress or [])[number:]:
         number += 1
         if number > last:
-            yield format_event(json.dumps({"text": text}), name="progress", id=str(number))
-    yield format_event(make_operation_view(operation).model_dump_json(), name="done", id=str(max(number, last) + 1))
+            yield format_event(json.dumps({"text": masker.mask_text(text)}), name="progress", id=str(number))
+    view = await run_in_threadpool(make_operation_view, context, operation)
+    yield format_event(view.model_dump_json(), name="done", id=str(max(number, last) + 1))
 
 
-def make_operation_view(operation: OperationRow) -> Operation:
-    same = operation.model_dump(include={"id", "kind", "service", "result", "problem"})
+def make_operation_view(context: ServerContext, operation: OperationRow) -> Operation:
+    """Return what is shown of an operation, with its application's secrets masked."""
+    masker, result, problem = _load_masker(context, operation), operation.result, operation.problem
     return Operation(
-        **same, state="running" if operation.state == "queued" else operation.state, progress=operation.progress or []
+        **operation.model_dump(include={"id", "kind", "service"}),
+        state="running" if operation.state == "queued" else operation.state,
+        progress=list(map(masker.mask_text, operation.progress or [])),
+        result=None if result is None else mask_service_document(result, masker),
+        problem=None if problem is None else mask_problem(problem, masker),
     )
+
+
+def _load_masker(context: ServerContext, operation: OperationRow) -> Masker:
+    with context.store.read() as connection:
+        return load_masker(connection, operation.app, operation.team or None)
 
 
 def parse_event_number(last: str | None) -> int:
@@ -146,7 +163,7 @@ async def _watch_run(context: ServerContext, run: str) -> AsyncIterator[Event]:
     since = -1
     while before.state == "running":
         await asyncio.sleep(2 * _POLL_S)
-        changed, since = await run_in_threadpool(context.deployer.batch.follow, run, since)
+        changed, since = await run_in_threadpool(context.deployer.follow, run, since)
         if changed.tasks or changed.state != "running":
             now = merge_changes(before, changed)
             for event in derive_events(before, now):

@@ -21,6 +21,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import EXTERNAL_POLL_S, ErrorIsolation
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
+from scanflow_server.store.secrets import load_masker
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ def describe_agent(context: ServerContext, agent: AgentRow, process: AgentProces
         state = "starting"
     else:
         state = "silent"
+    error = (process.ailment if there else process.failure) if agent.wanted else None
     return AgentView.model_validate(
         {
             **agent.model_dump(include={"name", "app", "team"}),
@@ -111,9 +113,14 @@ def describe_agent(context: ServerContext, agent: AgentRow, process: AgentProces
             "sensors": agent.sensors if there else None,
             "pid": process.pid if ours else agent.pid if alive else None,
             "started": agent.started if there else None,
-            "error": (process.ailment if there else process.failure) if agent.wanted else None,
+            "error": None if error is None else _mask(context, agent, error),
         }
     )
+
+
+def _mask(context: ServerContext, agent: AgentRow, text: str) -> str:
+    with context.store.read() as connection:
+        return load_masker(connection, agent.app, agent.team).mask_text(text)
 
 
 def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:

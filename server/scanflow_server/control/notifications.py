@@ -22,9 +22,11 @@ from scanflow.transport.webhook import post
 from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import IDLE_S
+from scanflow_server.masking import mask_action
 from scanflow_server.notices import TYPES, build_body, is_news
 from scanflow_server.store import applications, events, intents, webhook_positions
 from scanflow_server.store.applications import ApplicationRow
+from scanflow_server.store.secrets import cache_maskers
 
 _log = logging.getLogger(__name__)
 
@@ -153,4 +155,4 @@ def build_targets(row: ApplicationRow) -> list[_Target]:
 def _find_action(connection: Any, event: Event) -> Action | None:
     id = event.data.get("id") or event.data.get("action")
     stored = intents.get(connection, id) if isinstance(id, str) else None
-    return None if stored is None else stored.action
+    return None if stored is None else mask_action(stored.action, cache_maskers(connection))[0]

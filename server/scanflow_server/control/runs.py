@@ -12,12 +12,14 @@ from typing import Any
 from scanflow.app.files import load_json
 from scanflow.backends.records import Waiting
 from scanflow.deployer import RunRequest
+from scanflow.deployer.masking import mask_problem
 from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.restart_backoff import MAX_STARTS, Processes
+from scanflow.text.masking import Masker
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation
@@ -65,8 +67,9 @@ class RunsController:
         except UnavailableError:  # it may be transient
             raise
         except ScanflowError as error:  # it can never be entered
-            _log.warning("The run %r cannot be executed: %s", run.name, error)
-            job.end_without_process({"record": None, "problem": build_problem(error)[1]})
+            problem = mask_problem(build_problem(error)[1], Masker(run.definition, run.asked.application))
+            _log.warning("The run %r cannot be executed: %s", run.name, problem["detail"])
+            job.end_without_process({"record": None, "problem": problem})
             return False
 
     def _continue(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:

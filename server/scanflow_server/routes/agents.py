@@ -21,6 +21,7 @@ from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as agent_store
 from scanflow_server.store import events
 from scanflow_server.store.agents import AgentRow
+from scanflow_server.store.secrets import load_masker
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -98,7 +99,10 @@ def journal(
 ) -> list[dict[str, Any]]:
     """Return the entries of an agent's journal after that number, the oldest first: samples, intents, calls, decisions,
     misses and errors. The agent must be running."""
-    return fetch_journal(context, agent, after=after, limit=limit)
+    entries = fetch_journal(context, agent, after=after, limit=limit)
+    with context.store.read() as connection:
+        masked: list[dict[str, Any]] = load_masker(connection, agent.app, agent.team).mask(entries)
+    return masked
 
 
 @router.post("/{app}/{agent}/here", name="here", status_code=204)

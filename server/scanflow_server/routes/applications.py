@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query
 
 from scanflow.errors import NotFoundError
 from scanflow.names import format_environment_name
+from scanflow.text.masking import Masker
 from scanflow_server import requests
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
@@ -32,7 +33,7 @@ def applications(context: ContextDep, caller: Reader) -> list[ApplicationView]:
 
 @router.get("/{app}")
 def application(context: ContextDep, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
-    """Show an application; if several teams have one of that name, the newest."""
+    """Show an application, with its secrets masked; if several teams have one of that name, the newest."""
     with context.store.read() as connection:
         row = application_store.get(connection, app, restrict_team(caller, team))
     if row is None:
@@ -53,4 +54,5 @@ def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> Applic
 
 def _make_view(row: ApplicationRow) -> ApplicationView:
     same = row.model_dump(include={"name", "team", "source", "revision", "updated"})
-    return ApplicationView(environment=format_environment_name(row.name, row.team), application=row.document, **same)
+    environment, shown = format_environment_name(row.name, row.team), Masker(row.document).mask(row.document)
+    return ApplicationView(environment=environment, application=shown, **same)

@@ -10,17 +10,20 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection
 
 from scanflow.agent.records import Action, ActionExplanation, ActionState, Decision, Intent, Verdict
+from scanflow.app.parameters import refuse_mask
 from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
-from scanflow_server.context import ContextDep
+from scanflow_server.context import ContextDep, ServerContext
+from scanflow_server.masking import Mask, mask_action, mask_action_text
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import EngineDep, OwnIntent, restrict_team
 from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
+from scanflow_server.store.secrets import cache_maskers
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -70,8 +73,10 @@ def intents(
     was refused, is ``verdict=act&verdict=queue&verdict=approve``.
     """
     with context.store.read() as connection:
+        maskers = cache_maskers(connection)
         text = intent_store.list_actions_json(
             connection,
+            mask=lambda app, team, text: mask_action_text(text, maskers(app, team)),
             state=state,
             verdict=verdict,
             app=app,
@@ -86,36 +91,44 @@ def intents(
 
 
 @router.get("/{id}")
-def intent(_caller: Reader, row: OwnIntent) -> Action:
+def intent(context: ContextDep, _caller: Reader, row: OwnIntent) -> Action:
     """Show an action and its state."""
-    return row.action
+    return _mask(context, row.action)[0]
 
 
 @router.get("/{id}/why", name="why")
 def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> ActionExplanation:
     """Explain why an action was carried out, or was not."""
-    action = row.action
+    action, mask = _mask(context, row.action)
     with context.store.read() as connection:
-        trail = [*intent_store.load_trail(connection, row.id), *_list_evaluations(connection, action)]
+        trail = [
+            *((at, str(mask(text))) for at, text in intent_store.load_trail(connection, row.id)),
+            *_list_evaluations(connection, action),
+        ]
     return ActionExplanation(lines=explain_action(action, trail), action=action)
 
 
 @router.post("/{id}/approve")
-def approve(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def approve(context: ContextDep, engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Approve an action: it is carried out as soon as nothing else conflicts with it."""
-    return engine.approve(row.id, by=caller.name, reason=approval.reason)
+    return _mask(context, engine.approve(row.id, by=caller.name, reason=approval.reason))[0]
 
 
 @router.post("/{id}/refuse")
-def refuse(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def refuse(context: ContextDep, engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Refuse an action."""
-    return engine.intents.refuse(row.id, by=caller.name, reason=approval.reason)
+    return _mask(context, engine.intents.refuse(row.id, by=caller.name, reason=approval.reason))[0]
 
 
 @router.post("/{id}/revert")
-def revert(engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
+def revert(context: ContextDep, engine: EngineDep, caller: Approver, row: OwnIntent, approval: Approval) -> Action:
     """Revert an action, by its inverse."""
-    return engine.revert(row.id, by=caller.name, reason=approval.reason)
+    return _mask(context, engine.revert(row.id, by=caller.name, reason=approval.reason))[0]
+
+
+def _mask(context: ServerContext, action: Action) -> tuple[Action, Mask]:
+    with context.store.read() as connection:
+        return mask_action(action, cache_maskers(connection))
 
 
 def _list_evaluations(connection: Connection, action: Action) -> list[tuple[float, str]]:
@@ -136,6 +149,7 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
 
 def _check(intent: Intent) -> None:
     check_text(intent.model_dump(mode="json"))
+    refuse_mask(intent.arguments)
     if not _ID.fullmatch(intent.id):
         raise InvalidError(f"The id {intent.id!r:.60} cannot be part of a URL. Use letters, digits and -._:@+=~.")
     texts = {name: getattr(intent, name) for name in ("app", "team", "agent", "strategy", "target", "key")}

@@ -13,11 +13,14 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
+from scanflow.backends.port import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.deployer import InstanceLogs
+from scanflow.deployer.masking import mask_log, mask_service
 from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError
+from scanflow.text.masking import Masker
 from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
@@ -31,6 +34,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import make_operation_view, parse_event_number, stream_operation_events
 from scanflow_server.scope import EngineDep, OwnOperation, OwnService, read_own_application
 from scanflow_server.store.operations import Kind
+from scanflow_server.store.secrets import cache_maskers, load_masker
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(tags=["services"], responses=PROBLEMS, route_class=ApiRoute)
@@ -44,7 +48,10 @@ _LINES: dict[int | str, dict[str, Any]] = {
 @router.get("/services")
 def services(context: ContextDep, caller: Reader) -> list[ServiceRecord]:
     """List the deployed services, sorted by name."""
-    return [record for record in context.deployer.services() if caller.can_see(record.team)]
+    records = [record for record in context.deployer.services() if caller.can_see(record.team)]
+    with context.store.read() as connection:
+        maskers = cache_maskers(connection)
+        return [mask_service(record, maskers(record.app, record.team)) for record in records]
 
 
 @router.post("/services", status_code=202, dependencies=[DEFINITION])
@@ -78,7 +85,8 @@ def deploy(
 @router.get("/services/{name}")
 def service(context: ContextDep, _caller: Reader, name: OwnService) -> ServiceRecord:
     """Show one service."""
-    return context.deployer.service(name)
+    record = context.deployer.service(name)
+    return mask_service(record, _load_masker(context, record))
 
 
 @router.get("/services/{name}/explain")
@@ -96,7 +104,12 @@ async def logs(
     follow_on: Annotated[bool, Query(alias="follow")] = False,
 ) -> Response:
     """Stream the logs of instances, one line of JSON per block: ``{"who", "text"}``, the text in base64."""
-    reader = await run_in_threadpool(context.deployer.log_reader, InstanceLogs(name, instance))
+
+    def open_log() -> LogReader:
+        reader = context.deployer.log_reader(InstanceLogs(name, instance))
+        return mask_log(reader, _load_masker(context, context.deployer.service(name)))
+
+    reader = await run_in_threadpool(open_log)
 
     async def lines() -> AsyncIterator[bytes]:
         async for who, data in follow(reader, follow_on=follow_on):
@@ -122,9 +135,9 @@ def delete(context: ContextDep, engine: EngineDep, caller: Editor, name: Name, k
 
 
 @router.get("/operations/{id}")
-def operation(_caller: Reader, row: OwnOperation) -> Operation:
+def operation(context: ContextDep, _caller: Reader, row: OwnOperation) -> Operation:
     """Show a change of a service in progress."""
-    return make_operation_view(row)
+    return make_operation_view(context, row)
 
 
 @router.get("/operations/{id}/events", response_class=StreamingResponse, responses=EVENTS)
@@ -138,6 +151,11 @@ async def events(
     return make_events_response(
         context.streams, stream_operation_events(context, row.id, last=parse_event_number(last_event_id))
     )
+
+
+def _load_masker(context: ServerContext, record: ServiceRecord) -> Masker:
+    with context.store.read() as connection:
+        return load_masker(connection, record.app, record.team)
 
 
 def _find_service(context: ServerContext, name: str) -> ServiceRecord | None:

@@ -15,6 +15,7 @@ from scanflow import __version__
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.files.private import open_private
+from scanflow.text.masking import mask_place
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Operator, Reader
@@ -113,15 +114,10 @@ def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]
 def _get_tracker_status(context: ServerContext) -> TrackerStatus:
     uri = context.settings.library.tracker_uri
     if uri is not None:
-        return TrackerStatus(url=_mask_password(uri), ready=True)
+        return TrackerStatus(url=mask_place(uri), ready=True)
     up = read_up_state(context.settings.home)
     beside = None if up is None else up.tracker
     return TrackerStatus(url=None if beside is None else beside.url, ready=beside is not None and beside.is_alive())
-
-
-def _mask_password(address: str) -> str:
-    scheme, slashes, rest = address.partition("://")
-    return f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else address
 
 
 def _check_database(context: ServerContext) -> str:

@@ -9,18 +9,20 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, func, insert, or_,
 
 from scanflow.agent.records import Event
 from scanflow_server.store.applications import find_only_team
+from scanflow_server.store.secrets import LoadMasker, cache_maskers
 from scanflow_server.store.tables import events
 
 
 def append(connection: Connection, new_events: Iterable[Event], *, team: str | None = None) -> list[Event]:
-    """Record events, and return them with their numbers. Only inside :meth:`~scanflow_server.store.base.Store.write`,
-    so that they become visible in the order of their numbers.
+    """Record events, and return them with their numbers; their applications' secrets are masked. Only inside
+    :meth:`~scanflow_server.store.base.Store.write`, so that they become visible in the order of their numbers.
 
     ``team``: their owner. None: the only team with an application of that name; if there is none, they have no owner
     and only callers of all teams see them.
     """
-    listed = []
-    for event in new_events:
+    listed, maskers = [], cache_maskers(connection)
+    for new_event in new_events:
+        event = _mask_event(new_event, maskers)
         whose = find_only_team(connection, event.app) if team is None else team
         values = event.model_dump(exclude={"id"}, mode="json") | {"team": whose or ""}
         id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
@@ -56,7 +58,8 @@ def list_after(
         query = query.where(events.c.app == app)
     if team is not None:
         query = query.where(events.c.team == team)
-    return [_parse_event(row) for row in connection.execute(query).mappings()]
+    maskers = cache_maskers(connection)
+    return [_parse_event(row, maskers) for row in connection.execute(query).mappings().all()]
 
 
 def list_apps(connection: Connection, *, type: Sequence[str], team: str | None = None) -> list[str]:
@@ -82,11 +85,18 @@ def get_newest_id_before(connection: Connection, at: float) -> int:
 def get_newest_event(connection: Connection, *, team: str | None = None) -> Event | None:
     query = select(events).order_by(events.c.id.desc()).limit(1)
     row = connection.execute(query if team is None else query.where(events.c.team == team)).mappings().first()
-    return None if row is None else _parse_event(row)
+    return None if row is None else _parse_event(row, cache_maskers(connection))
 
 
-def _parse_event(row: RowMapping) -> Event:
-    return Event.model_validate({name: row[name] for name in Event.model_fields})
+def _parse_event(row: RowMapping, maskers: LoadMasker) -> Event:
+    # Masked again: its application may have got the secret after the event.
+    return _mask_event(Event.model_validate({name: row[name] for name in Event.model_fields}), maskers)
+
+
+def _mask_event(event: Event, maskers: LoadMasker) -> Event:
+    if not event.data:
+        return event
+    return event.model_copy(update={"data": maskers(event.app, None).mask(event.data)})
 
 
 def _match_type(type: str) -> ColumnElement[bool]:
