@@ -34,6 +34,10 @@ class Settings(BaseModel):
     tracker_uri: str | None = None
     """An MLflow tracking server or database, in MLflow's notation. Unset: SQLite inside ``home``."""
 
+    model_sources: str = ""
+    """Places outside of the tracker's own artifact store from which registered models may be loaded, separated by
+    commas: ``s3://models/,file:///srv/models``. A model is code. Unset: none."""
+
     url: str | None = None
     """The server that the command line uses. Unset: the one that runs in ``home``, if any."""
 

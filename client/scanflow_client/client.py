@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -406,6 +407,19 @@ class Client(MeasuringClient):
         """Reject a version; where it is in use, the previous version is served again."""
         with show_service_changes(self._choose_stream()) as observe:
             return self._models.reject(name, version, why=why, observe=observe)
+
+    def use_mlflow(self, app: Application | Workflow | None = None) -> str:
+        """Have plain ``import mlflow`` in this process log where steps do, and return the tracker's address.
+
+        It sets ``MLFLOW_TRACKING_URI`` and, where the tracker is behind a server, ``MLFLOW_TRACKING_TOKEN``; with
+        ``app`` the experiment, too. Raises UnavailableError if the server has no tracker.
+        """
+        from scanflow_client.mlflow_variables import build_mlflow_variables
+
+        settings = Settings.from_environment().model_copy(update={"home": self._home})
+        variables = build_mlflow_variables(settings, self._control, None if app is None else resolve_application(app))
+        os.environ.update(variables)
+        return variables["MLFLOW_TRACKING_URI"]
 
     @cached_property
     def _models(self) -> ModelClient:

@@ -19,6 +19,7 @@ from typing import Any
 from scanflow.deployer.remote_home import (
     UpProcess,
     UpState,
+    build_mlflow_url,
     delete_up_state,
     get_up_state_file,
     read_up_state,
@@ -28,12 +29,13 @@ from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, 
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, read_home_token
 from scanflow.installation import explain_install
+from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.files import is_locked, take_lock
 from scanflow.processes.ports import forget_ports, reserve_port
 from scanflow.settings import Settings
-from scanflow.transport import ServerClient, build_path, is_reachable
+from scanflow.transport import ServerClient, build_path
 from scanflow_client.shutdown import AgentShutdown
 
 HOST = "127.0.0.1"
@@ -91,6 +93,8 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         if before is None or not before.server.is_alive():
             server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
             old = _keep_if_alive(before.tracker) if before is not None else None
+            if old is not None:  # it is behind this server from now on
+                old = old.model_copy(update={"port": server.port, "url": build_mlflow_url(server.url)})
             running, fresh = UpState(server=server, tracker=old, started=time.time()), True
         else:
             if port not in {None, before.server.port}:
@@ -99,7 +103,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         write_up_state(home, running)
         # Before the server starts agents: they use the tracker's server, and would each load MLflow without it.
         tracker_process = (
-            _start_tracker(home, settings, before, running, notes) if tracker and running.tracker is None else None
+            _start_tracker(home, settings, running, notes) if tracker and running.tracker is None else None
         )
         if tracker_process is not None:
             running = running.model_copy(update={"tracker": tracker_process})
@@ -161,16 +165,17 @@ def read_status(settings: Settings) -> dict[str, Any]:
     return {
         "up": True,
         "server": server_status,
-        "tracker": _describe_tracker(running.tracker) if running else None,
+        "tracker": _describe_tracker(running.tracker, settings) if running else None,
         "status": status,
     }
 
 
-def _describe_tracker(tracker: UpProcess | None) -> dict[str, Any] | None:
+def _describe_tracker(tracker: UpProcess | None, settings: Settings) -> dict[str, Any] | None:
     if tracker is None:
         return None
     alive = tracker.is_alive()
-    ready = alive and is_reachable(f"{tracker.url}/health")
+    socket = find_server_socket(locate_tracker(settings.home.expanduser(), settings.tracker_uri))
+    ready = alive and socket is not None and is_listening(socket)
     return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}
 
 
@@ -249,9 +254,7 @@ def _describe_other_process(server: ServerClient, process: UpProcess) -> str | N
     return None if pid == process.pid else f"The process {pid} answers at {process.url}, not {process.pid}."
 
 
-def _start_tracker(
-    home: Path, settings: Settings, before: UpState | None, running: UpState, notes: list[str]
-) -> UpProcess | None:
+def _start_tracker(home: Path, settings: Settings, running: UpState, notes: list[str]) -> UpProcess | None:
     place = locate_tracker(home, settings.tracker_uri)
     if place.artifact_root is None:
         notes.append("SCANFLOW_TRACKER_URI names a tracker server, so none was started.")
@@ -259,9 +262,8 @@ def _start_tracker(
     if find_spec("mlflow") is None:
         notes.append(f"There is no tracker: MLflow is not installed. {explain_install('local')}")
         return None
-    usual = running.server.port + 1 if before is None or before.tracker is None else before.tracker.port
-    port = reserve_home_port(home, usual)
-    return _start_process(home, "tracker", ["scanflow_client.mlflow_server", str(port)], port)
+    process = _start_process(home, "tracker", ["scanflow_server.mlflow_server"], running.server.port)
+    return process.model_copy(update={"url": build_mlflow_url(running.server.url)})
 
 
 def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:

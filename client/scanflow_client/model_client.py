@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+from scanflow.deployer.remote_home import build_mlflow_url, find_mlflow_url
 from scanflow.errors import UsageError
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.server_address import read_server_url
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.knowledge.version_tags import (
     ACTION,
     BEFORE,
@@ -39,15 +38,14 @@ _MAX_APPROVALS = 1000
 
 def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
     """Open the knowledge base of a server's agents, if the server names its address; else that of the settings."""
-    tracker = {} if control is None else control.status().get("tracker") or {}
-    url = str(tracker.get("url") or "")
     home = settings.home.expanduser()
-    if (
-        url.startswith("http")
-        and tracker.get("ready")
-        and url != read_server_url(locate_tracker(home, settings.tracker_uri))
-    ):
-        return open_knowledge(home, url)
+    tracker = {} if control is None else control.status().get("tracker") or {}
+    if control is not None and tracker.get("ready"):
+        own, url = build_mlflow_url(control.server.url), str(tracker.get("url") or "")
+        if tracker.get("proxied") and own != find_mlflow_url(home):
+            return open_knowledge(home, own, token=control.server.token)
+        if not tracker.get("proxied") and url.startswith("http"):
+            return open_knowledge(home, url)
     return open_knowledge(home, settings.tracker_uri, served=True)
 
 

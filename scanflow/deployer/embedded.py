@@ -19,11 +19,19 @@ from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Wai
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.remote_home import find_mlflow_url
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
+from scanflow.http.home_token import make_step_token, read_home_token
 from scanflow.installation import explain_install
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.step_environment import add_run_tags, build_step_environment, find_prepared_environment
+from scanflow.knowledge.step_environment import (
+    add_run_tags,
+    build_served_variables,
+    build_step_environment,
+    find_prepared_environment,
+    locate_tracker,
+)
 from scanflow.loading import load_application, refuse_while_loading
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
@@ -287,9 +295,21 @@ class EmbeddedDeployer(Deployer):
             nobody = RunName("")
             observe(Waiting(run=nobody, what="the tracker"))
             began = time.monotonic()
-            variables = open_knowledge(home, uri).prepare(app.name, app.team)
+            variables = open_knowledge(home, uri, served=True).prepare(app.name, app.team)
             observe(EnvironmentReady(run=nobody, what="the tracker", seconds=time.monotonic() - began))
-        return lambda tags: add_run_tags(variables, tags)
+        return lambda tags: add_run_tags({**variables, **self._get_served_variables(app, uri)}, tags)
+
+    def _get_served_variables(self, app: Application, uri: str | None) -> dict[str, str]:
+        """Return the variables that lead steps to MLflow behind the home's server; none: it does not run."""
+        home = self._settings.home.expanduser().absolute()
+        url, token = find_mlflow_url(home), read_home_token(home)
+        if (
+            url is None
+            or token is None
+            or locate_tracker(home, uri) != locate_tracker(home, self._settings.tracker_uri)
+        ):
+            return {}
+        return build_served_variables(url, make_step_token(token, app.name, app.team))
 
 
 def _reload_application(record: RunRecord) -> Application | None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.processes.daemon import Daemon
+from scanflow.transport.mlflow_api import MLFLOW_PATH
 
 
 class UpProcess(BaseModel):
@@ -73,6 +74,18 @@ def write_up_state(home: Path, up: UpState) -> None:
     path = get_up_state_file(home)
     create_private_folder(open_home(path.parent.parent) / path.parent.name)
     write_atomically(path, up.model_dump_json(indent=2).encode())
+
+
+def find_mlflow_url(home: Path) -> str | None:
+    """Return the address of MLflow behind the home's running server; None: none runs there."""
+    up = read_up_state(home)
+    if up is None or up.tracker is None or not (up.server.is_alive() and up.tracker.is_alive()):
+        return None
+    return build_mlflow_url(up.server.url)
+
+
+def build_mlflow_url(server_url: str) -> str:
+    return server_url.rstrip("/") + MLFLOW_PATH
 
 
 def delete_up_state(home: Path) -> None:

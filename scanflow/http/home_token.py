@@ -14,6 +14,7 @@ from scanflow.errors import UnavailableError
 from scanflow.files.private import open_home, open_private
 
 _PREFIX = "scanflow_"
+_STEP_PREFIX = f"{_PREFIX}step."
 
 Role = Literal["viewer", "agent", "editor", "admin"]
 """The rights of a token: read; also send intents to the arbiter; also change what belongs to its team; also create
@@ -73,6 +74,35 @@ def read_agents_token(home: str, app: str, team: str) -> str:
     """Return the token of the agents of a team's application, derived from the home's, which it does not reveal."""
     digest = hmac.digest(home.encode(), f"agents\0{team}\0{app}".encode(), "sha256")
     return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+
+
+def make_step_token(home: str, app: str, team: str) -> str:
+    """Return the token with which steps of a team's application log to MLflow, derived from the home's.
+
+    It says whose steps they are, so that it is valid without being stored: ``scanflow_step.`` team and application
+    ``.`` signature.
+    """
+    whose = _encode(f"{team}/{app}".encode())
+    return f"{_STEP_PREFIX}{whose}.{_digest_step(home, whose)}"
+
+
+def parse_step_token(home: str, token: str) -> tuple[str, str] | None:
+    """Return application and team of a step's token; None: it is none, or not of this home."""
+    whose, _, signature = token.removeprefix(_STEP_PREFIX).partition(".")
+    if not token.startswith(_STEP_PREFIX) or not hmac.compare_digest(
+        signature.encode(), _digest_step(home, whose).encode()
+    ):
+        return None
+    team, _, app = base64.urlsafe_b64decode(whose + "=" * (-len(whose) % 4)).decode().partition("/")
+    return app, team
+
+
+def _digest_step(home: str, whose: str) -> str:
+    return _encode(hmac.digest(home.encode(), f"step\0{whose}".encode(), "sha256"))
+
+
+def _encode(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode("ascii")
 
 
 def hash_token(token: str) -> str:

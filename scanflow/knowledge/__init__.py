@@ -19,13 +19,18 @@ _HOMES = {"KnowledgeBase": "port", "MemoryKnowledge": "memory"}
 
 
 def open_knowledge(
-    home: Path, tracker_uri: str | None = None, *, connect_timeout_s: float = 5.0, served: bool = False
+    home: Path,
+    tracker_uri: str | None = None,
+    *,
+    connect_timeout_s: float = 5.0,
+    served: bool = False,
+    token: str | None = None,
 ) -> KnowledgeBase:
     """Return the knowledge base on MLflow: the tracker at ``tracker_uri``, or SQLite inside ``home``. Opens nothing
     yet.
 
     With ``served``, the server that ``scanflow up`` starts over the home's tracker is spoken to while it runs: that
-    takes a process no second and 150 MiB for MLflow.
+    takes a process no second and 150 MiB for MLflow. So does ``token``, for a tracking server that asks for one.
 
     Raises:
         MissingExtraError: MLflow is not installed.
@@ -34,7 +39,8 @@ def open_knowledge(
     from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
     from scanflow.knowledge.step_environment import locate_tracker
 
-    return MlflowKnowledge(locate_tracker(home, tracker_uri), connect_timeout_s=connect_timeout_s, served=served)
+    place = locate_tracker(home, tracker_uri)
+    return MlflowKnowledge(place, connect_timeout_s=connect_timeout_s, served=served, token=token)
 
 
 def __getattr__(name: str) -> object:

@@ -78,13 +78,12 @@ def get_sqlite_path(tracking_uri: str) -> Path | None:
 
 
 def build_step_environment(
-    tracking_uri: str, *, app: str, team: str, experiment_id: str | None = None
+    tracking_uri: str, *, app: str, team: str, experiment_id: str | None = None, artifact_root: Path | None = None
 ) -> dict[str, str]:
     """Return the variables with which ``import mlflow`` in a step's own code logs to the environment.
 
-    A step that calls ``mlflow.set_experiment`` itself chooses its own place: with a SQLite tracker, MLflow then keeps
-    the artifacts in ``./mlruns`` of the step's working folder. Without an ``experiment_id`` MLflow finds or makes the
-    experiment by its name, when a step first logs.
+    Without an ``experiment_id`` MLflow finds or makes the experiment by its name, when a step first logs.
+    ``artifact_root`` is where a database's client keeps the files of experiments that a step makes itself.
     """
     return {
         "MLFLOW_TRACKING_URI": tracking_uri,
@@ -93,6 +92,8 @@ def build_step_environment(
         # may be.
         "MLFLOW_EXPERIMENT_NAME": check_environment(app, team),
         **({} if experiment_id is None else {"MLFLOW_EXPERIMENT_ID": experiment_id}),
+        # MLflow's own default is ./mlruns, in whatever folder the step works.
+        **({} if artifact_root is None else {"_MLFLOW_SERVER_ARTIFACT_ROOT": artifact_root.as_uri()}),
         # MLflow adds these tags to each run that mlflow.start_run begins (its SystemEnvironmentContext).
         "MLFLOW_RUN_CONTEXT": json.dumps({"scanflow.app": app, "scanflow.team": team}),
         "MLFLOW_RUN_ID": "",  # one inherited from the runner's shell would make every step resume that run
@@ -101,6 +102,15 @@ def build_step_environment(
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a step's output is its own
         "GIT_PYTHON_REFRESH": "quiet",  # else every run warns where there is no git
     }
+
+
+def build_served_variables(url: str, token: str) -> dict[str, str]:
+    """Return the variables with which MLflow's client speaks to a tracker behind Scanflow's server."""
+    # Each client takes one or the other, and the user's own are not the server's.
+    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+    return {"MLFLOW_TRACKING_URI": url, "MLFLOW_REGISTRY_URI": url, "MLFLOW_TRACKING_TOKEN": token} | dict.fromkeys(
+        names, ""
+    )
 
 
 def add_run_tags(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:
@@ -126,7 +136,9 @@ def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str
     path = get_sqlite_path(place.tracking_uri)
     if path is not None and not _matches_database(path, experiment_id, app, team, note.get("schema")):
         return None
-    return build_step_environment(place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
+    return build_step_environment(
+        place.tracking_uri, app=app, team=team, experiment_id=experiment_id, artifact_root=place.artifact_root
+    )
 
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:

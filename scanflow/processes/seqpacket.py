@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from scanflow.errors import InvalidError
+from scanflow.processes.unix_address import open_unix_address
 from scanflow.wire import ControlMessage, decode, encode
 
 MAX_FILES = 16
@@ -21,9 +22,6 @@ MAX_FILES = 16
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _PACKET_BYTES = 64 * 1024
 _IN_MEMFD = b"@"  # no JSON begins so
-_MAX_PATH_LENGTH = 100
-"""Length in bytes of a path that fits a Unix address everywhere (108 on Linux, 104 on macOS, with the terminating
-zero)."""
 
 
 def listen(path: Path) -> socket.socket:
@@ -35,7 +33,8 @@ def listen(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        _with_address(path, listener.bind)
+        with open_unix_address(path) as address:
+            listener.bind(address)
         path.chmod(0o600)
         listener.listen(256)
         listener.setblocking(False)
@@ -70,7 +69,8 @@ def connect(path: Path) -> socket.socket:
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        _with_address(path, peer.connect)
+        with open_unix_address(path) as address:
+            peer.connect(address)
         if not _is_same_user(peer):
             raise PermissionError(f"{path} belongs to another user's process.")
     except OSError:
@@ -145,16 +145,3 @@ def _is_same_user(sock: socket.socket) -> bool:
         return True
     _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return bool(uid == os.geteuid())
-
-
-def _with_address(path: Path, do: Callable[[str], None]) -> None:
-    """Call ``bind`` or ``connect`` with an address for the path, however long it is."""
-    if len(os.fsencode(path)) <= _MAX_PATH_LENGTH:
-        do(str(path))
-        return
-    # A folder's descriptor names it in a few bytes: /proc/self/fd/9/control.
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        do(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)

@@ -66,7 +66,7 @@ class ServerClient:
         patience_s: float = PATIENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.url = _check_url(url)
+        self.url, self.token = _check_url(url), token
         self._patience_s = patience_s
         self._met = False
         if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token and token):

@@ -10,15 +10,20 @@ from typing import Literal, get_args
 from scanflow.errors import ForbiddenError
 from scanflow.http.home_token import Role
 
-Permission = Literal["read", "propose", "change", "approve", "administer"]
+Permission = Literal["read", "propose", "change", "approve", "administer", "log"]
 
-PERMISSIONS: Mapping[Role, frozenset[Permission]] = {
+Holder = Role | Literal["step"]
+"""The role of a token's holder. ``step``: a step of a run, which logs to MLflow and can do nothing else."""
+
+PERMISSIONS: Mapping[Holder, frozenset[Permission]] = {
     "viewer": frozenset({"read"}),
-    "agent": frozenset({"read", "propose"}),
-    "editor": frozenset({"read", "propose", "change", "approve"}),
+    "step": frozenset({"log"}),
+    "agent": frozenset({"read", "propose", "log"}),
+    "editor": frozenset({"read", "propose", "change", "approve", "log"}),
     "admin": frozenset(get_args(Permission)),
 }
-"""The permissions of each role. ``propose``: send events, label requests, and intents for the arbiter to decide on."""
+"""The permissions of each role. ``propose``: send events, label requests, and intents for the arbiter to decide on.
+``log``: read and write what MLflow tracks and registers."""
 
 TEAM_KEYS = "team/"
 """The prefix of teams' idempotency keys, which clients may not send."""
@@ -29,6 +34,7 @@ _DOING: Mapping[Permission, str] = {
     "change": "run, deploy, stop or change anything",
     "approve": "approve, refuse or revert actions",
     "administer": "make, list or revoke tokens",
+    "log": "write to MLflow",
 }
 
 
@@ -37,7 +43,7 @@ class TokenHolder:
     """The caller of a request, identified by its token."""
 
     name: str
-    role: Role = "viewer"
+    role: Holder = "viewer"
     team: str | None = None
     """The team the token is for. None: all teams."""
 

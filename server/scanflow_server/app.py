@@ -24,6 +24,8 @@ from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
 from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
+from scanflow_server.mlflow_proxy import MlflowProxy
+from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
 from scanflow_server.problems import Problem, handle_problems
 from scanflow_server.routes import (
@@ -98,7 +100,9 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    app.add_middleware(Pages, context=context, callers=app.state.callers.find_caller)
+    sessions = Sessions(app.state.callers.find_caller)
+    app.add_middleware(Pages, context=context, sessions=sessions)
+    app.add_middleware(MlflowProxy, context=context, callers=app.state.callers.find_caller, sessions=sessions)
     app.add_middleware(UnreadBodies)
     app.add_middleware(RequestMetrics, meters=app.state.meters, prefix=BASE)
     _extend_openapi(app)

@@ -12,7 +12,14 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.http.home_token import ensure_home_token, hash_token, keep_home_token, read_agents_token, read_home_token
+from scanflow.http.home_token import (
+    ensure_home_token,
+    hash_token,
+    keep_home_token,
+    parse_step_token,
+    read_agents_token,
+    read_home_token,
+)
 from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, tokens
@@ -36,12 +43,18 @@ class Callers:
 
     async def find_caller(self, token: str) -> TokenHolder | None:
         """Return the holder of a token; the home's is its user's, an admin. None: the token is not valid."""
+        if (step := self._find_step(token)) is not None:
+            return step
         if self._clock() - self._read > self._fresh_s:
             await run_in_threadpool(self.reload)
         row = self._tokens.get(hash_token(token))
         if row is None or (row.expires is not None and self._context.clock() >= row.expires):
             return None
         return TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team)
+
+    def _find_step(self, token: str) -> TokenHolder | None:
+        whose = None if self._home is None else parse_step_token(self._home, token)
+        return None if whose is None else TokenHolder(f"steps of {whose[0]}", "step", whose[1])
 
     def reload(self) -> None:
         with self._lock:  # an older read never replaces a newer one

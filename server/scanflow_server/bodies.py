@@ -160,6 +160,9 @@ class HeartbeatBody(_Body):
 class TrackerStatus(_Body):
     """The tracker, described without a request to it."""
 
+    proxied: bool = False
+    """Whether it is reached through this server, with its tokens."""
+
     url: str | None
     ready: bool
 

@@ -102,7 +102,17 @@ class ServerContext:
         if library.tracker_uri is not None:
             variables["SCANFLOW_TRACKER_URI"] = library.tracker_uri
         # Secrets are the server's alone; the others would make a step a client of some server.
-        own = ("DATABASE_URL", "SERVER_HOST", "SERVER_PORT", "SERVER_LEASE", "SERVER_TOKEN", "URL", "TOKEN", "TLS_KEY")
+        own = (
+            "DATABASE_URL",
+            "SERVER_HOST",
+            "SERVER_PORT",
+            "SERVER_LEASE",
+            "SERVER_TOKEN",
+            "TRACKER_TOKEN",
+            "URL",
+            "TOKEN",
+            "TLS_KEY",
+        )
         hidden = {f"SCANFLOW_{name}" for name in own}
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **variables}
 

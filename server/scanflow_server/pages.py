@@ -30,13 +30,13 @@ from scanflow_server.label_pages import LabelPages
 from scanflow_server.masking import mask_action
 from scanflow_server.overview_html import Overview
 from scanflow_server.page_requests import make_page_response, read_form, redirect
-from scanflow_server.page_sessions import COOKIE, SESSION_S, FindCaller, NoSessionError, Sessions
+from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
 from scanflow_server.store import agents, events, intents
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.secrets import cache_maskers
 
 _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
-_NEXT: Final = re.compile(r"/(labels|reports/[^/\\?#]{1,128})?")
+_NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_SHOWN: Final = 20
 _ALL: Final = 2**31 - 1  # of the events that are kept
@@ -44,14 +44,10 @@ _MAX_LABELS: Final = 2_000
 
 
 class Pages:
-    """Serves ``/`` and below ``/labels`` and ``/reports``, and passes on all other requests. ASGI middleware.
+    """Serves ``/`` and below ``/labels`` and ``/reports``, and passes on all other requests. ASGI middleware."""
 
-    ``callers`` returns the holder of a token; None: it is not valid.
-    """
-
-    def __init__(self, app: App, *, context: ServerContext, callers: FindCaller) -> None:
-        self._app, self._context = app, context
-        self._sessions = Sessions(callers)
+    def __init__(self, app: App, *, context: ServerContext, sessions: Sessions) -> None:
+        self._app, self._context, self._sessions = app, context, sessions
         self.routes = [
             Route("/", self._show_overview, methods=["GET"]),
             Route("/login", self._login_page, methods=["GET"]),

@@ -69,6 +69,11 @@ class ServerSettings(BaseModel):
     team's token may name as theirs, if they do not run on this machine. Unset: none, so that no team can make the
     server hand out files (a token, a key) that only the server may read; such applications bring an image."""
 
+    tracker_token: SecretStr | None = None
+    """``SCANFLOW_TRACKER_TOKEN``: the token of the MLflow server at ``SCANFLOW_TRACKER_URI``, if that is this server's
+    own (``python -m scanflow_server.mlflow_server --port``): it is then served below ``/mlflow``. Unset: a tracker with
+    an address is not."""
+
     database_url: SecretStr | None = None
     """``SCANFLOW_DATABASE_URL``: the server's database, ``sqlite:////a/file.db`` or
     ``postgresql://user:password@host/database``. A database belongs to one home. Unset: a SQLite file inside it."""

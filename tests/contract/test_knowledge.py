@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from scanflow.errors import NotFoundError
+from scanflow.http.home_token import ensure_home_token, make_step_token
 from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
+from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.testing.knowledge import KnowledgeBaseContract
+from tests.server import ServerProcess
 from tests.serving import held_port
 from tests.waiting import PATIENCE_S, patient, until
 
@@ -98,6 +102,36 @@ class TestMlflowThroughTheServerOfTheHome(MlflowContract):
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
+class TestMlflowBehindTheServer(MlflowContract):
+    """By a token alone: artifacts are streamed, and MLflow is not loaded."""
+
+    @pytest.fixture
+    def knowledge(
+        self, tmp_path: Path, proxied_home: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> KnowledgeBase:
+        _, url, token = proxied_home
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)  # of MLflow's own client, where a test has one
+        return open_knowledge(tmp_path / "elsewhere", url, token=token)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+class TestMlflowsClientBehindTheServer(MlflowContract):
+    """As steps and notebooks reach it, with MLflow's own client."""
+
+    @pytest.fixture
+    def knowledge(
+        self, tmp_path: Path, proxied_home: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> KnowledgeBase:
+        _, url, token = proxied_home
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
+        return open_knowledge(tmp_path / "elsewhere", url)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 class TestMlflowServer(MlflowContract):
     @pytest.fixture
     def knowledge(self, tmp_path: Path, tracking_server: str) -> KnowledgeBase:
@@ -124,9 +158,25 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a home whose tracker has a server, as ``scanflow up`` starts it."""
     pytest.importorskip("mlflow")
     home = tmp_path_factory.mktemp("sérved home, #2")
-    with held_port() as port:
-        command = [sys.executable, "-m", "scanflow_client.mlflow_server", str(port)]
-        yield from (home for _ in answering(command, home, port, SCANFLOW_HOME=str(home)))
+    place = locate_tracker(home)
+
+    def listens() -> bool:
+        path = find_server_socket(place)
+        return path is not None and is_listening(path)
+
+    command = [sys.executable, "-m", "scanflow_server.mlflow_server"]
+    yield from (home for _ in running(command, home, listens, SCANFLOW_HOME=str(home)))
+
+
+@pytest.fixture(scope="session")
+def proxied_home(served_home: Path) -> Iterator[tuple[Path, str, str]]:
+    """Return the same home, the address of MLflow behind the home's server, and a step's token for it."""
+    server = ServerProcess(served_home)
+    server.start()
+    try:
+        yield served_home, f"{server.url}/mlflow", make_step_token(ensure_home_token(served_home), "shop", "data")
+    finally:
+        server.close()
 
 
 def served(folder: Path, port: int) -> Iterator[str]:
@@ -139,21 +189,29 @@ def served(folder: Path, port: int) -> Iterator[str]:
 
 
 def answering(command: list[str], folder: Path, port: int, **variables: str) -> Iterator[str]:
-    log = folder / "log"
-    with log.open("wb") as out:
-        environment = {**os.environ, **variables}
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
     url = f"http://127.0.0.1:{port}"
 
     def answers() -> bool:
-        assert server.poll() is None, log.read_text()[-2000:]
         with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=patient(30)):
             return True
         return False
 
+    yield from (url for _ in running(command, folder, answers, **variables))
+
+
+def running(command: list[str], folder: Path, answers: Callable[[], bool], **variables: str) -> Iterator[None]:
+    log = folder / "log"
+    with log.open("wb") as out:
+        environment = {**os.environ, **variables}
+        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
+
+    def lives_and_answers() -> bool:
+        assert server.poll() is None, log.read_text()[-2000:]
+        return answers()
+
     try:
-        until(answers, "the tracking server answers")
-        yield url
+        until(lives_and_answers, "the tracking server answers")
+        yield
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)

@@ -221,7 +221,7 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
             lambda: (json.loads(quick_cli("status", "--json").stdout)["tracker"] or {}).get("ready"),
             f"MLflow answers; see {tracker.log}",
         )
-        assert (home / "tracker" / "mlflow.db").is_file()
+        until((home / "tracker" / "mlflow.db").is_file, "its database is made")
         assert f"✓ tracker  {tracker.url}" in quick_cli("status").stdout
         group = os.getpgid(tracker.pid)
     finally:

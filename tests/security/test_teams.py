@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
 
 from scanflow.backends.agents import HostedAgent
-from scanflow.http.home_token import read_agents_token, read_home_token
+from scanflow.http.home_token import Role, read_agents_token, read_home_token
 from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
+from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
 from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
 from scanflow_server.store.labels import LabelCandidate
@@ -212,7 +213,7 @@ def test_every_route_is_among_those_that_are_attacked(context: ServerContext) ->
             assert not route.get("requestBody", {}).get("required") or name in SENT, f"{name} is sent something"
 
 
-@pytest.mark.parametrize("role", list(PERMISSIONS))
+@pytest.mark.parametrize("role", get_args(Role))
 def test_each_role_is_let_do_what_it_may_and_nothing_else(two: Two, role: Any) -> None:
     headers, before = two.token(None, role), two.kept()
     for permission, routes in NEEDED.items():
@@ -368,7 +369,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
                 assert browser.get("/labels", params=key).status_code == 404
                 assert browser.get("/labels/picture", params=key).status_code == 404
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
-    pages = Pages(_nothing, context=two.context, callers=_nobody)
+    pages = Pages(_nothing, context=two.context, sessions=Sessions(_nobody))
     paths = {route.path for route in pages.routes}
     assert paths == {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}, "each is attacked here"
 

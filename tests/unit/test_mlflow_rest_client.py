@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,15 +15,17 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge.mlflow.artifacts import append_path
 from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
-from scanflow.knowledge.mlflow.server_address import hold_server_address, read_server_url
+from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening, listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 from tests.waiting import PATIENCE_S, until
+
+_CONNECTION = "scanflow.knowledge.mlflow.connection"
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -114,50 +117,59 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
             )
 
 
-_HOLD = """
-import sys, time
+_SERVE = """
+import sys
 from pathlib import Path
-from scanflow.knowledge.mlflow.server_address import hold_server_address
+from scanflow.knowledge.mlflow.server_address import listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
-print(hold_server_address(locate_tracker(Path(sys.argv[1])), "http://127.0.0.1:5000"), flush=True)
+listener = listen_as_server(locate_tracker(Path(sys.argv[1])))
+print("listening", flush=True)
 sys.stdin.read()
 """
 
 
 @pytest.mark.processes
-def test_a_tracker_is_served_for_as_long_as_the_process_that_said_so_lives(tmp_path: Path) -> None:
-    place, other = locate_tracker(tmp_path), locate_tracker(tmp_path, "sqlite:////elsewhere.db")
-    assert read_server_url(place) is None
-    command = [sys.executable, "-c", _HOLD, str(tmp_path)]
+@pytest.mark.parametrize("folder", ["home", "a" * 120], ids=["short", "longer than an address may be"])
+def test_a_tracker_is_served_for_as_long_as_the_process_that_listens_lives(tmp_path: Path, folder: str) -> None:
+    home = tmp_path / folder
+    place, other = locate_tracker(home), locate_tracker(home, "sqlite:////elsewhere.db")
+    assert find_server_socket(place) is None
+    command = [sys.executable, "-c", _SERVE, str(home)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "True\n"
-            assert read_server_url(place) == "http://127.0.0.1:5000"
-            assert read_server_url(other) is None
-            assert not hold_server_address(place, "http://127.0.0.1:6000")
+            assert process.stdout.readline() == "listening\n"
+            path = find_server_socket(place)
+            assert path is not None
+            assert is_listening(path)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, "nobody else connects"
+            assert find_server_socket(other) is None
+            with pytest.raises(AlreadyRunningError):
+                listen_as_server(place)
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
-    until(lambda: read_server_url(place) is None, "the lock is given up")
+    until(lambda: find_server_socket(place) is None, "the lock is given up")
+    assert not is_listening(path), "what it left is no server"
 
 
 def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is waited for while its process starts, which a tracker elsewhere is not."""
-    served, waited = ["http://127.0.0.1:9"], list[bool]()
-    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.read_server_url", lambda _: next(iter(served), None))
-    monkeypatch.setattr(
-        "scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: waited.append(starts)
-    )
+    """And so is one elsewhere whose token is known; one without waits for no process that starts."""
+    sockets, waited = [tmp_path / "sock"], list[str]()
+    monkeypatch.setattr(f"{_CONNECTION}.find_server_socket", lambda _: next(iter(sockets), None))
+    monkeypatch.setattr(f"{_CONNECTION}._wait_for_socket", lambda path: waited.append(path.name))
+    monkeypatch.setattr(f"{_CONNECTION}._check_reachable", lambda uri, _: waited.append(uri.partition(":")[0]))
     monkeypatch.setattr(MlflowConnection, "_load", lambda _: "MLflow")
-    light = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1, served=True)
-    full = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1)
-    with light.open("look") as one, full.open("look") as two:
-        assert (type(one), two) == (RestClient, "MLflow")
-    served.clear()
-    with light.open("look") as one:
-        assert one == "MLflow"
-    assert waited == [True, False, False]
+    place, elsewhere = locate_tracker(tmp_path), locate_tracker(tmp_path, "http://127.0.0.1:9/mlflow")
+    light = MlflowConnection(place, connect_timeout_s=1, served=True)
+    full = MlflowConnection(place, connect_timeout_s=1)
+    known = MlflowConnection(elsewhere, connect_timeout_s=1, token="t")
+    with light.open("look") as one, full.open("look") as two, known.open("look") as three:
+        assert (type(one), two, type(three)) == (RestClient, "MLflow", RestClient)
+    sockets.clear()
+    with light.open("look") as one, MlflowConnection(elsewhere, connect_timeout_s=1).open("look") as two:
+        assert (one, two) == ("MLflow", "MLflow")
+    assert waited == ["sock", "sqlite", "http", "sqlite", "http"]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +183,9 @@ def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkey
 def test_what_the_server_refuses_is_raised_as_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
-    monkeypatch.setattr("scanflow.knowledge.mlflow.connection.read_server_url", lambda _: "http://127.0.0.1:9")
-    monkeypatch.setattr("scanflow.knowledge.mlflow.connection._check_reachable", lambda *_, starts: None)
-    light = MlflowConnection(locate_tracker(tmp_path), connect_timeout_s=1, served=True)
+    monkeypatch.setattr(f"{_CONNECTION}._check_reachable", lambda *_: None)
+    place = locate_tracker(tmp_path, "http://127.0.0.1:9")
+    light = MlflowConnection(place, connect_timeout_s=1, token="t")
     with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):
         raise MlflowApiError(code, "No.")
 

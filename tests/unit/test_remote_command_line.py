@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +13,14 @@ from typer.testing import CliRunner, Result
 from scanflow.agent.records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import UpProcess, UpState, write_up_state
-from scanflow.errors import UnavailableError
+from scanflow.errors import UnavailableError, UsageError
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient
-from scanflow_client import mlflow_server
 from scanflow_client.cli import options
 from scanflow_client.cli.app import app
 from scanflow_client.control_client import ControlClient
+from scanflow_server import mlflow_server
 
 URL = "http://127.0.0.1:46666"
 
@@ -88,15 +87,16 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     assert "There is no event yet" in run(monkeypatch, handle_none).stdout
 
 
-def test_mlflow_s_server_gets_the_tracker_of_the_home_and_no_address_on_its_command_line(tmp_path: Path) -> None:
+def test_mlflow_s_server_gets_the_tracker_of_the_home_by_its_environment(tmp_path: Path) -> None:
     place = locate_tracker(tmp_path, "postgresql://me:secret@host/mlflow")
-    command = mlflow_server.build_command(5001)
-    assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
-    assert command[command.index("--port") + 1] == "5001"
-    assert command[command.index("--host") + 1] == "127.0.0.1"
-    variables = mlflow_server.build_environment(place, {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://another"})
-    assert variables["MLFLOW_BACKEND_STORE_URI"] == "postgresql://me:secret@host/mlflow"
-    assert variables["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == (tmp_path / "tracker" / "artifacts").as_uri()
-    assert variables["PATH"] == "/bin"
-    assert "MLFLOW_TRACKING_URI" not in variables
-    assert "secret" not in " ".join(command)
+    variables = mlflow_server.build_environment(place)
+    assert variables["_MLFLOW_SERVER_FILE_STORE"] == "postgresql://me:secret@host/mlflow"
+    assert variables["_MLFLOW_SERVER_ARTIFACT_ROOT"] == (tmp_path / "tracker" / "artifacts").as_uri()
+
+
+@pytest.mark.parametrize("missing", ["MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION", mlflow_server.TOKEN])
+def test_mlflow_s_server_listens_on_a_port_with_a_token_alone(missing: str) -> None:
+    told = {"MLFLOW_BACKEND_STORE_URI": "sqlite:////f", "MLFLOW_ARTIFACTS_DESTINATION": "/f", mlflow_server.TOKEN: "t"}
+    assert mlflow_server.build_port_environment(told)["_MLFLOW_SERVER_ARTIFACT_ROOT"] == "mlflow-artifacts:/"
+    with pytest.raises(UsageError, match=f"needs {missing}"):
+        mlflow_server.build_port_environment({**told, missing: ""})

@@ -60,7 +60,9 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     assert find_prepared_environment(home / "nowhere", "shop", "data") is None
     remember(place, app="shop", team="data", experiment_id="7")
     known = find_prepared_environment(home, "shop", "data")
-    assert known == build_step_environment(place.tracking_uri, app="shop", team="data", experiment_id="7")
+    assert known == build_step_environment(
+        place.tracking_uri, app="shop", team="data", experiment_id="7", artifact_root=place.artifact_root
+    )
     assert find_prepared_environment(home, "shop", "other") is None
     monkeypatch.setattr(prepared, "version", lambda _name: "4.0.0")
     assert find_prepared_environment(home, "shop", "data") is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.checks import build_unknown_path_error
 from scanflow.knowledge.mlflow.experiments import items
-from scanflow.knowledge.mlflow.rest_client import Client, is_local, open_artifact_repository
+from scanflow.knowledge.mlflow.rest_client import Client, is_local, is_served, open_artifact_repository
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
@@ -57,7 +57,7 @@ def get_artifact_root(run: Run) -> str:
 def append_path(uri: str, path: str) -> str:
     if not path:
         return uri
-    if is_local(uri):
+    if is_local(uri) or is_served(uri):
         return f"{uri.rstrip('/')}/{path}"
     from mlflow.utils.uri import append_to_uri_path
 

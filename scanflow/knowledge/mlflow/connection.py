@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.client import HTTPException
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -23,7 +24,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Scan
 from scanflow.installation import explain_install
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.mlflow.server_address import read_server_url
+from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path
 from scanflow.text.masking import mask_place
 from scanflow.transport.mlflow_api import MlflowApiError
@@ -45,7 +46,7 @@ _CONNECT_S = 2.0
 may never succeed, because the kernel keeps its first route; the next attempt reaches a pod."""
 
 _STARTS_S = 30.0
-"""Longest time until the server of the home's tracker listens: its process must load MLflow first."""
+"""Longest time until the server of the home's tracker listens."""
 
 _RESTART_POLL_S = 0.1
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
@@ -54,14 +55,17 @@ _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 class MlflowConnection:
     """Provides a client for one tracker. Creating the connection does not load MLflow."""
 
-    def __init__(self, place: TrackerPlace, *, connect_timeout_s: float, served: bool = False) -> None:
-        """``served``: use the server of the home's tracker while it runs, instead of loading MLflow."""
+    def __init__(
+        self, place: TrackerPlace, *, connect_timeout_s: float, served: bool = False, token: str | None = None
+    ) -> None:
+        """``served``: use the server of the home's tracker while it runs, instead of loading MLflow. ``token``: of a
+        tracking server, whose REST API is then used without loading MLflow."""
         if importlib.util.find_spec("mlflow") is None:
             raise MissingExtraError(
                 f"The knowledge base needs MLflow, which is not installed. {explain_install('local')}"
             )
         self.place = place
-        self._connect_timeout_s, self._served = connect_timeout_s, served
+        self._connect_timeout_s, self._served, self._token = connect_timeout_s, served, token
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
 
@@ -73,22 +77,32 @@ class MlflowConnection:
         that stops answering half-way is retried by MLflow (MLFLOW_HTTP_REQUEST_MAX_RETRIES,
         MLFLOW_HTTP_REQUEST_TIMEOUT).
         """
-        ours = read_server_url(self.place) if self._served else None
-        uri = self.place.tracking_uri if ours is None else ours
+        socket_path = find_server_socket(self.place) if self._served else None
+        uri = self.place.tracking_uri if socket_path is None else str(socket_path)
         where = mask_place(uri)
-        _check_reachable(uri, self._connect_timeout_s if ours is None else _STARTS_S, starts=ours is not None)
-        if ours is None:
+        if socket_path is not None:
+            _wait_for_socket(socket_path)
+        else:
+            _check_reachable(uri, self._connect_timeout_s)
+        with_mlflow = socket_path is None and not self._uses_token
+        if with_mlflow:
             _import_mlflow()  # before it is kept quiet: it brings the handlers that would print
         with _redirect_logs():
             try:
                 with self._lock:
                     if uri not in self._clients:
-                        self._clients[uri] = self._load() if ours is None else RestClient(ours)
+                        self._clients[uri] = (
+                            self._load() if with_mlflow else RestClient(uri, token=self._token, socket=socket_path)
+                        )
                 yield self._clients[uri]
             except list_refusal_types() as error:
                 raise _translate_error(error, doing, where) from error
             except _get_outside_errors() as error:
                 raise UnavailableError(f"Could not {doing} in {where}: {error}. Fix that, then try again.") from error
+
+    @property
+    def _uses_token(self) -> bool:
+        return self._token is not None and self.place.tracking_uri.startswith(("http://", "https://"))
 
     def _load(self) -> MlflowClient:
         from mlflow import MlflowClient
@@ -105,11 +119,26 @@ def _import_mlflow() -> None:
     importlib.import_module("mlflow.exceptions")
 
 
-def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> None:
+def _wait_for_socket(path: Path) -> None:
+    """Wait until the home's server listens: its process is there, or was until a moment ago."""
+    give_up = time.monotonic() + _STARTS_S
+    try:
+        while not is_listening(path):
+            if time.monotonic() >= give_up:
+                raise UnavailableError(
+                    f"The tracker's server at {str(path)!r} does not listen after {_STARTS_S:.0f} s. See: scanflow "
+                    "status"
+                )
+            time.sleep(_RESTART_POLL_S)
+    except OSError as error:
+        raise UnavailableError(f"The tracker's server at {str(path)!r} cannot be reached: {error}.") from error
+
+
+def _check_reachable(uri: str, timeout_s: float) -> None:
     parts = urlsplit(uri)
     try:
         if parts.scheme in {"http", "https"}:
-            _ask_health(parts, timeout_s, starts=starts)
+            _ask_health(parts, timeout_s)
         elif parts.scheme == "sqlite":
             path = get_sqlite_path(uri)
             assert path is not None
@@ -126,7 +155,7 @@ def _check_reachable(uri: str, timeout_s: float, *, starts: bool = False) -> Non
         ) from error
 
 
-def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
+def _ask_health(parts: SplitResult, timeout_s: float) -> None:
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/") + "/health").geturl()
     give_up, wait_s = time.monotonic() + timeout_s, min(_CONNECT_S, timeout_s)
     while True:
@@ -143,11 +172,8 @@ def _ask_health(parts: SplitResult, timeout_s: float, *, starts: bool) -> None:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLError):  # MLflow has settings of its own for certificates
                 return
-            may_pass = isinstance(error.reason, TimeoutError) or starts
-            if not may_pass or time.monotonic() >= give_up:
+            if not isinstance(error.reason, TimeoutError) or time.monotonic() >= give_up:
                 raise
-            if not isinstance(error.reason, TimeoutError):  # its process is there, and does not listen yet
-                time.sleep(_RESTART_POLL_S)
 
 
 def list_refusal_types() -> tuple[type[MlflowApiError], ...]:

@@ -1,10 +1,14 @@
-"""Creates the SQLite database of a tracker atomically, by one process at a time."""
+"""Creates the SQLite database of a tracker atomically, by one process at a time.
+
+As a program, ``python -m scanflow.knowledge.mlflow.database FILE ARTIFACTS``, it creates one and ends.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -83,3 +87,7 @@ def _hold_lock(lock: Path) -> Generator[None, None, None]:
                     ) from None
                 time.sleep(0.05)
         yield
+
+
+if __name__ == "__main__":
+    make_database(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -31,6 +31,7 @@ from scanflow.knowledge.mlflow.experiments import (
     make_experiment,
     write_run,
 )
+from scanflow.knowledge.mlflow.model_sources import check_model_source
 from scanflow.knowledge.mlflow.rest_client import Client
 from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
 from scanflow.knowledge.records import LATEST, ModelVersion, RunStatus, SavedVersion, TrackedRun
@@ -70,13 +71,14 @@ class MlflowKnowledge(KnowledgeBase):
         *,
         connect_timeout_s: float = 5.0,
         served: bool = False,
+        token: str | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``connect_timeout_s`` is how long a tracker may take to answer at all. ``served``: use the server
-        of the home's tracker while it runs, instead of loading MLflow."""
+        of the home's tracker while it runs, instead of loading MLflow. ``token``: of a tracking server."""
         super().__init__(clock=clock)
         self._place = place
-        self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served)
+        self._connection = MlflowConnection(place, connect_timeout_s=connect_timeout_s, served=served, token=token)
         self._unchanged = UnchangedReads(get_sqlite_path(place.tracking_uri))
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
@@ -106,7 +108,13 @@ class MlflowKnowledge(KnowledgeBase):
         with self._connection.open("prepare the environment") as client:
             experiment_id = make_experiment(client, self._place, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id)
-        return build_step_environment(self._place.tracking_uri, app=app, team=team, experiment_id=experiment_id)
+        return build_step_environment(
+            self._place.tracking_uri,
+            app=app,
+            team=team,
+            experiment_id=experiment_id,
+            artifact_root=self._place.artifact_root,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +190,9 @@ class _MlflowStore:
             self.client.set_model_version_tag(name, str(number), key, value)
 
     def locate_version(self, name: str, number: int) -> ArtifactLocation:
-        return ArtifactLocation(self.client.get_model_version_download_uri(name, str(number)))
+        location = self.client.get_model_version_download_uri(name, str(number))
+        model, root = f"The version {number} of the model {name!r}", self.tracker.artifact_root
+        return ArtifactLocation(check_model_source(self.client, location, model=model, root=root))
 
     def log(self, app: str, team: str, run: NewRun) -> str:
         tags = run.tags if run.parent is None else {**run.tags, _PARENT: run.parent}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.mlflow.model_sources import check_model_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,11 +57,13 @@ def load(uri: str) -> FittedModel:
 
     Raises:
         NotFoundError: there is none.
+        InvalidError: its files are not in the tracker's own store.
     """
     from mlflow.exceptions import MlflowException
 
     mlflow = _mlflow()
     try:
+        _check_source(uri)
         flavors = mlflow.models.get_model_info(uri).flavors
     except MlflowException as error:
         raise NotFoundError(f"There is no model at {uri!r}: {str(error)[:300]}") from error
@@ -69,6 +72,14 @@ def load(uri: str) -> FittedModel:
     if "keras" in flavors or "tensorflow" in flavors:
         return FittedModel((mlflow.keras if "keras" in flavors else mlflow.tensorflow).load_model(uri))
     return FittedModel(mlflow.pyfunc.load_model(uri))
+
+
+def _check_source(uri: str) -> None:
+    number = resolve_version(uri)
+    if number is not None:
+        name, client = uri.removeprefix("models:/").partition("@")[0].partition("/")[0], _mlflow().MlflowClient()
+        location = client.get_model_version_download_uri(name, str(number))
+        check_model_source(client, location, model=f"The version {number} of the model {name!r}")
 
 
 def resolve_version(uri: str) -> int | None:

@@ -2,21 +2,23 @@
 
 To load MLflow takes a process a second of CPU and 90 to 150 MiB, in each of an application's agents anew. The server
 that ``scanflow up`` starts has it loaded already. Methods and what they return are named as ``mlflow.MlflowClient``
-names them, so :mod:`scanflow.knowledge.mlflow` works with either. Artifacts are files of this machine, as a rule: that
-server lets its clients write them themselves.
+names them, so :mod:`scanflow.knowledge.mlflow` works with either. Artifacts are files of this machine where that server
+is asked by its socket, and are streamed (``mlflow-artifacts:``) where it is asked through Scanflow's server.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
+from scanflow.errors import InvalidError
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 
 if TYPE_CHECKING:
@@ -51,9 +53,10 @@ class Page(list[Any]):
 class RestClient:
     """Thread-safe. Every method may raise a ``MlflowApiError`` or an ``UnavailableError``."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, token: str | None = None, socket: Path | None = None) -> None:
+        """``token``: for the server at ``url``. ``socket``: the server's, in place of an address."""
         self.tracking_uri = url
-        self._api = MlflowApi(url)
+        self._api = MlflowApi("http://localhost" if socket else url, token=token, socket=socket)
 
     # -- experiments
 
@@ -117,7 +120,11 @@ class RestClient:
     def log_artifacts(self, run_id: str, local_dir: str, artifact_path: str | None) -> None:
         self._open_artifacts(run_id).log_artifacts(local_dir, artifact_path)
 
-    def _open_artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles:
+    def open_served_files(self, uri: str) -> ServedFiles:
+        """Return the files at a ``mlflow-artifacts:`` address of this server."""
+        return ServedFiles(self._api, uri)
+
+    def _open_artifacts(self, run_id: str) -> ArtifactRepository | LocalFiles | ServedFiles:
         return open_artifact_repository(self.get_run(run_id).info.artifact_uri, self)
 
     def search_logged_models(
@@ -159,9 +166,10 @@ class RestClient:
         query = {"name": name, "version": version}
         address = str(self._api.get("/model-versions/get-download-uri", query)["artifact_uri"])
         model = address.removeprefix("models:/")  # as training logs one, kept beside its run
-        if model == address:
-            return address
-        return str(self._api.get(f"/logged-models/{model}", {})["model"]["info"]["artifact_uri"])
+        return address if model == address else self.get_logged_model_location(model)
+
+    def get_logged_model_location(self, model_id: str) -> str:
+        return str(self._api.get(f"/logged-models/{model_id}", {})["model"]["info"]["artifact_uri"])
 
 
 class LocalFiles:
@@ -192,10 +200,64 @@ class LocalFiles:
             shutil.copy(source, _make_folder(Path(destination), str(PurePosixPath(path).parent)))
 
 
-def open_artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles:
-    """Return the files at an address; MLflow is loaded for files that are not on this machine."""
+class ServedFiles:
+    """Artifacts that an MLflow server streams, with the same interface."""
+
+    def __init__(self, api: MlflowApi, uri: str) -> None:
+        self._api, self._root = api, PurePosixPath(unquote(urlsplit(uri).path).strip("/"))
+
+    def log_artifact(self, local_path: str, artifact_path: str | None) -> None:
+        file = Path(local_path)
+        self._api.upload_artifact(str(self._root / (artifact_path or "") / file.name), file)
+
+    def log_artifacts(self, local_dir: str, artifact_path: str | None) -> None:
+        for file in sorted(path for path in Path(local_dir).rglob("*") if path.is_file()):
+            below = file.relative_to(local_dir).as_posix()
+            self._api.upload_artifact(str(self._root / (artifact_path or "") / below), file)
+
+    def list_artifacts(self, path: str | None) -> list[Any]:
+        folder = self._root / (path or "")
+        entries = self._api.list_artifacts(str(folder))
+        return [
+            SimpleNamespace(path=str(PurePosixPath(path or "") / entry["path"]), is_dir=bool(entry.get("is_dir")))
+            for entry in sorted(entries, key=lambda entry: str(entry["path"]))
+        ]
+
+    def download_artifacts(self, path: str, destination: str) -> None:
+        """Write a file, or the content of a folder, below ``destination``; missing files are skipped."""
+        if entries := self.list_artifacts(path):
+            for entry in entries:
+                if entry.is_dir:
+                    self.download_artifacts(entry.path, destination)
+                else:
+                    self._download_file(entry.path, destination)
+        elif path:
+            with _suppress_missing():
+                self._download_file(path, destination)
+
+    def _download_file(self, path: str, destination: str) -> None:
+        parent = PurePosixPath(path).parent
+        if PurePosixPath(path).is_absolute() or ".." in parent.parts:
+            raise InvalidError(f"The tracker names an artifact {path!r}, which is not below its folder.")
+        file = _make_folder(Path(destination), str(parent)) / PurePosixPath(path).name
+        self._api.download_artifact(str(self._root / path), file)
+
+
+@contextmanager
+def _suppress_missing() -> Iterator[None]:
+    try:
+        yield
+    except MlflowApiError as error:
+        if error.error_code not in {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND"}:
+            raise
+
+
+def open_artifact_repository(uri: str, client: Client) -> ArtifactRepository | LocalFiles | ServedFiles:
+    """Return the files at an address; MLflow is loaded for files that neither are on this machine nor are streamed."""
     if isinstance(client, RestClient) and is_local(uri):
         return LocalFiles(uri)
+    if isinstance(client, RestClient) and is_served(uri):
+        return client.open_served_files(uri)
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     return get_artifact_repository(uri, tracking_uri=client.tracking_uri, registry_uri=client.tracking_uri)
@@ -203,6 +265,12 @@ def open_artifact_repository(uri: str, client: Client) -> ArtifactRepository | L
 
 def is_local(uri: str) -> bool:
     return urlsplit(uri).scheme in {"", "file"}
+
+
+def is_served(uri: str) -> bool:
+    """Return whether an address is one of files that the tracker's own server streams."""
+    names_host = uri.startswith("mlflow-artifacts://") and not uri.startswith("mlflow-artifacts:///")
+    return uri.startswith("mlflow-artifacts:/") and not names_host
 
 
 def get_local_path(uri: str) -> Path:

@@ -12,9 +12,11 @@ from pydantic import BaseModel
 from sqlalchemy import text
 
 from scanflow import __version__
-from scanflow.deployer.remote_home import read_up_state
+from scanflow.deployer.remote_home import build_mlflow_url
 from scanflow.errors import ScanflowError, UnavailableError, UnsupportedError
 from scanflow.files.private import open_private
+from scanflow.knowledge.mlflow.server_address import find_server_socket
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.text.masking import mask_place
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
@@ -112,12 +114,12 @@ def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]
 
 
 def _get_tracker_status(context: ServerContext) -> TrackerStatus:
-    uri = context.settings.library.tracker_uri
-    if uri is not None:
-        return TrackerStatus(url=mask_place(uri), ready=True)
-    up = read_up_state(context.settings.home)
-    beside = None if up is None else up.tracker
-    return TrackerStatus(url=None if beside is None else beside.url, ready=beside is not None and beside.is_alive())
+    place = locate_tracker(context.settings.home, context.settings.library.tracker_uri)
+    is_elsewhere = place.artifact_root is None and context.settings.tracker_token is None
+    if is_elsewhere:
+        return TrackerStatus(url=mask_place(place.tracking_uri), ready=True)
+    ready = place.artifact_root is None or find_server_socket(place) is not None
+    return TrackerStatus(proxied=ready, url=build_mlflow_url(context.public_url) if ready else None, ready=ready)
 
 
 def _check_database(context: ServerContext) -> str:

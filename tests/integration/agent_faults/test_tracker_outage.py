@@ -16,6 +16,8 @@ import httpx
 import pytest
 
 from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.mlflow.database import make_database
+from scanflow.knowledge.step_environment import locate_tracker
 from tests.asking import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
@@ -80,7 +82,7 @@ sf.Strategy(name="retrain", when=labels, then=lambda wish: do.run_workflow("trai
 
 
 class Mlflow:
-    """MLflow's server over the home's tracker, as ``scanflow up`` starts it; killed and started again by its pid."""
+    """An MLflow server of somebody's own, over the home's tracker; killed and started again by its pid."""
 
     def __init__(self, home: Path) -> None:
         self.home, self._held = home, hold_port()
@@ -90,10 +92,17 @@ class Mlflow:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        place = locate_tracker(self.home)
+        assert place.artifact_root is not None
+        make_database(self.home / "tracker" / "mlflow.db", place.artifact_root)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scanflow_client.mlflow_server", str(self.port)],
-                env={**os.environ, "SCANFLOW_HOME": str(self.home)},
+                [
+                    *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)),
+                    *("--workers", "1", "--backend-store-uri", place.tracking_uri),
+                    *("--no-serve-artifacts", "--default-artifact-root", place.artifact_root.as_uri()),
+                ],
+                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

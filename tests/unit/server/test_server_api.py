@@ -76,7 +76,7 @@ def test_what_is_counted_is_told_to_prometheus_by_route(api: Api, body: dict[str
 def test_the_status_tells_what_there_is_and_no_password(api: Api) -> None:
     told = api.get("/status").json()
     assert told["home"] == str(api.context.settings.home)
-    assert told["tracker"] == {"url": None, "ready": False}
+    assert told["tracker"] == {"proxied": False, "url": None, "ready": False}
     assert told["counts"] == {"runs_active": 0, "operations_running": 0, "agents": 0, "events": 0, "services": 0}
 
 

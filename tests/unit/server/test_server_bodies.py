@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,7 +19,7 @@ import scanflow as sf
 from scanflow.app.files import dump_json
 from scanflow.errors import TooLargeError
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_EVENT_BYTES
-from scanflow.http.home_token import hash_token
+from scanflow.http.home_token import Role, hash_token
 from scanflow.transport import ServerClient
 from scanflow_server import api_route, label_pages, limits
 from scanflow_server.access import PERMISSIONS
@@ -97,7 +97,7 @@ def ask(app: FastAPI, route: str, token: str, blocks: Iterable[bytes] = (), *, l
 @pytest.fixture
 def app(context: ServerContext) -> FastAPI:
     with context.store.write() as connection:
-        for role in PERMISSIONS:
+        for role in get_args(Role):
             row = TokenRow(name=role, role=role, team="ml", created=0.0)
             token_store.add(connection, row, hash_token(f"secret-{role}"))
     return create_app(context, control=False)

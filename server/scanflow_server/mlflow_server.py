@@ -1,0 +1,225 @@
+"""``python -m scanflow_server.mlflow_server [--port PORT]``: MLflow's server, one process, for Scanflow's server alone.
+
+Over the tracker of the home it listens on a Unix socket that only the home's user can open. With ``--port``, as in a
+cluster, it asks every request for the token in ``SCANFLOW_TRACKER_TOKEN``, and reads its store from MLflow's variables.
+MLflow is loaded by the first request that needs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hmac
+import importlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.requests import Request
+
+from scanflow.errors import InvalidError, ScanflowError, UsageError
+from scanflow.http.home_token import parse_step_token
+from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
+from scanflow.knowledge.mlflow.server_address import listen_as_server
+from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
+from scanflow.settings import Settings
+from scanflow_server.mlflow_access import ArtifactAddresses, classify_request, names_location, read_json_body
+
+TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
+_HEALTH = "/health"
+_REMOVED_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+
+
+class LazyApp:
+    """An ASGI application that is loaded by the first request. ``/health`` answers without it."""
+
+    def __init__(self, load: Callable[[], App]) -> None:
+        self._load = load
+        self._app: App | None = None
+        self._lock = anyio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") == _HEALTH:
+            await _answer(send, 200, b"OK")
+            return
+        async with self._lock:
+            if self._app is None:
+                self._app = await anyio.to_thread.run_sync(self._load)
+        await self._app(scope, receive, send)
+
+
+class TokenCheck:
+    """Answers only requests with its token, or one signed with it, as pods have. ASGI middleware.
+
+    Pods track and register, as through Scanflow's server. ``/health`` needs no token.
+    """
+
+    def __init__(self, app: App, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = read_bearer_token(scope["headers"]) or ""
+        if scope["path"] == _HEALTH or hmac.compare_digest(token.encode(), self._token.encode()):
+            await self._app(scope, receive, send)
+        elif parse_step_token(self._token, token) is None:
+            await _answer(
+                send, 401, _refusal("UNAUTHENTICATED", "The token in MLFLOW_TRACKING_TOKEN is missing or wrong.")
+            )
+        else:
+            await self._serve_pod(Request(scope, receive), send)
+
+    async def _serve_pod(self, request: Request, send: Send) -> None:
+        method, path = request.method, request.url.path
+        if classify_request(method, path) is None:
+            await _answer(send, 404, _refusal("ENDPOINT_NOT_FOUND", f"{method} {path!r:.200} is not offered."))
+            return
+        receive = request.receive
+        if names_location(method, path):
+            try:
+                receive = _replay(ArtifactAddresses(None).convert_request(await read_json_body(request)))
+            except InvalidError as error:
+                await _answer(send, 422, _refusal("INVALID_PARAMETER_VALUE", str(error)))
+                return
+        await self._app(request.scope, receive, send)
+
+
+def _refusal(code: str, message: str) -> bytes:
+    return json.dumps({"error_code": code, "message": message}).encode()
+
+
+def _replay(body: bytes) -> Receive:
+    """Return what gives a body that was read and changed."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> MutableMapping[str, Any]:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return receive
+
+
+async def _answer(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def build_environment(place: TrackerPlace) -> dict[str, str]:
+    """Return the variables of MLflow's server over a tracker of this machine.
+
+    They are those that ``mlflow server`` sets for its workers; an address may hold a password, so it is no argument.
+    """
+    assert place.artifact_root is not None
+    return {
+        "_MLFLOW_SERVER_FILE_STORE": place.tracking_uri,
+        "_MLFLOW_SERVER_REGISTRY_STORE": place.tracking_uri,
+        # Files, for clients of this machine that write them themselves; Scanflow's server names them
+        # `mlflow-artifacts:` to all others, and those are streamed.
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": place.artifact_root.as_uri(),
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": place.artifact_root.as_uri(),
+    }
+
+
+def build_port_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the same for a server that is told its store by the variables of ``mlflow server``.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    needed = ("MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION", TOKEN)
+    if missing := [name for name in needed if not environ.get(name)]:
+        raise UsageError(f"The tracker needs {' and '.join(missing)}. Set what is missing, then start it again.")
+    store, artifacts, _ = (environ[name] for name in needed)
+    return {
+        "_MLFLOW_SERVER_FILE_STORE": store,
+        "_MLFLOW_SERVER_REGISTRY_STORE": store,
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+        "_MLFLOW_SERVER_ARTIFACT_DESTINATION": artifacts,
+    }
+
+
+_COMMON = {
+    "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+    "_MLFLOW_SGI_NAME": "uvicorn",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes for an unused feature
+    "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",  # hosts and origins are checked by whoever is let in here
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def _load_mlflow() -> App:
+    for name in _UNUSED_LIBRARIES:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say that one is missing
+    app: App = importlib.import_module("mlflow.server.fastapi_app").app
+    return app
+
+
+_UNUSED_LIBRARIES = ("pyarrow", "scipy")
+"""Loaded by pandas and MLflow where they are installed: 50 MiB, for tables that this server never reads."""
+
+
+def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
+    """Return the listener of the home's tracker, and what loads MLflow and makes its database."""
+    settings = Settings.from_environment()
+    place = locate_tracker(settings.home.expanduser(), settings.tracker_uri)
+    os.environ.update(build_environment(place))
+    listener, maker = listen_as_server(place), _start_database_maker(place)
+
+    def load() -> App:
+        app = _load_mlflow()
+        if maker is not None and maker.wait() != 0 and (again := _start_database_maker(place)) is not None:
+            again.wait()
+        return app
+
+    return listener, load
+
+
+def _start_database_maker(place: TrackerPlace) -> subprocess.Popen[bytes] | None:
+    """Start the process that makes the database of SQLite, if it is missing; else return None.
+
+    A process of its own, as that takes 40 MiB, which a process does not give back; and at once, as it takes seconds.
+    """
+    path = get_sqlite_path(place.tracking_uri)
+    if path is None or place.artifact_root is None or path.exists():
+        return None
+    return subprocess.Popen([sys.executable, "-m", "scanflow.knowledge.mlflow.database", path, place.artifact_root])
+
+
+def _listen_on_port(port: int) -> socket.socket:
+    listener = socket.create_server(("", port), reuse_port=False)
+    listener.setblocking(False)
+    return listener
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until a signal; return the exit code: 2 for wrong usage, 3 if another process serves the tracker."""
+    parser = argparse.ArgumentParser(prog="python -m scanflow_server.mlflow_server", description="MLflow's server.")
+    parser.add_argument("--port", type=int, help="listen on all addresses, with the token in " + TOKEN)
+    port = parser.parse_args(argv).port
+    os.umask(0o077)  # its files are private to the user
+    for name in _REMOVED_VARIABLES:
+        os.environ.pop(name, None)
+    try:
+        if port is None:
+            listener, load = _prepare_home()
+            app: App = LazyApp(load)
+        else:
+            os.environ.update(build_port_environment(os.environ))
+            app = TokenCheck(LazyApp(_load_mlflow), os.environ[TOKEN])
+            listener = _listen_on_port(port)
+    except ScanflowError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2 if isinstance(error, UsageError) else 3
+    os.environ.update(_COMMON)
+    config = uvicorn.Config(app, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=5)
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
