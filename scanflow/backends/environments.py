@@ -75,6 +75,10 @@ class EnvironmentDeletion:
 class EnvironmentBackend(Protocol):
     """Manages environments explicitly; runs, services and agents create theirs on demand."""
 
+    def read_tracker_token(self, app: Application) -> str | None:
+        """Return the token with which an environment's pods use its tracker; None: they need none."""
+        ...
+
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
         """Create or update an application's environment. Idempotent.
 

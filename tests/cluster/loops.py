@@ -18,6 +18,7 @@ import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.environment.tracker_secrets import read_tracker_token
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.knowledge import KnowledgeBase, open_knowledge
@@ -68,6 +69,7 @@ class Loop:
             "SCANFLOW_HOME": str(self.home),
             "SCANFLOW_BACKEND": "kubernetes",
             "SCANFLOW_TRACKER_URI": self.tracker(),
+            "MLFLOW_TRACKING_TOKEN": self.tracker_token(),
         }
         self.environ = {**os.environ, **own, "SCANFLOW_URL": f"http://{host}:{port}", "SCANFLOW_TOKEN": token}
         environ = {**os.environ, **own, **place, "SCANFLOW_SERVER_TOKEN": token}
@@ -94,7 +96,11 @@ class Loop:
         return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
 
     def knowledge(self) -> KnowledgeBase:
-        return open_knowledge(self.home, self.tracker(), connect_timeout_s=30)
+        return open_knowledge(self.home, self.tracker(), connect_timeout_s=30, token=self.tracker_token())
+
+    def tracker_token(self) -> str:
+        """Return the token that the environment's pods have for it."""
+        return read_tracker_token(self.cluster, self.app) or ""
 
     def scanflow(self, *words: str, timeout_s: float = 400) -> str:
         """Run a command as a user does."""

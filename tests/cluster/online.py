@@ -85,9 +85,14 @@ class Place:
         assert found is not None
         return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
 
+    @property
+    def tracker_token(self) -> str | None:
+        """The token that its pods have."""
+        return self.backend.environments().read_tracker_token(self.app())
+
     def knowledge(self) -> Any:
         """Return the application's own tracker."""
-        return open_knowledge(self.folder / "home", self.tracker_uri, connect_timeout_s=30)
+        return open_knowledge(self.folder / "home", self.tracker_uri, connect_timeout_s=30, token=self.tracker_token)
 
     def register(self, *factors: int) -> None:
         """Have the tracker, once it is ready, and in it a version of the model ``multiply`` for each factor."""

@@ -15,6 +15,7 @@ from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from tests.asking import HTTP
 
 pytestmark = pytest.mark.cluster
 SETTINGS = KubernetesSettings(
@@ -134,7 +135,13 @@ def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
     environments.wait_for_tracker(tracked, within_s=180)
     assert found.tracker_uri == f"http://tracker.{found.namespace}.svc:46668"
     (pod,) = cluster.find("Pod", found.namespace, labels="scanflow.dev/component=tracker")[0]
-    log = f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "
+    assert HTTP.get(f"{found.tracker_uri}/health", timeout=30).status_code == 200
+    for headers in ({}, {"authorization": "Bearer scanflow_wrong"}):
+        for path in ("/", "/api/2.0/mlflow/experiments/search?max_results=5", "/get-artifact?path=a.txt&run_uuid=r"):
+            assert HTTP.get(found.tracker_uri + path, headers=headers, timeout=30).status_code == 401, path
+    token = environments.read_tracker_token(tracked)
+    log = f"import os; os.environ['MLFLOW_TRACKING_TOKEN'] = {token!r}; "
+    log += f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "
     log += "mlflow.start_run(); mlflow.log_metric('score', 0.5); mlflow.log_text('kept', 'a.txt'); "
     log += "print(mlflow.artifacts.load_text(mlflow.active_run().info.artifact_uri + '/a.txt'))"
     name = pod["metadata"]["name"]

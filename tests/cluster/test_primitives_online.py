@@ -94,7 +94,8 @@ def test_versions_of_a_model_are_tried_and_swapped_and_each_is_taken_back(
     here = place(tracker=True)
     here.register(2, 3)
     app = here.app(model="models:/multiply/1", resources=sf.Resources(cpu="400m", memory="512Mi"))
-    with Acting(tmp_path_factory.mktemp("server"), app, SCANFLOW_TRACKER_URI=here.tracker_uri) as acting:
+    variables = {"SCANFLOW_TRACKER_URI": here.tracker_uri, "MLFLOW_TRACKING_TOKEN": here.tracker_token or ""}
+    with Acting(tmp_path_factory.mktemp("server"), app, **variables) as acting:
         acting.do(do.deploy_workflow(here.name))
         assert here.answer() == [2]
         shadow = acting.refusal(do.update_workflow_traffic(here.name, "models:/multiply/2", shadow=True))

@@ -39,9 +39,11 @@ def main() -> None:
     image = os.environ["SCANFLOW_KUBERNETES_IMAGE"]
     app, path = load_small_demo()
     say(f"The demo is an application like yours: {path.name} of tutorials/mnist, in the image {image}")
-    tracker = EmbeddedDeployer(settings).environments(app).ensure(app).tracker_uri
+    environments = EmbeddedDeployer(settings).environments(app)
+    tracker, token = environments.ensure(app).tracker_uri, environments.read_tracker_token(app)
     assert tracker is not None
     os.environ["SCANFLOW_TRACKER_URI"] = tracker
+    os.environ["MLFLOW_TRACKING_TOKEN"] = token or ""
     _wait_until(lambda: is_reachable(f"{tracker}/health"), f"the tracker at {tracker} answers")
     with _run_server(settings.home, os.environ["POD_IP"]) as (url, token):
         deployer, client = RemoteDeployer(url, token), ControlClient(lambda: ServerClient(url, token=token))

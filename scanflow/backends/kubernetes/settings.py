@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import InvalidError, did_you_mean
@@ -82,6 +82,9 @@ class KubernetesSettings(BaseModel):
     tracker_uri: str | None = None
     """A tracker that pods reach, for all environments. Unset: an application that asks for a tracker and names none has
     one of its own, in its environment."""
+
+    tracker_token: SecretStr | None = None
+    """The token of the tracker at ``tracker_uri``, if it is scanflow's own. Pods have one that is signed with it."""
 
     tracker_secret: str | None = None
     """The Secret, in each environment, whose entries are environment variables of its tracker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, ScanflowError, UnavailableError, UsageError
+from scanflow.http.home_token import make_step_token, parse_step_token
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
 from tests.conftest import Cli
@@ -63,6 +65,51 @@ def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is
     cluster.delete("Role", "scanflow-step", HOME)
     clock.now += CHECK_CACHE_S
     assert environments.ensure(SHOP).changed == ("Role scanflow-step: created",)
+
+
+def read_secrets(cluster: MemoryCluster) -> dict[str, dict[str, str]]:
+    return {
+        secret["metadata"]["name"]: {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
+        for secret in cluster.find("Secret", HOME)[0]
+    }
+
+
+def test_its_tracker_asks_for_a_token_and_the_pods_have_one_that_is_signed_with_it(cluster: MemoryCluster) -> None:
+    assert "Secret scanflow-tracker-pods: created" in ensured(cluster).changed
+    secrets = read_secrets(cluster)
+    key, token = secrets["scanflow-tracker"]["SCANFLOW_TRACKER_TOKEN"], secrets["scanflow-tracker-pods"]
+    assert parse_step_token(key, token["MLFLOW_TRACKING_TOKEN"]) == ("shop", "data")
+    environments = Environments(cluster, KubernetesSettings())
+    assert environments.read_tracker_token(SHOP) == token["MLFLOW_TRACKING_TOKEN"]
+    cluster.delete("Secret", "scanflow-tracker-pods", HOME)
+    assert environments.ensure(SHOP).changed == ("Secret scanflow-tracker-pods: created",)
+    assert read_secrets(cluster) == secrets, "the tracker's own token stays as it is"
+
+
+def test_one_tracker_for_all_signs_the_tokens_of_each_environment(cluster: MemoryCluster) -> None:
+    ensured(cluster, tracker_uri="http://mlflow:5000", tracker_token="key")
+    assert read_secrets(cluster) == {
+        "scanflow-tracker-pods": {"MLFLOW_TRACKING_TOKEN": make_step_token("key", "shop", "data")}
+    }
+
+
+@pytest.mark.parametrize(
+    ("app", "settings"),
+    [
+        (SHOP, {"tracker_uri": "http://theirs:5000"}),
+        (SHOP.replace(tracker=sf.Tracker(uri="http://theirs:5000")), {}),
+        (SHOP.replace(tracker=sf.Tracker(uri="http://theirs:5000")), {"tracker_uri": "http://m", "tracker_token": "k"}),
+        (SHOP.replace(tracker=None), {}),
+    ],
+)
+def test_no_token_of_ours_is_sent_to_a_tracker_of_somebody_else(
+    cluster: MemoryCluster, app: sf.Application, settings: dict[str, Any]
+) -> None:
+    ensured(cluster)
+    changed = ensured(cluster, app, **settings).changed
+    assert {"Secret scanflow-tracker: removed", "Secret scanflow-tracker-pods: removed"} <= set(changed)
+    assert read_secrets(cluster) == {}
+    assert Environments(cluster, KubernetesSettings(**settings)).read_tracker_token(app) is None
 
 
 def test_one_that_another_process_removed_and_made_again_within_a_minute_is_told_apart(cluster: MemoryCluster) -> None:

@@ -20,6 +20,7 @@ from scanflow.backends.kubernetes.environment.manifests import (
     build_environment_manifests,
     hash_manifests,
 )
+from scanflow.backends.kubernetes.environment.tracker_secrets import ensure_tracker_secrets, read_tracker_token
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, derive_namespace
 from scanflow.backends.kubernetes.pods import explain_pending
@@ -84,6 +85,10 @@ class Environments:
             self._checked.pop(derive_namespace(app.name, app.team), None)
         return delete_environment(self._cluster, app.name, app.team, self._settings)
 
+    def read_tracker_token(self, app: Application) -> str | None:
+        """Return the token with which the environment's pods use its tracker; None: they need none of ours."""
+        return read_tracker_token(self._cluster, app)
+
     def wait_for_tracker(self, app: Application, *, within_s: float) -> None:
         """Return once the environment's own tracker is available; at once if it has none.
 
@@ -119,6 +124,7 @@ class Environments:
         conflicts: list[str] = []
         first, *rest = manifests
         changed += self._ensure_namespace(app, first)
+        changed += ensure_tracker_secrets(self._cluster, app, self._settings)
         if not unchanged:
             changed += self._prune(manifests)
         for manifest in sorted(rest, key=_is_marker):

@@ -24,6 +24,9 @@ OUTPUTS: Final = "scanflow-outputs"
 VARIABLES: Final = "scanflow-env"
 """The optional ConfigMap and Secret whose entries are environment variables of all pods."""
 
+POD_CREDENTIALS: Final = "scanflow-tracker-pods"
+"""The Secret with the token that pods need for the environment's tracker, if that has one of ours."""
+
 APPLIED_HASH: Final = "scanflow.dev/environment"
 """An annotation of the marker: the hash of the manifests that the environment was created from."""
 
@@ -60,10 +63,11 @@ def hash_manifests(manifests: list[Manifest]) -> str:
 
 
 def build_env_from() -> list[Manifest]:
-    """Return the ``envFrom`` of a container: the variables that people set for all pods of the environment."""
+    """Return the ``envFrom`` of a container: people's variables for the environment, and its tracker's token."""
     return [
         {"configMapRef": {"name": VARIABLES, "optional": True}},
         {"secretRef": {"name": VARIABLES, "optional": True}},
+        {"secretRef": {"name": POD_CREDENTIALS, "optional": True}},
     ]
 
 
@@ -167,7 +171,7 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
     return [
         *claims,
         tracker.build_service(app, metadata),
-        tracker.build_deployment(app, settings, metadata, account=PODS, keeps_files=bool(claims)),
+        tracker.build_deployment(settings, metadata, account=PODS, keeps_files=bool(claims)),
     ]
 
 

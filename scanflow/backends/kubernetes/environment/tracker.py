@@ -12,6 +12,10 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 NAME: Final = "tracker"
 CLAIM: Final = "scanflow-tracker"
+CREDENTIALS: Final = "scanflow-tracker"
+"""The Secret with the token that the tracker asks for."""
+
+KEY_VARIABLE: Final = "SCANFLOW_TRACKER_TOKEN"
 DEFAULT_PORT: Final = 5000
 _FILES: Final = "/scanflow/tracker"
 
@@ -43,9 +47,7 @@ def build_service(app: Application, metadata: Manifest) -> Manifest:
     }
 
 
-def build_deployment(
-    app: Application, settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool
-) -> Manifest:
+def build_deployment(settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool) -> Manifest:
     """Return the Deployment of the tracker: one pod, since SQLite has one writer, recreated on changes."""
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the container's own
@@ -56,13 +58,12 @@ def build_deployment(
     container: dict[str, Any] = {
         "name": NAME,
         "image": settings.tracker_image,
-        "command": ["mlflow", "server"],
-        "args": _build_arguments(app, keeps_files=keeps_files),
+        "command": ["python", "-m", "scanflow_server.mlflow_server"],
+        "args": ["--port", str(DEFAULT_PORT)],
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108  the container's own
-            {"name": "MLFLOW_DISABLE_TELEMETRY", "value": "true"},
-            # Otherwise it starts eight more processes, half a gigabyte, for unused features.
-            {"name": "MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "value": "false"},
+            {"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": {"name": CREDENTIALS, "key": KEY_VARIABLE}}},
+            *(_FILE_VARIABLES if keeps_files else ()),
         ],
         "ports": [{"name": "http", "containerPort": DEFAULT_PORT, "protocol": "TCP"}],
         "startupProbe": {**probe, "failureThreshold": 60},
@@ -97,24 +98,10 @@ def build_deployment(
     }
 
 
-def _build_arguments(app: Application, *, keeps_files: bool) -> list[str]:
-    """Return the arguments of ``mlflow server``, which accepts requests to its Service's host names, and probes."""
-    names = [
-        NAME,
-        f"{NAME}.{derive_namespace(app.name, app.team)}",
-        f"{NAME}.{derive_namespace(app.name, app.team)}.svc",
-    ]
-    hosts = [*names, f"{names[-1]}.cluster.local", "localhost", "127.0.0.1"]
-    allowed = ",".join([host for name in hosts for host in (name, f"{name}:*")] + _PRIVATE)
-    arguments = ["--host", "0.0.0.0", "--port", str(DEFAULT_PORT), "--workers", "1", "--allowed-hosts", allowed]  # noqa: S104
-    if keeps_files:
-        arguments += ["--backend-store-uri", f"sqlite:///{_FILES}/mlflow.db"]
-        arguments += ["--artifacts-destination", f"{_FILES}/artifacts"]
-    return [*arguments, "--serve-artifacts"]
-
-
-_PRIVATE: Final = ["10.*", "192.168.*", *(f"172.{number}.*" for number in range(16, 32))]
-"""Address ranges of pods and Services, which kubelets probe."""
+_FILE_VARIABLES: Final = (
+    {"name": "MLFLOW_BACKEND_STORE_URI", "value": f"sqlite:///{_FILES}/mlflow.db"},
+    {"name": "MLFLOW_ARTIFACTS_DESTINATION", "value": f"{_FILES}/artifacts"},
+)
 
 
 def _build_selector(metadata: Manifest) -> dict[str, str]:
