@@ -138,7 +138,7 @@ def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
     assert HTTP.get(f"{found.tracker_uri}/health", timeout=30).status_code == 200
     for headers in ({}, {"authorization": "Bearer scanflow_wrong"}):
         for path in ("/", "/api/2.0/mlflow/experiments/search?max_results=5", "/get-artifact?path=a.txt&run_uuid=r"):
-            assert HTTP.get(found.tracker_uri + path, headers=headers, timeout=30).status_code == 401, path
+            assert HTTP.get(f"{found.tracker_uri}{path}", headers=headers, timeout=30).status_code == 401, path
     token = environments.read_tracker_token(tracked)
     log = f"import os; os.environ['MLFLOW_TRACKING_TOKEN'] = {token!r}; "
     log += f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "
