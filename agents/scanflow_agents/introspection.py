@@ -48,9 +48,11 @@ def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
     from scanflow_agents.templates import load_declared
 
     application, _, agents = select_agents(words[0] if words else None)
-    declared = [(agent.name, load_declared(application, agent)) for agent in agents]
+    declared = [(agent, load_declared(application, agent)) for agent in agents]
     documents = [
-        document for name, agent in declared for document in build_strategy_documents(application.name, name, agent)
+        document
+        for agent, strategies in declared
+        for document in build_strategy_documents(application.name, agent.name, strategies, agent.parameters)
     ]
     return {"app": application.name, "strategies": documents}
 

@@ -12,6 +12,7 @@ from scanflow.agent.records import JSON, Intent
 from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
+from scanflow.agent.strategy_limits import describe_limits, format_calls
 
 
 def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
@@ -30,11 +31,16 @@ def describe_intent(want: Intent | Call) -> str:
     return format_call(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
 
 
-def build_strategy_documents(app: str, agent: str, declared: Declared) -> list[dict[str, JSON]]:
-    return [_build_strategy_row(app, agent, declared, strategy) for strategy in declared.strategies]
+def build_strategy_documents(
+    app: str, agent: str, declared: Declared, parameters: Mapping[str, Any]
+) -> list[dict[str, JSON]]:
+    """Describe the strategies of an agent. ``parameters``: the agent's."""
+    return [_build_strategy_row(app, agent, declared, strategy, parameters) for strategy in declared.strategies]
 
 
-def _build_strategy_row(app: str, agent: str, declared: Declared, strategy: Strategy) -> dict[str, JSON]:
+def _build_strategy_row(
+    app: str, agent: str, declared: Declared, strategy: Strategy, parameters: Mapping[str, Any]
+) -> dict[str, JSON]:
     return {
         "app": app,
         "agent": agent,
@@ -43,6 +49,7 @@ def _build_strategy_row(app: str, agent: str, declared: Declared, strategy: Stra
         "when": declared.sensor(strategy.sensor).trigger.model_dump(mode="json"),
         "if": None if strategy.rule is None else explain(strategy.rule, {}),
         "then": [_format_action(action) for action in strategy.actions],
+        "may": list(format_calls(describe_limits(strategy, parameters).calls)),
         "priority": strategy.priority,
         "autonomy": strategy.autonomy,
         "cool_down_s": _to_seconds(strategy.cool_down),

@@ -123,6 +123,31 @@ class Intent(_Record):
         return evidence if isinstance(evidence, dict) else {}
 
 
+class PermittedCall(_Record):
+    """A primitive that a strategy may request, and on which target."""
+
+    primitive: str
+    target: str
+    """``workflow/NAME``, ``service/NAME`` or ``run/NAME``; ``workflow/*``: any workflow; ``*``: any target."""
+
+    arguments: dict[str, JSON] | None = None
+    """The only arguments that it may be requested with. None: any."""
+
+
+class StrategyLimits(_Record):
+    """What a strategy may do, as the server stores it when its agent is deployed. An intent never exceeds it."""
+
+    name: str
+    calls: tuple[PermittedCall, ...] = ()
+    priority: int = 0
+    autonomy: Autonomy = "auto"
+    cool_down_s: float = 0.0
+    hysteresis_s: float = 0.0
+    budget: int | None = None
+    budget_window_s: float = 3600.0
+    guard: Guard | None = None
+
+
 class Decision(_Record):
     """The arbiter's decision on an intent, and its reason."""
 

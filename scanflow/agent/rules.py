@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 from typing import Any, overload
 
+from scanflow.agent.function_source import find_function
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
@@ -105,21 +105,18 @@ def _find_constants(function: Callable[..., Any], names: frozenset[str]) -> Iter
 @lru_cache(maxsize=4096)
 def _read_source(code: CodeType) -> _Source | None:
     """Return the expression that a function returns, if that is all it does and its file is unchanged."""
-    linecache.checkcache(code.co_filename)
-    bodies, codes = _find_functions("".join(linecache.getlines(code.co_filename)))
-    places = {(line, column, end_line, end) for line, end_line, column, end in code.co_positions()}
-    candidates = [
-        body
-        for line, name, place, body in bodies
-        if (line, name) == (code.co_firstlineno, code.co_name) and place in places and code in codes
-    ]
-    if len(candidates) != 1:
-        return None
-    text = " ".join(ast.unparse(candidates[0]).split())
+    match find_function(code):
+        case ast.Lambda(body=body):
+            returned = body
+        case ast.FunctionDef(body=[*doc, ast.Return(value=ast.expr() as body)]) if _is_docstring(doc):
+            returned = body
+        case _:
+            return None
+    text = " ".join(ast.unparse(returned).split())
     return _Source(
         text=text if len(text) <= 200 else text[:197] + "...",
-        names=frozenset(node.id for node in ast.walk(candidates[0]) if isinstance(node, ast.Name)),
-        looked_up=tuple(_find_lookups(candidates[0])),
+        names=frozenset(node.id for node in ast.walk(returned) if isinstance(node, ast.Name)),
+        looked_up=tuple(_find_lookups(returned)),
     )
 
 
@@ -130,41 +127,8 @@ def _find_lookups(body: ast.expr) -> Iterator[tuple[str, Any]]:
                 yield name, key
 
 
-@lru_cache(maxsize=8)
-def _find_functions(
-    text: str,
-) -> tuple[tuple[tuple[int, str, tuple[int | None, ...], ast.expr], ...], frozenset[CodeType]]:
-    """Return the functions of a file that only return an expression, as (line, name, position, expression), and the
-    code objects of all its functions."""
-    try:
-        tree = ast.parse(text)
-        codes = frozenset(_iterate_codes(compile(text, "<rules>", "exec", dont_inherit=True)))
-    except (SyntaxError, ValueError, RecursionError):
-        return (), frozenset()
-    returns: list[tuple[int, str, tuple[int | None, ...], ast.expr]] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Lambda(body=body):
-                returns.append((node.lineno, "<lambda>", _get_place(body), body))
-            case ast.FunctionDef(name=name, body=[*doc, ast.Return(value=ast.expr() as body)]) if _is_docstring(doc):
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                returns.append((first, name, _get_place(body), body))
-    return tuple(returns), codes
-
-
-def _iterate_codes(code: CodeType) -> Iterator[CodeType]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _iterate_codes(constant)
-
-
 def _is_docstring(statements: list[ast.stmt]) -> bool:
     match statements:
         case [] | [ast.Expr(value=ast.Constant(value=str()))]:
             return True
     return False
-
-
-def _get_place(node: ast.expr) -> tuple[int | None, ...]:
-    return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)

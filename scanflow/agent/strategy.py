@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, field_validator
@@ -15,9 +15,10 @@ from scanflow.agent.records import Autonomy, Guard
 from scanflow.agent.rules import Rule, make_rule
 from scanflow.app.agents import Sensor, SensorFunction, declare
 from scanflow.app.model import Model, Whole, shorten
+from scanflow.app.parameters import FrozenDict
 from scanflow.app.quantities import Seconds, Wait
 from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval, Trigger
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, did_you_mean
 
 When: TypeAlias = SensorFunction[..., Any] | Sensor | Trigger | str
 """A sensor, its name, or a bare trigger."""
@@ -25,6 +26,10 @@ When: TypeAlias = SensorFunction[..., Any] | Sensor | Trigger | str
 Then: TypeAlias = Doing | Callable[..., Any] | Sequence[Doing | Callable[..., Any]]
 """A primitive, a call, a function that returns those (or None), or a list of these."""
 
+May: TypeAlias = Mapping[str, str | Sequence[str]]
+"""Primitives by name, with their targets: ``{"run_workflow": "workflow/training", "stop_workflow": "run/*"}``."""
+
+_TARGET = re.compile(r"\*|[a-z]+/(\*|[^/*\s]+)")
 _TRIGGERS = (Interval, Date, Cron, CallReceive, EventTrigger, AllOf, AnyOf)
 
 
@@ -62,6 +67,34 @@ def _validate_then(value: Any) -> Any:
     return actions
 
 
+def _validate_may(value: Any) -> Any:
+    from scanflow.agent.primitives import catalogue
+
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidError(
+            f"'may' cannot be {shorten(value)}. Write primitives with their targets: "
+            "may={'run_workflow': 'workflow/training'}."
+        )
+    primitives = {primitive.name for primitive in catalogue()}
+    may: dict[str, tuple[str, ...]] = {}
+    for primitive, targets in value.items():
+        if primitive not in primitives:
+            raise InvalidError(
+                f"'may' names {shorten(primitive)}, which is not a primitive."
+                f"{did_you_mean(str(primitive), primitives)} See: scanflow strategies primitives"
+            )
+        may[primitive] = (targets,) if isinstance(targets, str) else tuple(targets)
+        for target in may[primitive]:
+            if _TARGET.fullmatch(str(target)) is None:
+                raise InvalidError(
+                    f"'may' has the target {shorten(target)} for {primitive!r}. Write 'workflow/NAME', 'service/NAME', "
+                    "'run/NAME', with * as the name for any, or '*'."
+                )
+    return FrozenDict(may)
+
+
 class Strategy(Model):
     """WHEN a sensor fires, IF a rule holds for its value, THEN primitives and calls are requested.
 
@@ -77,6 +110,10 @@ class Strategy(Model):
 
     then: Annotated[Then, PlainValidator(_validate_then)]
     """The actions. A function gets the same values as the rule."""
+
+    may: Annotated[May | None, PlainValidator(_validate_may)] = None
+    """What the functions in ``then`` may request: primitives by name, with their targets. None: the primitives and
+    targets that are in their code. Anything else waits for approval by a person."""
 
     priority: Whole = 0
     """Of two intents for the same field, the one with the higher priority wins."""

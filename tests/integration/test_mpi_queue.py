@@ -39,6 +39,7 @@ sf.Strategy(
     when=jobs_to_run,
     if_=lambda found: True,
     then=lambda found: do.run_autoconfig_workflow(found, policy="granularity"),
+    may={{"run_autoconfig_workflow": "workflow/*"}},
     budget=1,
     budget_window=86_400,
 )

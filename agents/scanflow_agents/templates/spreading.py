@@ -68,6 +68,7 @@ def declare_spreading(service: str, affinity: AffinityMode, options: WatchOption
         when=service_placement,
         if_=lambda placement: placement["evidence"] is not None and placement["stands"] is None,
         then=lambda placement: build_move(service, affinity, placement["evidence"]["neighbour"]),
+        may={"update_workflow_affinity": [f"service/{service}", "workflow/*"]},
         cool_down=options.watch_cool_down_s,
         autonomy=options.autonomy,
         guard=Guard(metric=spreading.metric, worse="higher", by=0.5, within_s=RETRY_AFTER_S),
