@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -27,6 +27,10 @@ MAX_DISCARDED_BYTES: Final = 64 * 2**20
 _DISCARD_TIMEOUT_S: Final = 10.0
 
 _MORE = "or have the server's administrator raise SCANFLOW_MAX_STREAMS."
+
+
+TOKEN_CHECK_S: Final = 1.0
+"""How often the token of an open stream is checked, in seconds."""
 
 
 class StreamLimit:
@@ -92,9 +96,10 @@ class LimitedStream(StreamingResponse):
         media_type: str,
         headers: dict[str, str] | None = None,
         stalled_s: float = STALLED_S,
+        check_s: float = TOKEN_CHECK_S,
     ) -> None:
         super().__init__(blocks, media_type=media_type, headers=headers)
-        self._streams, self._stalled_s = streams, stalled_s
+        self._streams, self._stalled_s, self._check_s = streams, stalled_s, check_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope.get("state", {})
@@ -106,9 +111,24 @@ class LimitedStream(StreamingResponse):
             async with asyncio.timeout(self._stalled_s):
                 await send(message)
 
-        # After these errors the connection is closed without the end of the response.
-        with self._streams.hold(state.get("caller")), suppress(TimeoutError, ClientDisconnect):
-            await super().__call__(scope, receive, send_within_limits)
+        with self._streams.hold(state.get("caller")):
+            streaming = asyncio.ensure_future(super().__call__(scope, receive, send_within_limits))
+            watching = None if is_still_valid is None else asyncio.ensure_future(self._wait_invalid(is_still_valid))
+            try:
+                await asyncio.wait(filter(None, (streaming, watching)), return_when=asyncio.FIRST_COMPLETED)
+                # After these errors the connection is closed without the end of the response.
+                with suppress(TimeoutError, ClientDisconnect):
+                    if streaming.done():
+                        streaming.result()
+            finally:
+                for task in filter(None, (streaming, watching)):
+                    task.cancel()
+                await asyncio.gather(*filter(None, (streaming, watching)), return_exceptions=True)
+
+    async def _wait_invalid(self, is_still_valid: Callable[[], Awaitable[bool]]) -> None:
+        """Return once the token is no longer valid: a stream in which nothing happens ends then, too."""
+        while await is_still_valid():  # noqa: ASYNC110  tokens also expire, and nothing notifies of that
+            await asyncio.sleep(self._check_s)
 
 
 class UnreadBodies:

@@ -127,6 +127,31 @@ def test_a_stream_whose_client_does_not_read_is_closed() -> None:
     assert streams.open == 0
 
 
+def test_a_stream_in_which_nothing_happens_ends_when_its_token_is_gone() -> None:
+    valid = [True, True, False]
+
+    async def blocks() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b"never"
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(_message: Any) -> None: ...
+
+    async def is_still_valid() -> bool:
+        return valid.pop(0) if len(valid) > 1 else valid[0]
+
+    async def stream(streams: StreamLimit) -> None:
+        response = LimitedStream(blocks(), streams, media_type="text/plain", check_s=0.001)
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "state": {"still": is_still_valid}}
+        await response(scope, receive, send)
+
+    streams = StreamLimit(1)
+    asyncio.run(asyncio.wait_for(stream(streams), PATIENCE_S))
+    assert (streams.open, valid) == (0, [False])
+
+
 def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
     ready = str(api.base_url).removesuffix("api/v1/") + "readyz"
     assert HTTP.get(ready).status_code == 200
