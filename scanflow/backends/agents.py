@@ -44,7 +44,10 @@ class HostedAgent:
     """The tracker's address. None: the one in the home."""
 
     token: SecretStr | None = None
-    """Authenticates it to the server and to the other agents of the application, for its own team only."""
+    """Authenticates this agent to the server. It is made at its start, and valid until its stop."""
+
+    peer_token: SecretStr | None = None
+    """Authenticates the agents of the application to each other, and the server to them; never to the server."""
 
     ca: str | None = None
     """The CA certificates, in PEM, that the server's certificate is verified with. None: the system's."""

@@ -70,10 +70,23 @@ def make_token() -> str:
     return _PREFIX + secrets.token_urlsafe(32)
 
 
-def read_agents_token(home: str, app: str, team: str) -> str:
-    """Return the token of the agents of a team's application, derived from the home's, which it does not reveal."""
-    digest = hmac.digest(home.encode(), f"agents\0{team}\0{app}".encode(), "sha256")
-    return _PREFIX + base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+def derive_peer_token(home: str, app: str, team: str) -> str:
+    """Return the token with which the agents of a team's application call each other, and the server reads their
+    journals. It is derived from the home's, which it does not reveal. The server itself accepts it nowhere."""
+    return _derive_token(home, "agents", team, app)
+
+
+def derive_agent_token(home: str, app: str, team: str, agent: str, salt: str) -> str:
+    """Return the token of one agent for the server. ``salt`` is random, made at the agent's start."""
+    return _derive_token(home, "agent", team, app, agent, salt)
+
+
+def make_salt() -> str:
+    return secrets.token_hex(32)
+
+
+def _derive_token(home: str, *words: str) -> str:
+    return _PREFIX + _encode(hmac.digest(home.encode(), "\0".join(words).encode(), "sha256"))
 
 
 def make_step_token(home: str, app: str, team: str) -> str:

@@ -47,6 +47,12 @@ class TokenHolder:
     team: str | None = None
     """The team the token is for. None: all teams."""
 
+    agent: tuple[str, str] | None = None
+    """The application and the name of the agent whose own token it is. None: it is no agent's own."""
+
+    agent_token_hash: str | None = None
+    """The hash of an agent's own token."""
+
     def can_see(self, team: str) -> bool:
         """Whether the caller can see resources of a team."""
         return self.team is None or self.team == team
@@ -61,6 +67,17 @@ class TokenHolder:
         """Raise ForbiddenError if the caller lacks a permission on a team's resources; see :func:`explain_refusal`."""
         if (reason := explain_refusal(self, permission, team)) is not None:
             raise ForbiddenError(reason)
+
+    def check_agent(self, app: str, agent: str | None = None) -> None:
+        """Raise ForbiddenError if this is the own token of an agent other than ``agent``; None: of another
+        application's."""
+        if self.agent is None or (app, self.agent[1] if agent is None else agent) == self.agent:
+            return
+        other = f"the application {app!r}" if agent is None else f"the agent {app}/{agent}"
+        raise ForbiddenError(
+            f"The token is the agent {'/'.join(self.agent)}'s own, and cannot speak for {other}. An agent's token is "
+            "for that agent alone."
+        )
 
 
 def explain_refusal(caller: TokenHolder, permission: Permission, team: str | None) -> str | None:

@@ -12,18 +12,10 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.http.home_token import (
-    ensure_home_token,
-    hash_token,
-    keep_home_token,
-    parse_step_token,
-    read_agents_token,
-    read_home_token,
-)
+from scanflow.http.home_token import ensure_home_token, hash_token, keep_home_token, parse_step_token, read_home_token
 from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, tokens
-from scanflow_server.store.tokens import TokenRow
 
 _FRESH_S = 2.0
 """How long tokens are cached if another server may use the same database, and may have revoked one."""
@@ -31,13 +23,18 @@ _FRESH_S = 2.0
 _OWN_TOKEN_CACHE_S = 60.0
 """How long they are cached if no other server changes any: after its own changes this server reloads them at once."""
 
+_MISSED_S = 0.2
+"""How often they are reloaded for tokens that are not among them, if another server may have made those."""
+
 
 class Callers:
     def __init__(self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._context, self._clock = context, clock
-        self._tokens: dict[str, TokenRow] = {}
+        self._holders: dict[str, tuple[TokenHolder, float | None]] = {}
+        """The holders of tokens by the tokens' hashes, and when those expire."""
+
         self._home = read_home_token(context.settings.home)
-        self._read = float("-inf")
+        self._read, self._changes = float("-inf"), -1
         self._fresh_s = _FRESH_S if context.store.file is None else _OWN_TOKEN_CACHE_S
         self._lock = threading.Lock()
 
@@ -45,12 +42,11 @@ class Callers:
         """Return the holder of a token; the home's is its user's, an admin. None: the token is not valid."""
         if (step := self._find_step(token)) is not None:
             return step
-        if self._clock() - self._read > self._fresh_s:
+        digest = hash_token(token)
+        if self._is_outdated(digest):
             await run_in_threadpool(self.reload)
-        row = self._tokens.get(hash_token(token))
-        if row is None or (row.expires is not None and self._context.clock() >= row.expires):
-            return None
-        return TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team)
+        holder, expires = self._holders.get(digest, (None, None))
+        return None if expires is not None and self._context.clock() >= expires else holder
 
     def _find_step(self, token: str) -> TokenHolder | None:
         whose = None if self._home is None else parse_step_token(self._home, token)
@@ -58,21 +54,44 @@ class Callers:
 
     def reload(self) -> None:
         with self._lock:  # an older read never replaces a newer one
-            began = self._clock()
+            began, changes = self._clock(), self._context.token_notifier.changes
             with self._context.store.read() as connection:
-                self._tokens = self._derive_agent_tokens(connection) | tokens.load_valid(connection)
-            self._read = began  # only now: concurrent callers wait for the tokens too
+                self._holders = _load_agents(connection) | _load_holders(connection)
+            self._read, self._changes = began, changes  # only now: concurrent callers wait for the tokens too
 
-    def _derive_agent_tokens(self, connection: Connection) -> dict[str, TokenRow]:
-        """Return the tokens of the agents hosted by this server, by their hashes; they are derived, never stored."""
-        teams = {(agent.app, agent.team) for agent in agents.list_all(connection) if agent.document is not None}
-        return {
-            hash_token(read_agents_token(self._home, app, team)): TokenRow(
-                name=f"agents of {app}", role="agent", team=team, created=0.0
-            )
-            for app, team in teams
-            if self._home is not None
-        }
+    def _is_outdated(self, digest: str) -> bool:
+        age_s = self._clock() - self._read
+        if age_s > self._fresh_s or self._changes != self._context.token_notifier.changes:
+            return True
+        return digest not in self._holders and self._context.store.file is None and age_s > _MISSED_S
+
+
+def _load_holders(connection: Connection) -> dict[str, tuple[TokenHolder, float | None]]:
+    return {
+        digest: (
+            TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team),
+            row.expires,
+        )
+        for digest, row in tokens.load_valid(connection).items()
+    }
+
+
+def _load_agents(connection: Connection) -> dict[str, tuple[TokenHolder, float | None]]:
+    """Return the agents that have a token of their own, by its hash."""
+    return {
+        agent.token_hash: (
+            TokenHolder(
+                f"agent {agent.app}/{agent.name}",
+                "agent",
+                agent.team,
+                agent=(agent.app, agent.name),
+                agent_token_hash=agent.token_hash,
+            ),
+            None,
+        )
+        for agent in agents.list_all(connection)
+        if agent.wanted and agent.token_hash is not None
+    }
 
 
 def register_home(context: ServerContext) -> str:

@@ -41,6 +41,9 @@ class ServerContext:
     """Notifies of work for controllers."""
 
     streams: StreamLimit
+    token_notifier: ChangeNotifier = field(default_factory=ChangeNotifier)
+    """Notifies of changes of agents' tokens."""
+
     clock: Callable[[], float] = time.time
     shutdown: threading.Event = field(default_factory=threading.Event)
     """Set at shutdown: long waits stop."""

@@ -15,6 +15,7 @@ from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import Action
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
+from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, bearer
 from tests.waiting import until
 
@@ -33,6 +34,7 @@ class Acting:
         try:
             self.server.start()
             self._put()
+            permit_strategies_at(self.server.home, "tests", app=self.app.name, team=self.app.team)
             body = {"name": "planner", "role": "agent", "team": self.app.team}
             token = self._people("POST", "/tokens", json=body)["token"]
             self._agent = httpx.Client(base_url=self.server.api.base_url, headers=bearer(token), timeout=60)

@@ -66,6 +66,7 @@ class StandInServer:
         self.acted: Counter[str] = Counter()
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.here: dict[str, Any] = {}
+        self.stored: list[list[dict[str, Any]]] = []
         self.lock = threading.Lock()
         self.down = False
         self.mute = False
@@ -89,6 +90,10 @@ class StandInServer:
                 answer = None if stand_in.down else stand_in.take(self.path, body, self.headers.get("idempotency-key"))
                 if not stand_in.mute and answer is not None:
                     self.answer(answer)
+
+            def do_PUT(self) -> None:
+                stand_in.stored.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                self.answer({})
 
             def answer(self, document: Any) -> None:
                 text = json.dumps(document).encode()

@@ -23,6 +23,7 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
 from tests.asking import http_client
+from tests.permitting import permit_strategies
 from tests.server import bearer
 from tests.unit.server.answering import answering
 from tests.unit.server.arbiter.making import intent
@@ -61,6 +62,8 @@ def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
     migrate(context.store)
     app, path, _ = load_application(str(tmp_path / "mnist_app.py"))
     keep_application(context, app, source=path)
+    names = ("scale", "other", "strategy of i1", "strategy of i2")
+    permit_strategies(context.store, *names)
     yield context
     context.store.close()
 

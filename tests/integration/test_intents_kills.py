@@ -16,7 +16,7 @@ from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.store import intents as kept
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from tests.unit.server.arbiter.making import intent
+from tests.unit.server.arbiter.making import intent, permit
 from tests.waiting import patient, until
 
 COUNT = 40
@@ -29,6 +29,7 @@ from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.records import PrimitiveCall
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.store.base import open_store
+from tests.unit.server.arbiter.making import permit
 
 address, folder = sys.argv[1], Path(sys.argv[2])
 
@@ -47,7 +48,7 @@ def perform(intent, call, key, noted, note):
     time.sleep(0.005)
     return PrimitiveResult({"before": inverse.arguments["instances"]}, inverse)
 
-engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {})
+engine = ArbiterEngine(open_store(address), perform, look=lambda intent: {}, limits=lambda _, intent: permit(intent))
 engine.start()
 print("started", flush=True)
 time.sleep(100_000)
@@ -68,7 +69,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
     address = f"sqlite:///{tmp_path / 'server.db'}"
     store = open_store(address)
     migrate(store)
-    desk = IntentService(store, look=lambda _: {}, clock=lambda: 1000.0)
+    desk = IntentService(store, look=lambda _: {}, limits=lambda _, intent: permit(intent), clock=lambda: 1000.0)
     for number in range(COUNT):
         arguments = {"workflow": f"serve-{number}", "instances": 3}
         wanted = intent(f"i{number}", arguments=arguments, target=f"service/serve-{number}")

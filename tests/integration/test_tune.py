@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli
+from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, body_of
 from tests.unit.server.arbiter.making import intent
 from tests.waiting import patient, until
@@ -85,6 +86,7 @@ def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_
 
     try:
         server.start()
+        permit_strategies_at(home, "scale", app="shop", team="default")
         deployed = server.api.post("/services", json=body_of(tmp_path / "app.py", workflow="serve"))
         assert server.operation(deployed)["state"] == "succeeded"
         run = begin_search("i1", trials=1)

@@ -261,6 +261,7 @@ class AgentHost:
         if self._registered and counters == reported and now - reported_at < QUIET_S:
             return True
         try:
+            await client.report_strategies()
             await client.send_heartbeat(url, os.getpid(), self.build_reports())
         except UnavailableError as error:
             self._registered = False

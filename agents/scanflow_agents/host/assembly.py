@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from scanflow.agent.strategy_limits import describe_limits
 from scanflow.errors import MissingExtraError
 from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.http.home_token import ensure_home_token, read_home_token
@@ -40,7 +41,11 @@ def build(
     workers, token = ThreadPool(), get_token(spec)
     server = None if spec.server is None else AsyncClient(spec.server, token=token)
     client = DeliveryClient(
-        app=app.name, agent=agent.name, server=server, connect=lambda url: AsyncClient(url, token=token)
+        app=app.name,
+        agent=agent.name,
+        server=server,
+        connect=lambda url: AsyncClient(url, token=get_peer_token(spec)),
+        strategies=[describe_limits(strategy, agent.parameters) for strategy in declared.strategies],
     )
     outbox = Outbox(state=state, post=client, clock=clock)
     environment = SensorEnvironment(
@@ -92,14 +97,19 @@ def _build_control_plane(spec: AgentSpec, server: str, token: str) -> ControlPla
 
 
 def get_token(spec: AgentSpec) -> str:
-    """Return the agent's token, for the server and the other agents of its application."""
+    """Return the agent's own token, for the server."""
     return spec.token or os.environ.get("SCANFLOW_TOKEN") or ensure_home_token(Path(spec.home))
 
 
+def get_peer_token(spec: AgentSpec) -> str:
+    """Return the token of the agents of its application among themselves."""
+    return spec.peer_token or os.environ.get("SCANFLOW_PEER_TOKEN") or get_token(spec)
+
+
 def list_accepted_tokens(spec: AgentSpec) -> set[str]:
-    """Return the tokens that the agent's API accepts: its own, and the home's if it shares that folder."""
+    """Return the tokens that the agent's API accepts: its peers', and the home's if it shares that folder."""
     home = read_home_token(Path(spec.home))
-    return {get_token(spec), *([] if home is None else [home])}
+    return {get_peer_token(spec), *([] if home is None else [home])}
 
 
 def _open_tracker(spec: AgentSpec) -> KnowledgeBase | None:

@@ -18,7 +18,7 @@ import stamina
 
 from scanflow.agent.actions import Call
 from scanflow.agent.records import Intent
-from scanflow.errors import InternalError, ScanflowError, UnavailableError
+from scanflow.errors import AccessDeniedError, ForbiddenError, InternalError, ScanflowError, UnavailableError
 from scanflow_agents.host.store import AgentStore
 
 MAX_BATCH = 16
@@ -52,7 +52,8 @@ class Delivery:
 
 class DeliveryTransport(Protocol):
     async def deliver(self, delivery: Delivery) -> Any:
-        """Send a delivery and return the answer; only ``UnavailableError`` and ``InternalError`` are retried."""
+        """Send a delivery and return the answer; only ``UnavailableError``, ``InternalError`` and a refused token are
+        retried."""
         ...
 
 
@@ -133,7 +134,9 @@ class Outbox:
             defects += isinstance(error, InternalError)
             _log.info("%s %s is not delivered yet: %s", delivery.kind, delivery.key, error)
             is_kept = defects < MAX_DEFECTS and self._clock() - delivery.at <= RETENTION_S
-            return is_kept and isinstance(error, UnavailableError | InternalError)
+            # A token is refused while the agent is being stopped; it has another one at its next start.
+            is_token_refused = isinstance(error, AccessDeniedError) and not isinstance(error, ForbiddenError)
+            return is_kept and (is_token_refused or isinstance(error, UnavailableError | InternalError))
 
         answer = None
         try:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from scanflow.agent.records import Event, SensorReport
-from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.agent.records import Event, SensorReport, StrategyLimits
+from scanflow.errors import AccessDeniedError, ForbiddenError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.body_limits import MAX_EVENT_BYTES, split_batches
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
@@ -31,10 +31,18 @@ class DeliveryClient:
     """Sends deliveries: intents to the server, and calls to the agents that the server lists."""
 
     def __init__(
-        self, *, app: str, agent: str, server: AsyncClient | None, connect: Callable[[str], AsyncClient]
+        self,
+        *,
+        app: str,
+        agent: str,
+        server: AsyncClient | None,
+        connect: Callable[[str], AsyncClient],
+        strategies: Sequence[StrategyLimits] = (),
     ) -> None:
+        """``strategies``: what the agent's may do, which the server stores before their first intent."""
         self._app, self._agent, self._server = app, agent, server
         self._connect = connect
+        self._strategies: Sequence[StrategyLimits] | None = strategies
         self.call_self: Callable[[str, Mapping[str, Any], str], Any] | None = None
         """Accepts a call to this agent: the sensor's name, the body and the key."""
 
@@ -42,6 +50,7 @@ class DeliveryClient:
 
     async def deliver(self, delivery: Delivery) -> Any:
         if delivery.kind == "intent":
+            await self.report_strategies()
             return await self._connected.ask("POST", f"{BASE}/intents", delivery.body, key=delivery.key)
         body = json.loads(delivery.body)
         agent, sensor = body.pop("agent"), body.pop("sensor")
@@ -55,6 +64,22 @@ class DeliveryClient:
             self._agents.pop(agent, None)
             await client.close()
             raise
+
+    async def report_strategies(self) -> None:
+        """Report what the agent's strategies may do, once. Without a server that stores it, all of their intents wait
+        for approval."""
+        if self._strategies is None:
+            return
+        body = [strategy.model_dump(mode="json") for strategy in self._strategies]
+        try:
+            await self._connected.ask("PUT", f"{self._build_path(self._agent)}/strategies", body)
+        except UnavailableError:
+            raise
+        except ScanflowError as error:
+            if isinstance(error, AccessDeniedError) and not isinstance(error, ForbiddenError):
+                raise  # the token is not valid any more: the agent is being stopped
+            _log.warning("The server did not store the strategies, so that their intents wait for approval: %s", error)
+        self._strategies = None
 
     async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
         reports = [report.model_dump(mode="json") for report in sensors]

@@ -31,6 +31,11 @@ class AgentSpec(BaseModel):
     """The server's database, if it is a SQLite file of this machine."""
 
     token: str | None = None
+    """Its own token for the server."""
+
+    peer_token: str | None = None
+    """The token of the agents of its application among themselves. None: the same as ``token``."""
+
     port: int = Field(default=0, ge=0, le=65535)
     """The port that it listens on. 0: any."""
 

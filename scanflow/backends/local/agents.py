@@ -108,6 +108,7 @@ class LocalAgents:
             "server": agent.server,
             "store": agent.store,
             "token": None if agent.token is None else agent.token.get_secret_value(),
+            "peer_token": None if agent.peer_token is None else agent.peer_token.get_secret_value(),
             "home": str(self._home),
             "tracker_uri": agent.tracker,
         }

@@ -80,14 +80,15 @@ def _decide(
         if objection is not None and objection.verdict == "refuse" and objection.retry_at is not None:
             return objection.model_copy(update={"verdict": "queue"})  # wait for objections that expire
         return objection or act
+    excess = world.excesses.get(intent.id)
     if intent.autonomy == "observe":
-        return _withhold(intent, world, objection, "observe", "The strategy only observes.")
+        return _withhold(intent, world, objection, "observe", excess or "The strategy only observes.")
     if objection is not None and objection.verdict == "refuse":
         return objection
     if intent.autonomy == "suggest":
-        return _withhold(intent, world, objection, "suggest", "The strategy only suggests.")
-    if intent.autonomy == "approve":
-        return _withhold(intent, world, objection, "approve", "The strategy requires approval by a person.")
+        return _withhold(intent, world, objection, "suggest", excess or "The strategy only suggests.")
+    if intent.autonomy == "approve" or excess is not None:
+        return _withhold(intent, world, objection, "approve", excess or "The strategy requires approval by a person.")
     return objection or act
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from scanflow.agent.primitive_context import Applications, PrimitiveContext, PrimitiveResult
 from scanflow.agent.primitives.serving import find_canary, get_served_models
-from scanflow.agent.records import Intent, PrimitiveCall
+from scanflow.agent.records import Intent, PrimitiveCall, StrategyLimits
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import ServiceRecord
@@ -54,7 +54,18 @@ def build_engine(context: ServerContext) -> ArbiterEngine:
         return row is not None and context.heartbeats.is_alive(row, context.clock())
 
     look = partial(observe_target, context.deployer, applications)
-    return ArbiterEngine(context.store, perform, look=look, measure=measure, alive=alive, clock=context.clock)
+    return ArbiterEngine(
+        context.store, perform, look=look, limits=find_limits, measure=measure, alive=alive, clock=context.clock
+    )
+
+
+def find_limits(connection: Connection, intent: Intent) -> StrategyLimits | None:
+    """Return what an intent's strategy may do, as stored when its agent was deployed; None: its team's agent of that
+    name does not run, or has no such strategy."""
+    row = agents.get(connection, intent.app, intent.agent)
+    if row is None or row.team != intent.team or row.strategies is None or not row.wanted:
+        return None
+    return agents.find_limits(connection, intent.app, intent.agent, intent.strategy)
 
 
 def read_posted_metric(context: ServerContext, app: str, metric: str, *, team: str) -> float | None:

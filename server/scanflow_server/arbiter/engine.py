@@ -17,7 +17,7 @@ from scanflow.agent.records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Measure, Perform
 from scanflow_server.arbiter.identity import get_place
-from scanflow_server.arbiter.intent_service import IntentService, ReadState
+from scanflow_server.arbiter.intent_service import FindLimits, IntentService, ReadState
 from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.control.loop import IDLE_S, Loop
@@ -57,6 +57,7 @@ class ArbiterEngine:
         perform: Perform,
         *,
         look: ReadState,
+        limits: FindLimits,
         measure: Measure = lambda _intent, _metric: None,
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         clock: Callable[[], float] = time.time,
@@ -64,11 +65,11 @@ class ArbiterEngine:
     ) -> None:
         """Create an engine on ``store``, which is migrated.
 
-        ``alive``: whether an agent of an application is running; its strategies then keep the fields that they own.
-        ``foreign_s``: how long another client's value is left alone, in seconds.
+        ``limits``: what strategies may do. ``alive``: whether an agent of an application is running; its strategies
+        then keep the fields that they own. ``foreign_s``: how long another client's value is left alone, in seconds.
         """
         self._store, self._clock, self._measure_metric = store, clock, measure
-        self.intents = IntentService(store, look=look, clock=clock, alive=alive, foreign_s=foreign_s)
+        self.intents = IntentService(store, look=look, limits=limits, clock=clock, alive=alive, foreign_s=foreign_s)
         self._actor = Actor(store, perform, look=look, measure=self._measure, clock=clock)
         self._changes, self._lock = ChangeNotifier(), threading.Lock()
         self._loop: Loop | None = None

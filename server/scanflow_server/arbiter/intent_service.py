@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scanflow.agent.primitives import parse_act
-from scanflow.agent.records import Action, ActionState, Decision, Intent
+from scanflow.agent.records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.errors import InvalidError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
+from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import FOREIGN_S, ArbitrationContext, Owner, are_equal, find_foreign_fields
 from scanflow_server.store import events, operations
@@ -26,6 +27,9 @@ from scanflow_server.store.intents import ActionRow, FieldRow
 ReadState = Callable[[Intent], Mapping[str, Any]]
 """Returns the observable fields of an intent's target with their values, and its creation time, if known, under
 ``CREATED_FIELD``."""
+
+FindLimits = Callable[[Connection, Intent], StrategyLimits | None]
+"""Returns what an intent's strategy may do; None: its agent does not run, or has no strategy of that name."""
 
 CREATED_FIELD = "created"
 
@@ -40,15 +44,18 @@ class IntentService:
         store: Store,
         *,
         look: ReadState,
+        limits: FindLimits,
         clock: Callable[[], float],
         alive: Callable[[str, str], bool] = lambda _app, _agent: False,
         foreign_s: float = FOREIGN_S,
     ) -> None:
         self._store, self.look, self._clock, self._alive = store, look, clock, alive
-        self._foreign_s = foreign_s
+        self._find_limits, self._foreign_s = limits, foreign_s
 
     def submit(self, intent: Intent) -> Decision:
-        """Decide on an intent, once per key: the same key again gets the first decision."""
+        """Decide on an agent's intent, once per key: the same key again gets the first decision.
+
+        Of what exceeds its strategy nothing is kept: it waits for approval."""
         check_intent(intent)
         seen = self.look(intent)
         with self._store.write() as connection:
@@ -56,18 +63,22 @@ class IntentService:
                 return decide_duplicate(earlier.action, intent, self._clock())
             if intent_store.get(connection, intent.id) is not None:
                 raise InvalidError(f"The intent id {intent.id!r} is already used. Give each intent its own id.")
-            return self.admit(connection, intent, seen)
+            bounded, excess = bound_intent(intent, self._find_limits(connection, intent))
+            return self.admit(connection, bounded, seen, excess=excess)
 
-    def admit(self, connection: Connection, intent: Intent, seen: Mapping[str, Any]) -> Decision:
+    def admit(
+        self, connection: Connection, intent: Intent, seen: Mapping[str, Any], *, excess: str | None = None
+    ) -> Decision:
         """Store an intent and decide on it, with all that wait for the same target, within a transaction.
 
-        ``seen``: the observed fields of the target.
+        ``seen``: the observed fields of the target. ``excess``: how it exceeded its strategy.
         """
         waits = Decision(intent=intent.id, verdict="queue", reason=_RECEIVED, at=self._clock())
         action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
         row = ActionRow(action=action)
         intent_store.add(connection, row)
-        decision = self._decide(connection, get_place(intent), seen, [row])[intent.id]
+        excesses = {} if excess is None else {intent.id: excess}
+        decision = self._decide(connection, get_place(intent), seen, [row], excesses)[intent.id]
         if decision.verdict == "approve":
             for waiting in intent_store.list_waiting(connection, get_place(intent), verdicts=["approve"]):
                 replaced = supersede(intent, waiting.intent, decision.at) if waiting.id != intent.id else None
@@ -109,7 +120,12 @@ class IntentService:
             return intent_store.find(connection, id).action
 
     def _decide(
-        self, connection: Connection, place: str, seen: Mapping[str, Any], more: Iterable[ActionRow]
+        self,
+        connection: Connection,
+        place: str,
+        seen: Mapping[str, Any],
+        more: Iterable[ActionRow],
+        excesses: Mapping[str, str] | None = None,
     ) -> dict[str, Decision]:
         waiting = {row.id: row for row in [*intent_store.list_waiting(connection, place), *more]}
         fresh = {row.id: row for row in waiting.values() if row.action.began is None}
@@ -135,6 +151,7 @@ class IntentService:
             foreign_s=self._foreign_s,
             approved={row.id for row in fresh.values() if row.approved_by is not None},
             at_work=at_work,
+            excesses=excesses or {},
         )
         decisions = arbitrate_all(wanted, world)
         for id, decision in decisions.items():

@@ -53,6 +53,9 @@ class ArbitrationContext:
     foreign_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
     foreign_s: float = FOREIGN_S
     approved: Collection[str] = frozenset()
+    excesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """How intents exceeded their strategies, by their ids: these wait for approval at least."""
+
     at_work: Collection[str] = frozenset()
     """The ids of the actions that are changing the target, or will continue to."""
 

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from scanflow.agent.records import AgentView
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.errors import UnavailableError
-from scanflow.http.home_token import hash_token, read_agents_token, read_home_token
+from scanflow.http.home_token import derive_agent_token, derive_peer_token, hash_token, make_salt, read_home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import EXTERNAL_POLL_S, ErrorIsolation
@@ -51,20 +51,37 @@ class AgentsController:
             with self._isolation.isolate(f"The agent {agent.app}/{agent.name}"):
                 process = get_process(self._context, agent)
                 if agent.document is not None:
-                    self._reconcile(agent, process)
+                    agent = self._reconcile(agent, process)
                 state = self._update_state(agent, process)
             settled = settled and state in _SETTLED_STATES
         return EXTERNAL_POLL_S if settled else _UNSETTLED_POLL_S
 
-    def _reconcile(self, agent: AgentRow, process: AgentProcess) -> None:
-        if agent.wanted:
+    def _reconcile(self, agent: AgentRow, process: AgentProcess) -> AgentRow:
+        if agent.wanted and (renewed := self._ensure_token(agent)) is not None:
+            agent = renewed
             if self._context.agents.start(
                 _make_hosted_agent(self._context, agent, process), observe=partial(self._record_repair, agent)
             ):
                 with self._context.store.write() as connection:
                     agents.count_restart(connection, agent.app, agent.name)
-        elif process.alive:
+        elif not agent.wanted and process.alive:
             self._context.agents.stop(agent.app, agent.team, agent.name)
+        return agent
+
+    def _ensure_token(self, agent: AgentRow) -> AgentRow | None:
+        """Return an agent with a token that this server can derive, made anew if it has none; None: it is stopped."""
+        home = read_home_token(self._context.settings.home)
+        if home is None:
+            return agent
+        token = _derive_token(self._context, agent)
+        if token is not None and hash_token(token) == agent.token_hash:
+            return agent
+        salt = make_salt()
+        digest = hash_token(derive_agent_token(home, agent.app, agent.team, agent.name, salt))
+        with self._context.store.write() as connection:
+            renewed = agents.put_token(connection, agent, salt=salt, digest=digest)
+        self._context.token_notifier.notify()
+        return renewed
 
     def _record_repair(self, agent: AgentRow, text: str) -> None:
         _log.warning("The agent %s/%s: %s", agent.app, agent.name, text)
@@ -103,7 +120,7 @@ def describe_agent(context: ServerContext, agent: AgentRow, process: AgentProces
         state = "starting"
     else:
         state = "silent"
-    error = (process.ailment if there else process.failure) if agent.wanted else None
+    error = _describe_error(agent, process.ailment if there else process.failure) if agent.wanted else None
     return AgentView.model_validate(
         {
             **agent.model_dump(include={"name", "app", "team"}),
@@ -121,6 +138,15 @@ def describe_agent(context: ServerContext, agent: AgentRow, process: AgentProces
 def _mask(context: ServerContext, agent: AgentRow, text: str) -> str:
     with context.store.read() as connection:
         return load_masker(connection, agent.app, agent.team).mask_text(text)
+
+
+def _describe_error(agent: AgentRow, failure: str | None) -> str | None:
+    if failure is not None or not agent.has_other_strategies:
+        return failure
+    return (
+        "Its strategies are not those that it was deployed with. What exceeds those waits for approval. Deploy it "
+        f"again: scanflow agents --start app.py:{agent.name}"
+    )
 
 
 def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:
@@ -143,7 +169,7 @@ def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit:
             f"The agent {view.full_name} runs at {url}, outside this server, which does not read its journal there. "
             f"Read it yourself: GET {url}/journal, with the token of its team"
         )
-    token = _derive_token(context, agent)
+    token = _derive_peer_token(context, agent)
     entries: list[dict[str, Any]] = fetch_reply(
         url, f"/journal?after={after}&limit={limit}", token=token, timeout_s=_JOURNAL_S
     )
@@ -157,7 +183,8 @@ def get_process(context: ServerContext, agent: AgentRow) -> AgentProcess:
 
 
 def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentProcess) -> HostedAgent:
-    document, version, token = agent.document or {}, compute_version(context, agent), _derive_token(context, agent)
+    document, version = agent.document or {}, compute_version(context, agent)
+    token, peer_token = _derive_token(context, agent), _derive_peer_token(context, agent)
     as_wanted = process.version == version and process.code is not None  # its files are read only for a new generation
     return HostedAgent(
         app=agent.app,
@@ -171,6 +198,7 @@ def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentPr
         store=context.store.file,
         tracker=context.settings.library.tracker_uri,
         token=None if token is None else SecretStr(token),
+        peer_token=None if peer_token is None else SecretStr(peer_token),
         ca=None if (ca := context.settings.tls_ca) is None else ca.expanduser().read_text(encoding="ascii"),
         environment=context.environ,
     )
@@ -179,13 +207,22 @@ def _make_hosted_agent(context: ServerContext, agent: AgentRow, process: AgentPr
 def compute_version(context: ServerContext, agent: AgentRow) -> str:
     # An agent with an outdated server address or token could not send heartbeats; one with another database would miss
     # changes.
-    hashes = [hash_token(word)[:8] for word in (_derive_token(context, agent), context.store.file) if word is not None]
+    words = (_derive_peer_token(context, agent), context.store.file, agent.token_hash)
+    hashes = [hash_token(word)[:8] for word in words if word is not None]
     return " ".join((str(agent.generation), context.public_url, *hashes)).rstrip()
 
 
 def _derive_token(context: ServerContext, agent: AgentRow) -> str | None:
+    """Return the token of an agent for this server; None: it has none."""
     home = read_home_token(context.settings.home)
-    return None if home is None else read_agents_token(home, agent.app, agent.team)
+    if home is None or agent.token_salt is None:
+        return None
+    return derive_agent_token(home, agent.app, agent.team, agent.name, agent.token_salt)
+
+
+def _derive_peer_token(context: ServerContext, agent: AgentRow) -> str | None:
+    home = read_home_token(context.settings.home)
+    return None if home is None else derive_peer_token(home, agent.app, agent.team)
 
 
 def compute_code_hash(document: Mapping[str, Any], source: str | None, agent: str) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.agent.records import AgentView
-from scanflow.errors import AlreadyRunningError, NotFoundError, did_you_mean
+from scanflow.agent.records import AgentView, StrategyLimits
+from scanflow.app.model import find_duplicate
+from scanflow.errors import AccessDeniedError, AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
 from scanflow_server import requests
-from scanflow_server.access import TokenHolder
+from scanflow_server.access import PERMISSIONS, TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Proposer, Reader
-from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name
+from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name, check_text
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.control.agents import MAX_ENTRIES, describe_agent, fetch_journal, get_process, has_other_code
 from scanflow_server.problems import PROBLEMS
@@ -24,6 +25,9 @@ from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.secrets import load_masker
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
+
+_MAX_STRATEGIES = 10_000
+_MAX_NAME_LENGTH = 128
 
 
 @router.get("")
@@ -41,7 +45,7 @@ def agent(context: ContextDep, _caller: Reader, agent: OwnAgent) -> AgentView:
 
 
 @router.put("/{app}/{agent}", dependencies=[DEFINITION])
-def start(context: ContextDep, request: Request, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
+def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: AppBody) -> AgentView:
     """Start an agent of an application, and keep it running; restart it if the application or its files have changed.
 
     One that another team wants is left to that team. When it is wanted no more and has ended, it may be another team's,
@@ -63,6 +67,7 @@ def start(context: ContextDep, request: Request, caller: Editor, app: Name, agen
                 "rename your application."
             )
         _check_ended(context, before, team=application.team)
+        restart = restart or (before is not None and before.has_other_strategies)
         requests.keep_application(connection, application, body.source, at=context.clock())
         row = agent_store.put(
             connection,
@@ -73,16 +78,17 @@ def start(context: ContextDep, request: Request, caller: Editor, app: Name, agen
             source=body.source,
             restart=restart,
         )
-    request.app.state.callers.reload()  # it has a token of its own
+    context.token_notifier.notify()  # that of an earlier generation is not valid any more
     context.work_notifier.notify()
     return describe_agent(context, row)
 
 
 @router.delete("/{app}/{agent}")
 def stop(context: ContextDep, caller: Editor, agent: OwnAgent) -> AgentView:
-    """Stop an agent. Its state is kept."""
+    """Stop an agent. Its state is kept; its token is not valid any more."""
     with context.store.write() as connection:
         agent_store.mark_unwanted(connection, agent.app, agent.name)
+    context.token_notifier.notify()
     if agent.document is not None:
         context.agents.stop(agent.app, agent.team, agent.name)  # at once, since this server may be about to end too
     context.work_notifier.notify()
@@ -105,14 +111,50 @@ def journal(
     return masked
 
 
+@router.get("/{app}/{agent}/strategies")
+def strategies(context: ContextDep, _caller: Reader, agent: OwnAgent) -> list[StrategyLimits]:
+    """List what an agent's strategies may do, as stored at its deployment. What exceeds it waits for approval."""
+    with context.store.read() as connection:
+        limits = [row.model_dump(mode="json") for row in agent_store.list_limits(connection, agent.app, agent.name)]
+        masked = load_masker(connection, agent.app, agent.team).mask(limits)
+    return [StrategyLimits.model_validate(document) for document in masked]
+
+
+@router.put("/{app}/{agent}/strategies", status_code=204)
+def report_strategies(
+    context: ContextDep,
+    caller: Proposer,
+    app: Name,
+    agent: Name,
+    body: Annotated[list[StrategyLimits], Body(max_length=_MAX_STRATEGIES)],
+) -> Response:
+    """Store what an agent's strategies may do.
+
+    The agent reports it itself, at the start of its process; what it reports first after it was deployed is stored, and
+    what it reports later changes nothing until it is deployed again. An editor may replace what is stored.
+    """
+    caller.check_agent(app, agent)
+    _check_strategies(body)
+    with context.store.write() as connection:
+        row = _find_visible(agent_store.get(connection, app, agent), caller, app, agent)
+        if caller.agent is None:
+            caller.check("change", row.team)
+        elif caller.agent_token_hash != row.token_hash:  # of an earlier deployment, which a server may still accept
+            raise AccessDeniedError(f"The agent {app}/{agent} was stopped or deployed again. Its token is not valid.")
+        agent_store.put_strategies(connection, row, body, replace=caller.agent is None)
+    return Response(status_code=204)
+
+
 @router.post("/{app}/{agent}/here", name="here", status_code=204)
 async def record_heartbeat(
     context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody
 ) -> Response:
     """Record an agent's address and the state of its sensors. It reports them every 5 s while they fire, else every
-    20."""
+    20. Only the agent's own token, or an editor's, reports them of an agent that this server runs."""
+    caller.check_agent(app, agent)
     row = context.heartbeats.get(app, agent)
-    if row is None or (row.url, row.pid) != (body.url, body.pid) or not caller.can_see(row.team):
+    is_news = row is None or (row.url, row.pid) != (body.url, body.pid)
+    if row is None or is_news or not caller.can_see(row.team) or not _speaks_for(caller, row):
         row = await run_in_threadpool(_register_address, context, caller, app, agent, body)
     context.heartbeats.note(row, at=context.clock(), sensors=_dump_sensors(body))
     return Response(status_code=204)
@@ -124,19 +166,38 @@ def _register_address(
     """Record an agent's address, with an event if it has changed, and return the agent."""
     at = context.clock()
     with context.store.write() as connection:
-        before = agent_store.get(connection, app, agent)
-        if before is not None and not caller.can_see(before.team):
-            raise NotFoundError(f"There is no agent {app}/{agent}.")
-        team = before.team if before is not None else caller.team or "default"
+        before = _find_visible(agent_store.get(connection, app, agent), caller, app, agent)
+        if not _speaks_for(caller, before):
+            caller.check("change", before.team)
         sensors, url, pid = _dump_sensors(body), body.url, body.pid
-        if agent_store.record_address(
-            connection, app=app, name=agent, team=team, url=url, pid=pid, at=at, sensors=sensors
-        ):
+        if agent_store.record_address(connection, app=app, name=agent, url=url, pid=pid, at=at, sensors=sensors):
             data: dict[str, Any] = {"url": url, "pid": pid}
-            events.record(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=team, data=data)
+            events.record(connection, "agent.started", f"agent/{agent}", at=at, app=app, team=before.team, data=data)
         row = agent_store.get(connection, app, agent)
     assert row is not None
     return row
+
+
+def _find_visible(row: AgentRow | None, caller: TokenHolder, app: str, agent: str) -> AgentRow:
+    """Return an agent that the caller may know of; an unknown one and another team's are told apart by nothing."""
+    if row is None or not caller.can_see(row.team):
+        raise NotFoundError(f"There is no agent {app}/{agent}. Deploy it first: scanflow agents --start app.py:{agent}")
+    return row
+
+
+def _speaks_for(caller: TokenHolder, row: AgentRow) -> bool:
+    """Whether a caller may report the state of an agent: an agent that the server runs has a token of its own."""
+    return row.document is None or caller.agent == (row.app, row.name) or "change" in PERMISSIONS[caller.role]
+
+
+def _check_strategies(strategies: list[StrategyLimits]) -> None:
+    check_text([strategy.model_dump(mode="json") for strategy in strategies])
+    names = [strategy.name for strategy in strategies]
+    if doubled := find_duplicate(names):
+        raise InvalidError(f"There are two strategies named {doubled!r}. Rename one.")
+    for name in names:
+        if not 1 <= len(name) <= _MAX_NAME_LENGTH:
+            raise InvalidError(f"The strategy's name {name!r:.60} must have 1 to {_MAX_NAME_LENGTH} characters.")
 
 
 def _dump_sensors(body: HeartbeatBody) -> list[dict[str, Any]] | None:

@@ -112,9 +112,11 @@ def tell(
     """Record events; the response has their numbers.
 
     It is the team's whose the token is, else the team's that alone has an application of that name; else only who sees
-    all teams' things sees it.
+    all teams' things sees it. An agent's own token records events of that agent's application alone, and none that
+    names another agent as its source.
     """
     for number, event in enumerate(happened, 1):
+        _check_source(caller, event)
         check_text([event.type, event.app, event.subject, event.data])
         if (size := len(event.model_dump_json().encode())) > MAX_EVENT_BYTES:
             raise TooLargeError(
@@ -126,6 +128,17 @@ def tell(
             raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_MAX_LENGTH} characters.")
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team)
+
+
+def _check_source(caller: TokenHolder, event: Event) -> None:
+    """Refuse an event that an agent's own token records for another application or another agent."""
+    if caller.agent is None:
+        return
+    app, own = caller.agent
+    caller.check_agent(event.app or app)
+    kind, _, name = event.subject.partition("/")
+    for agent in (name if kind == "agent" else own, event.data.get("agent", own)):
+        caller.check_agent(app, str(agent))
 
 
 async def _stream(

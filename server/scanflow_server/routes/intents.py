@@ -45,9 +45,16 @@ class Approval(BaseModel):
 
 @router.post("")
 def want(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
-    """Submit an intent, and return the decision on it. A repeated key gets the first decision again."""
+    """Submit an intent, and return the decision on it. A repeated key gets the first decision again.
+
+    What it may do is what its strategy may, as stored when its agent was deployed. An intent that exceeds it, or of an
+    agent or a strategy that is not stored, waits for approval. An agent's own token speaks for that agent alone.
+    """
     _check(intent)
     caller.check("propose", intent.team)
+    caller.check_agent(intent.app, intent.agent)
+    if caller.agent is not None and not intent.key.startswith(f"{intent.agent}/"):
+        caller.check_agent(intent.app, intent.key.partition("/")[0])
     if intent.source != "agent":
         raise InvalidError("Only agents send intents. People request a change of the service or the run itself.")
     return engine.submit(intent)

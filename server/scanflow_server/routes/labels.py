@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -65,6 +65,9 @@ class _Labels(BaseModel):
     """Whether to replace the labeller's previous label. Models trained on that stay as they are."""
 
 
+_Body = TypeVar("_Body", bound=_Labels)
+
+
 class LabelBody(_Labels):
     """A label. The request's token identifies the labeller."""
 
@@ -97,6 +100,7 @@ def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> 
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""
     caller.check("propose", team)
+    caller.check_agent(picked.app)
     with context.store.write() as connection:
         return label_store.enqueue(connection, picked.app, picked.items, at=context.clock(), team=team, own=caller.team)
 
@@ -139,6 +143,7 @@ def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Labe
     it is to replace the first. Labels of other labellers are votes: the one with the most votes is in use, then the
     newest."""
     check_text([id, body.label])
+    body = _restrict_app(body, caller)
     with context.store.write() as connection:
         return record_label(connection, id, body.label, body, caller, at=context.clock())
 
@@ -147,6 +152,7 @@ def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Labe
 def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[Label]:
     """Label many samples, each as if it were the only one; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
+    body = _restrict_app(body, caller)
     at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
     with context.store.write() as connection:
         seen: dict[str, LabelEntry] = {}
@@ -172,6 +178,14 @@ def record_label(
     recorded = _record_vote(connection, id, label, how, caller, at=at)
     _record_event(connection, recorded, at)
     return recorded.label
+
+
+def _restrict_app(body: _Body, caller: TokenHolder) -> _Body:
+    """Return labels for the queue of the caller's application, if its token is an agent's own."""
+    if caller.agent is None:
+        return body
+    caller.check_agent(body.app or caller.agent[0])
+    return body.model_copy(update={"app": caller.agent[0]})
 
 
 class _RecordedLabel(NamedTuple):

@@ -111,7 +111,21 @@ agents = Table(
     Column("seen", Float),
     Column("restarts", Integer, nullable=False),
     Column("sensors", _JSON),  # as it reported last
+    Column("token_salt", String(64)),  # random, made at its start; null: it has no token
+    Column("token_hash", String(64)),  # SHA-256, in hexadecimal
+    Column("strategies", String(64)),  # the digest of those in the table below; null: none are stored yet
+    Column("reported", String(64)),  # the digest of those that it reported last
 )
+
+strategies = Table(
+    "strategies",
+    metadata,
+    Column("app", String(_NAME), primary_key=True),
+    Column("agent", String(_NAME), primary_key=True),
+    Column("name", String(_NAME), primary_key=True),
+    Column("limits", _JSON, nullable=False),
+)
+"""What the strategies of each agent may do, as of its deployment."""
 
 keys = Table(
     "idempotency_keys",

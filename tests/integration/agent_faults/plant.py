@@ -19,6 +19,7 @@ from scanflow.app.files import dump_json
 from scanflow.loading import load_application
 from scanflow.processes.jobs import Job
 from tests.asking import HTTP
+from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, bearer, body_of
 from tests.waiting import patient, until
 
@@ -175,6 +176,7 @@ class Plant:
         folder = self.folder / f"hosted-{agent}"
         folder.mkdir()
         app, source, _ = load_application(str(self.folder / "app.py"))
+        permit_strategies_at(self.home, app=app.name, agent=agent, team=app.team)
         spec = {"application": json.loads(dump_json(app)), "source": str(source), "agent": agent, **fields}
         spec |= {"server": self.server.url, "home": str(self.home), "beat_s": 0.5}
         (folder / "agent.json").write_text(json.dumps(spec))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.errors import InternalError, InvalidError, UnavailableError
+from scanflow.errors import AccessDeniedError, ForbiddenError, InternalError, InvalidError, UnavailableError
 from scanflow_agents.host.outbox import MAX_DEFECTS, MAX_DELIVERIES, Delivery
 from tests.unit.agents.harness import START, Agent, FakeClock
 from tests.waiting import PATIENCE_S
@@ -54,6 +54,18 @@ async def test_a_letter_is_sent_only_when_it_is_kept(tmp_path: Path) -> None:
         agent.outbox.send([delivery("a")])
         await agent.settled()
         assert kept == [1]
+
+
+async def test_what_is_not_delivered_as_the_token_is_gone_is_kept_for_the_next_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with Agent(tmp_path, clock) as agent:
+        agent.post.failing |= {"a": AccessDeniedError("The token is invalid."), "b": ForbiddenError("Another agent's.")}
+        agent.outbox.send([delivery("a"), delivery("b", queue="other")])
+        await agent.settled()
+        assert (agent.outbox.count, agent.outbox.refused) == (1, 1), "what is forbidden is dropped"
+    async with Agent(tmp_path, clock) as again:
+        await again.settled()
+        assert again.keys() == ["a"]
 
 
 async def test_a_refused_letter_is_noted_and_those_behind_it_go_on(tmp_path: Path) -> None:

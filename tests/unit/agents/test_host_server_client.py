@@ -12,11 +12,21 @@ import httpx
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Event
-from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.agent.records import Event, StrategyLimits
+from scanflow.errors import (
+    AccessDeniedError,
+    ForbiddenError,
+    InternalError,
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    UnavailableError,
+)
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_EVENT_BYTES
+from scanflow.http.problems import build_problem
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
+from scanflow_agents.host.outbox import Delivery
 from scanflow_agents.host.server_client import MAX_REPORTED, DeliveryClient, EventReporter, ServerEvents
 
 URL = "http://127.0.0.1:1"
@@ -180,3 +190,56 @@ def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is
     dropped, refused = (record.getMessage() for record in caplog.records)
     assert dropped.startswith("The event 'made' has 262")
     assert refused == "5 events were rejected by the server: No."
+
+
+def reply_with(error: ScanflowError | None) -> httpx.Response:
+    if error is None:
+        return httpx.Response(204)
+    status, problem = build_problem(error)
+    return httpx.Response(status, json=problem)
+
+
+def deliver_intents(*reports: ScanflowError | None) -> tuple[list[str], list[str]]:
+    """Deliver two intents, where reports of strategies are answered so; return what was asked, and how it failed."""
+    replies = list(reports)
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.path.removeprefix('/api/v1')} {len(json.loads(request.content))}")
+        return httpx.Response(200, json={}) if request.method == "POST" else reply_with(replies.pop(0))
+
+    async def send() -> list[str]:
+        server = AsyncClient(URL, transport=httpx.MockTransport(answer))
+        strategies = [StrategyLimits(name="a"), StrategyLimits(name="b"), StrategyLimits(name="c")]
+        client = DeliveryClient(app="mnist", agent="tracker", server=server, connect=AsyncClient, strategies=strategies)
+        failed = []
+        for key in "xy":
+            try:
+                await client.deliver(Delivery(queue="a", kind="intent", key=key, at=1.0, body="{}"))
+            except ScanflowError as error:
+                failed.append(type(error).__name__)
+        await server.close()
+        return failed
+
+    return asked, asyncio.run(send())
+
+
+REPORT, WANT = "PUT /agents/mnist/tracker/strategies 3", "POST /intents 0"
+
+
+def test_the_strategies_are_reported_once_and_before_the_first_intent() -> None:
+    assert deliver_intents(None) == ([REPORT, WANT, WANT], [])
+
+
+@pytest.mark.parametrize("error", [UnavailableError("away"), AccessDeniedError("The token is invalid.")])
+def test_no_intent_goes_before_the_strategies_where_the_server_is_away_or_the_token_is_gone(
+    error: ScanflowError,
+) -> None:
+    assert deliver_intents(error, None) == ([REPORT, REPORT, WANT], [type(error).__name__])
+
+
+@pytest.mark.parametrize(
+    "error", [NotFoundError("no such agent"), ForbiddenError("made by hand"), InternalError("a defect")]
+)
+def test_where_the_strategies_are_not_stored_intents_are_sent_to_wait_for_approval(error: ScanflowError) -> None:
+    assert deliver_intents(error) == ([REPORT, WANT, WANT], [])

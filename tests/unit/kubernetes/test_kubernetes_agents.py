@@ -26,6 +26,7 @@ from tests.manifests import assert_manifests
 
 NAMESPACE = derive_namespace("shop", "red")
 PRIVATE = SecretStr("scanflow_" + "t" * 8)
+PEERS = SecretStr("peers-secret")
 
 
 class Clock:
@@ -91,6 +92,7 @@ def agent(**changes: Any) -> HostedAgent:
         server="https://scanflow.scanflow.svc:46666",
         tracker="http://tracker.scanflow-shop-red.svc:5000",
         token=PRIVATE,
+        peer_token=PEERS,
         ca="-----BEGIN CERTIFICATE-----\n",
     )
 
@@ -99,7 +101,8 @@ def test_the_objects_of_an_agent() -> None:
     given = agent(resources=Resources(cpu=0.5, memory="512Mi"))
     own = load_json(json.dumps(given.document)).agents[0]
     objects = build_objects(given, own, KubernetesSettings(storage_class="fast"))
-    assert PRIVATE.get_secret_value() not in json.dumps([one for one in objects if one["kind"] != "Secret"])
+    for token in (PRIVATE, PEERS):
+        assert token.get_secret_value() not in json.dumps([one for one in objects if one["kind"] != "Secret"])
     assert_manifests("agent", *objects)
 
 

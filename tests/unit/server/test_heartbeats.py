@@ -12,6 +12,7 @@ from scanflow_server.store import agents
 from scanflow_server.store import intents as kept
 from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.intents import FieldRow
+from tests.permitting import permit_strategies
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import Api, known_by
 
@@ -44,6 +45,7 @@ def test_what_another_process_said_does_not_count(other: dict[str, Any]) -> None
 
 def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
     store, news = api.context.store, api.context.store_notifier
+    permit_strategies(store, app="shop", agent="watcher", team="default")
 
     def say(**changes: Any) -> None:
         reply = api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7, "sensors": [REPORT], **changes})
@@ -65,6 +67,8 @@ def test_a_strategy_keeps_its_field_for_as_long_as_its_agent_says_that_it_is_the
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(api.context, "clock", lambda: now)
+    permit_strategies(api.context.store, app="shop", agent="watcher", team="tests")
+    permit_strategies(api.context.store, "other")
     assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
     mine = {"app": "shop", "agent": "watcher", "strategy": "default/shop/watcher/scale", "intent": "i1"}
     with api.context.store.write() as connection:

@@ -59,9 +59,7 @@ def test_what_fails_in_one_that_works_is_told(
     (folder / "ailment.json").write_text(json.dumps({"error": "the sensor fails"}))
     assert view(context).error == "of the last time", "it is not there yet"
     with context.store.write() as connection:
-        agents.record_address(
-            connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=context.clock()
-        )
+        agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=context.clock())
     monkeypatch.setattr("scanflow.processes.jobs.Job.pid", 7)
     assert (view(context).state, view(context).error) == ("running", "the sensor fails")
     (folder / "ailment.json").write_text("torn")

@@ -15,7 +15,7 @@ import pytest
 from scanflow.backends.agents import AgentProcess, HostedAgent
 from scanflow.backends.local.agents import LocalAgents
 from scanflow.errors import UnavailableError
-from scanflow.http.home_token import read_agents_token, read_home_token
+from scanflow.http.home_token import derive_peer_token, read_home_token
 from scanflow.processes.jobs import Job
 from scanflow.processes.restart_backoff import HEALTHY_S
 from scanflow_server.context import ServerContext
@@ -29,6 +29,7 @@ from scanflow_server.control.agents import (
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
+from tests.permitting import permit_strategies
 from tests.unit.server.keeping import known_by
 from tests.waiting import until
 
@@ -163,8 +164,9 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     now = 1000.0
     monkeypatch.setattr(hosting.context, "clock", lambda: now)
     monkeypatch.setattr(hosting.context, "heartbeats", Heartbeats(0.0))
+    permit_strategies(hosting.context.store, app="a", agent="tracker", team="t")
     with hosting.context.store.write() as connection:
-        agents.record_address(connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=now)
+        agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=now)
     hosting.tick()
     assert hosting.state == "running"
     now += SILENT_S + 1
@@ -199,7 +201,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         process = replace(process, url=url)
         with hosting.context.store.write() as connection:
             now = hosting.context.clock()
-            agents.record_address(connection, app="a", name="tracker", team="t", url=told, pid=7, at=now)
+            agents.record_address(connection, app="a", name="tracker", url=told, pid=7, at=now)
         asked.clear()
         if seen is None:
             with pytest.raises(UnavailableError, match="outside this server"):
@@ -208,7 +210,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
             assert [one["id"] for one in fetch_journal(hosting.context, hosting.known, after=7, limit=10)] == [8]
         home = read_home_token(hosting.context.settings.home)
         assert home is not None
-        wanted = [(seen, "/journal?after=7&limit=10", read_agents_token(home, "a", "t"))]
+        wanted = [(seen, "/journal?after=7&limit=10", derive_peer_token(home, "a", "t"))]
         assert asked == ([] if seen is None else wanted)
 
 

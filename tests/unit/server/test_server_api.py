@@ -19,6 +19,7 @@ from scanflow_server.auth import get_home_owner
 from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, operations, runs
 from tests.asking import HTTP
+from tests.permitting import permit_strategies
 from tests.unit.server.keeping import ONLINE, Api, deployed, known_by
 from tests.waiting import PATIENCE_S, until
 
@@ -334,6 +335,7 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(api: Api, bod
 
 def test_an_agent_says_how_its_sensors_fare(api: Api) -> None:
     path, trigger = "/agents/mnist/elsewhere", {"kind": "call"}
+    permit_strategies(api.context.store, agent="elsewhere")
     count = {"name": "count", "trigger": trigger, "next": None, "last": 5.0, "fired": 12, "missed": 3, "errors": 1}
     assert api.post(f"{path}/here", json=HERE).status_code == 204, "one of an earlier version says nothing of them"
     assert api.get(path).json()["sensors"] is None
@@ -386,10 +388,11 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, b
     assert api.put(path, json=of_team(body, "blue")).json()["team"] == "blue"
 
 
-def test_an_agent_that_nobody_started_here_is_where_it_says_it_is_and_may_be_any_teams(
+def test_an_agent_of_an_earlier_release_that_nobody_started_here_is_where_it_says_it_is_and_may_be_any_teams(
     api: Api, body: dict[str, Any]
 ) -> None:
     for name in ("own", "tracker"):
+        permit_strategies(api.context.store, agent=name)
         api.post(f"/agents/mnist/{name}/here", json=HERE)
     told = api.get("/agents/mnist/own").json()
     assert (told["state"], told["url"], told["pid"]) == ("running", HERE["url"], HERE["pid"])

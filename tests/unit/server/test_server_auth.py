@@ -15,6 +15,7 @@ import pytest
 from scanflow.http.home_token import hash_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
+from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.store import agents, tokens
 from scanflow_server.store.tokens import TokenRow
 from tests.waiting import PATIENCE_S
@@ -31,7 +32,8 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
         assert go_on.wait(PATIENCE_S)
         yield
 
-    context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=None), settings=SimpleNamespace(home=tmp_path))
+    store, settings = SimpleNamespace(read=read, file=None), SimpleNamespace(home=tmp_path)
+    context: Any = SimpleNamespace(store=store, settings=settings, token_notifier=ChangeNotifier())
     monkeypatch.setattr(
         tokens,
         "load_valid",
@@ -52,9 +54,9 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     assert asyncio.run(two()) == [TokenHolder("ada", "viewer", "vision")] * 2
 
 
-@pytest.mark.parametrize(("file", "kept_s"), [("/home/server.db", 60.0), (None, 2.0)])
+@pytest.mark.parametrize(("file", "kept_s", "missed_s"), [("/home/server.db", 60.0, 60.0), (None, 2.0, 0.2)])
 def test_tokens_are_read_again_sooner_where_another_server_may_change_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str | None, kept_s: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str | None, kept_s: float, missed_s: float
 ) -> None:
     now, readings = [0.0], list[float]()
 
@@ -63,10 +65,17 @@ def test_tokens_are_read_again_sooner_where_another_server_may_change_them(
         readings.append(now[0])
         yield
 
-    context: Any = SimpleNamespace(store=SimpleNamespace(read=read, file=file), settings=SimpleNamespace(home=tmp_path))
-    monkeypatch.setattr(tokens, "load_valid", lambda _connection: {})
+    store, settings = SimpleNamespace(read=read, file=file), SimpleNamespace(home=tmp_path)
+    context: Any = SimpleNamespace(store=store, settings=settings, token_notifier=ChangeNotifier())
+    ada = TokenRow(name="ada", role="viewer", team="vision", created=1.0)
+    monkeypatch.setattr(tokens, "load_valid", lambda _connection: {hash_token("secret"): ada})
     monkeypatch.setattr(agents, "list_all", lambda _connection: [])
-    names = Callers(context, clock=lambda: now[0])
-    for now[0] in (0.0, kept_s - 0.1, kept_s + 0.1, kept_s + 0.2):
-        assert asyncio.run(names.find_caller("secret")) is None
-    assert readings == [0.0, kept_s + 0.1]
+    for token, read_again_s in (("secret", kept_s), ("made by another server", missed_s)):
+        readings.clear()
+        names = Callers(context, clock=lambda: now[0])
+        for now[0] in (0.0, read_again_s - 0.1, read_again_s + 0.1, read_again_s + 0.2):
+            assert (asyncio.run(names.find_caller(token)) is None) is (token != "secret")
+        assert readings == [0.0, read_again_s + 0.1]
+        context.token_notifier.notify()
+        asyncio.run(names.find_caller(token))
+        assert len(readings) == 3, "this server has changed one"

@@ -19,6 +19,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.store import intents, operations
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.operations import Kind, OperationRow
+from tests.permitting import permit_strategies
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import known_by
@@ -63,6 +64,7 @@ class Desk:
 
 @pytest.fixture
 def desk(context: ServerContext) -> Desk:
+    permit_strategies(context.store, "scale", team="ml")
     return Desk(context)
 
 

@@ -73,8 +73,9 @@ def as_before_teams(connection: Connection) -> None:
         "tokens": ("role", "team", "expires"),
         "operations": ("team",),
         "events": ("team",),
-        "agents": ("sensors",),
+        "agents": ("sensors", "token_salt", "token_hash", "strategies", "reported"),
     }
+    connection.execute(text("DROP TABLE strategies"))
     for table, names in added.items():
         for name in names:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
@@ -292,12 +293,8 @@ def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
         found = agents.get(connection, "a", "tracker")
         assert found is not None
         assert found.generation == 2
-        assert agents.record_address(
-            connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=5.0
-        )
-        assert not agents.record_address(
-            connection, app="a", name="tracker", team="t", url="http://127.0.0.1:1", pid=7, at=9.0
-        )
+        assert agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
+        assert not agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0)
         agents.mark_unwanted(connection, "a", "tracker")
         agents.count_restart(connection, "a", "tracker")
         found = agents.get(connection, "a", "tracker")

@@ -53,6 +53,7 @@ def build_objects(
     """
     secrets = {
         "token": "" if agent.token is None else agent.token.get_secret_value(),
+        "peer_token": "" if agent.peer_token is None else agent.peer_token.get_secret_value(),
         **({} if agent.ca is None else {"ca.crt": agent.ca}),
     }
     return [
@@ -70,7 +71,7 @@ def build_objects(
 
 
 def build_spec(agent: HostedAgent) -> dict[str, Any]:
-    """Return the configuration of the agent's host program, without the token."""
+    """Return the configuration of the agent's host program, without the tokens."""
     source = None if agent.source is None else str(PurePosixPath(APP_DIR) / PurePosixPath(agent.source).name)
     return {
         "application": {**agent.document, "app_dir": "."},
@@ -174,7 +175,7 @@ def _build_container(
     agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
 ) -> Manifest:
     probe = {"httpGet": {"path": "/healthz", "port": "http", "httpHeaders": [{"name": "Host", "value": "localhost"}]}}
-    token = {"secretKeyRef": {"name": format_object_name(agent.name), "key": "token"}}
+    tokens = {"SCANFLOW_TOKEN": "token", "SCANFLOW_PEER_TOKEN": "peer_token"}
     environment = {
         "HOME": "/tmp",  # noqa: S108  the container's own
         "SCANFLOW_HOME": f"{FOLDER}/home",
@@ -189,7 +190,10 @@ def _build_container(
         "envFrom": build_env_from(),
         "env": [
             *({"name": name, "value": value} for name, value in environment.items()),
-            {"name": "SCANFLOW_TOKEN", "valueFrom": token},
+            *(
+                {"name": name, "valueFrom": {"secretKeyRef": {"name": format_object_name(agent.name), "key": key}}}
+                for name, key in tokens.items()
+            ),
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "resources": _build_resources(definition),

@@ -29,6 +29,7 @@ from scanflow.names import RunName, StepName
 from scanflow.placement.scaling import Load
 from scanflow_agents.templates import bookmarks, load_declared
 from scanflow_agents.templates.control_plane import ControlPlane
+from tests.permitting import assert_permitted
 
 START = 1_790_000_000.0
 
@@ -232,8 +233,10 @@ class World:
             id="s", agent=agent, sensor=sensor, at=self.control_plane.now, value=value, cause=f"c:{self.fired}"
         )
         situation = DecisionContext(app="mnist", team="data", at=self.control_plane.now)
-        found = [evaluate(one, sample, situation) for one in self.load(agent).select_strategies(sensor)]
+        declared = self.load(agent)
+        found = [evaluate(one, sample, situation) for one in declared.select_strategies(sensor)]
         assert [one.error for one in found] == [None] * len(found)
+        assert_permitted(declared, [want for one in found for want in one.wants], self.parameters.get(agent, {}))
         return found
 
     def wants(self, agent: str, sensor: str, **kwargs: Any) -> list[Intent | Call]:

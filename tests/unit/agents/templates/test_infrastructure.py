@@ -18,6 +18,7 @@ from scanflow.backends.service_records import InstanceRecord, RevisionRecord, Se
 from scanflow.names import RunName
 from scanflow_agents.templates.infrastructure import compute_keep_s
 from scanflow_agents.templates.spreading import ServiceSample, build_window, compute_p95_between
+from tests.permitting import assert_permitted
 from tests.unit.agents.templates.fakes import FakeControlPlane, World, application, told
 
 
@@ -36,6 +37,7 @@ class Agent:
         situation = DecisionContext(app="mnist", team="data", at=at)
         found = [evaluate(one, sample, situation) for one in self.declared.select_strategies(self.name)]
         assert [one.error for one in found] == [None] * len(found)
+        assert_permitted(self.declared, [want for one in found for want in one.wants], {})
         return [want for one in found for want in one.wants if isinstance(want, Intent)]
 
 

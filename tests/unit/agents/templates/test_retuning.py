@@ -15,6 +15,7 @@ from scanflow.errors import InvalidError
 from scanflow.placement.scaling import Load
 from scanflow.tuning.candidates import Candidate
 from scanflow_agents.templates.retuning import LoadWatch
+from tests.permitting import assert_permitted
 from tests.unit.agents.templates.fakes import World, told
 
 BEST = Candidate(instances=2, cores=1.0, affinity="cpu")
@@ -45,6 +46,7 @@ class Planner:
         sample = Sample(id="s", agent="planner", sensor=sensor, at=plane.now, value=self.value, cause=cause)
         situation = DecisionContext(app="mnist", team="data", at=plane.now)
         wants = [want for one in self.declared.select_strategies(sensor) for want in decide(one, sample, situation)]
+        assert_permitted(self.declared, wants, {})
         return [one for one in wants if isinstance(one, Intent)]
 
     def ended(self, **changes: Any) -> list[Intent]:

@@ -13,6 +13,7 @@ from scanflow.agent.records import Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.placement.scaling import Load, Recommendation
 from scanflow_agents.templates.scaling import compute_threshold
+from tests.permitting import assert_permitted
 from tests.unit.agents.templates.fakes import World
 
 RPS = Scaling(metric="rps", target=12, min=1, max=8)
@@ -33,6 +34,7 @@ def looks(world: World, times: int, **served: Any) -> list[dict[str, Any]]:
         at, found = world.control_plane.now, world.look(declared, "planner", "service_latency")
         sample = Sample(id="s", agent="planner", sensor="service_latency", at=at, value=found, cause=f"c:{at}")
         wanted += decide(strategy, sample, DecisionContext(app="mnist", team="data", at=at))
+    assert_permitted(declared, wanted, {})
     return [dict(one.arguments) for one in wanted if isinstance(one, Intent)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall
+from scanflow.agent.records import Action, Decision, Intent, PermittedCall, PrimitiveCall, StrategyLimits
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.objections import ArbitrationContext
 
@@ -25,6 +25,14 @@ def intent(id: str = "i1", **changes: Any) -> Intent:
         "at": 100.0,
     }
     return Intent.model_validate({**given, **changes})
+
+
+def permit(intent: Intent, **changes: Any) -> StrategyLimits:
+    """Return the strategy that has just what an intent says."""
+    own = ("priority", "autonomy", "cool_down_s", "hysteresis_s", "budget", "budget_window_s", "guard")
+    call = PermittedCall(primitive=intent.primitive, target=intent.target)
+    said = {name: getattr(intent, name) for name in own}
+    return StrategyLimits.model_validate({"name": intent.strategy, "calls": (call,), **said, **changes})
 
 
 def action(

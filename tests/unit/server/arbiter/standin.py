@@ -12,6 +12,7 @@ from scanflow.errors import UnavailableError
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.intent_service import CREATED_FIELD
 from scanflow_server.store.base import Store
+from tests.unit.server.arbiter.making import permit
 
 
 class KilledError(BaseException):
@@ -48,6 +49,7 @@ class World:
             self.store,
             self.perform,
             look=self.look,
+            limits=lambda _, intent: permit(intent),
             measure=lambda intent, metric: self.measure(intent.app, metric),
             alive=lambda _app, agent: agent in self.living,
             clock=lambda: self.now,

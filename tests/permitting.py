@@ -1,0 +1,54 @@
+"""Agents whose strategies a server has stored, without a process: their intents may do what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
+
+from scanflow.agent.actions import Call
+from scanflow.agent.primitives import catalogue
+from scanflow.agent.records import Intent, PermittedCall, StrategyLimits
+from scanflow.agent.registry import Declared
+from scanflow.agent.strategy_limits import describe_limits
+from scanflow_server.arbiter.bounds import bound_intent
+from scanflow_server.store import agents, tables
+from scanflow_server.store.agents import AgentRow
+from scanflow_server.store.base import Store, open_store
+
+ANYTHING = tuple(PermittedCall(primitive=name, target="*") for name in sorted({row.name for row in catalogue()}))
+
+
+def anything(name: str, **changes: Any) -> StrategyLimits:
+    """Return a strategy that may do anything."""
+    return StrategyLimits.model_validate({"name": name, "calls": ANYTHING, "priority": 1_000_000, **changes})
+
+
+def permit_strategies(
+    store: Store, *strategies: StrategyLimits | str, app: str = "mnist", agent: str = "planner", team: str = "tests"
+) -> AgentRow:
+    """Store an agent that runs, and its strategies; one of which only the name is given may do anything."""
+    limits = [anything(one) if isinstance(one, str) else one for one in strategies]
+    row = AgentRow(app=app, name=agent, team=team, wanted=True)
+    with store.write() as connection:
+        before = agents.get(connection, app, agent)
+        if before is None:
+            connection.execute(insert(tables.agents).values(row.model_dump(mode="json")))
+        return agents.put_strategies(connection, before or row, limits, replace=True)
+
+
+def permit_strategies_at(home: Path, *strategies: StrategyLimits | str, **names: str) -> None:
+    """Store what :func:`permit_strategies` does in the database of the server of a home, which may run."""
+    store = open_store(f"sqlite:///{home / 'server' / 'scanflow.db'}")
+    permit_strategies(store, *strategies, **names)
+    store.close()
+
+
+def assert_permitted(declared: Declared, wants: Iterable[Intent | Call], parameters: Mapping[str, Any]) -> None:
+    """Check that a server which stored an agent's strategies lets all of its intents act as they say."""
+    limits = {one.name: describe_limits(one, parameters) for one in declared.strategies}
+    for want in wants:
+        if isinstance(want, Intent):
+            assert bound_intent(want, limits[want.strategy]) == (want, None)
