@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, unquote
@@ -39,6 +39,13 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _COUNTS = frozenset("count length limit max min n num number size".split())
 
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s/?#\"'<>`]+)@")
+_ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>`@:/]+:[^\s\"'<>`]*)@")
+"""A password that was not escaped, as people paste them into the addresses of databases."""
+
+_MEMBER = re.compile(r"""((["'])([A-Za-z][\w.\-]*)\2\s*:\s*)(["'])((?:\\.|(?!\4).)+)(?=\4)""", re.DOTALL)
+_ASSIGNED = re.compile(r"""(?<![\w.\-?&])(([A-Za-z][\w.\-]*)=)("[^"]+"|'[^']+'|[^\s;&,"'<>]+)""")
+_OPTION_VALUE = re.compile(r"(?<!\S)((--?[A-Za-z][\w.\-]*)\s+)([^\s\-]\S*)")
+_HEADER = re.compile(r"\b((?:authorization\s*[:=]\s*(?:\w+\s+)?)|bearer\s+)([\w.~+/=\-]{8,})", re.IGNORECASE)
 _QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
 _OPTION = re.compile(r"(--?[A-Za-z][\w.\-]*)(?:=(.*))?", re.DOTALL)
@@ -193,7 +200,7 @@ class _DocumentMask:
 
     def mask(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self.mask_text(value)
+            return self.mask_text(self._mask_named(value) if may_need_mask(value) else value)
         if isinstance(value, Mapping):
             return {name: self._mask_member(str(name), inner) for name, inner in value.items()}
         return self._mask_items(value) if _is_list(value) else value
@@ -202,8 +209,22 @@ class _DocumentMask:
         if "://" not in text:
             return text
         if "@" in text:
+            text = _ODD_USER_INFO.sub(self._mask_user_info, text)
             text = _USER_INFO.sub(self._mask_user_info, text)
         return _QUERY_VALUE.sub(self._mask_query_value, text) if "=" in text else text
+
+    def _mask_named(self, text: str) -> str:
+        """Mask what a text gives to a name that looks secret: an assignment, an option, a member of JSON, a header."""
+        for pattern, name, value in ((_MEMBER, 3, 5), (_ASSIGNED, 2, 3), (_OPTION_VALUE, 2, 3), (_HEADER, 0, 2)):
+            text = pattern.sub(partial(self._mask_named_value, name=name, value=value), text)
+        return text
+
+    def _mask_named_value(self, match: re.Match[str], *, name: int, value: int) -> str:
+        given = match[value].strip("\"'")
+        if (name and not looks_secret(match[name])) or given.startswith(STARS) or _REFERENCE.fullmatch(given):
+            return match[0]
+        self._collect(given, self.secrets)
+        return match[0][: match.start(value) - match.start()] + STARS
 
     def mask_place(self, address: str) -> str:
         before, mark, query = address.partition("?")

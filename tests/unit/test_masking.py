@@ -206,3 +206,35 @@ def test_an_agent_shows_its_journal_masked() -> None:
     api = make_api(host, tokens=["t"], hosts=["testserver"])
     shown = TestClient(api).get("/journal", headers={"authorization": "Bearer t"}).json()
     assert shown[0]["body"]["value"] == {"api_key": "***", "at": "http://***@host", "n": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('{"password": "hunter2-secret"}', '{"password": "***"}'),
+        ("{'api_key': 'hunter2-secret'}", "{'api_key': '***'}"),
+        ("train --password hunter2-secret --epochs 3", "train --password *** --epochs 3"),
+        ("Server=db;User=me;Password=hunter2-secret;", "Server=db;User=me;Password=***;"),
+        ("Authorization: Bearer hunter2-secret", "Authorization: Bearer ***"),
+        ("postgres://user:hunter2-p@ss/w#X@host/db", "postgres://***@host/db"),
+    ],
+)
+def test_what_a_text_gives_to_a_secret_name_is_masked_and_known(text: str, masked: str) -> None:
+    assert mask_secrets({"parameters": {"command": text}}) == {"parameters": {"command": masked}}
+    secret = "hunter2-p@ss/w#X" if "w#X" in text else "hunter2-secret"
+    assert Masker({"parameters": {"command": text}}).mask_text(f"It said {secret}.") == "It said ***."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=5",
+        "auth=env:NAME",
+        "models:/net@champion",
+        "https://host/@user/x",
+        "s3://bucket/a:b@c",
+        "token: a b",
+    ],
+)
+def test_what_gives_nothing_to_a_secret_name_stays(text: str) -> None:
+    assert mask_secrets({"parameters": {"command": text}}) == {"parameters": {"command": text}}
