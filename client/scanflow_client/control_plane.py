@@ -86,6 +86,7 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
             f"The server needs {', '.join(missing)}, which cannot be imported here. {explain_install('server')}"
         )
     home = settings.home.expanduser().absolute()
+    locate_tracker(home, settings.tracker_uri)  # refuses a path that addresses of databases cannot hold
     ensure_home_token(home)
     with _lock_home(home):
         before = read_up_state(home)

@@ -27,7 +27,8 @@ from scanflow.knowledge.records import LATEST, ModelVersion, SavedVersion, Track
 
 Place = TypeVar("Place")
 
-_DESCRIPTION = "application.json"
+APPLICATION_FILE = "application.json"
+"""The file of a saved application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,12 @@ class SaveKey:
     app: str
     team: str
     kind: Literal["application", "artifacts"] = "application"
-    name: str = _DESCRIPTION
+    name: str = APPLICATION_FILE
 
     @property
     def path(self) -> str:
         """The path of its files in a save: a file, or a folder."""
-        return _DESCRIPTION if self.kind == "application" else "files"
+        return APPLICATION_FILE if self.kind == "application" else "files"
 
     def __str__(self) -> str:
         if self.kind == "application":
@@ -157,7 +158,7 @@ class KnowledgeBase(ABC):
     def save_application(self, application: Application) -> SavedVersion:
         """Save the application's description as its newest version."""
         with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
-            source = Path(folder, _DESCRIPTION)
+            source = Path(folder, APPLICATION_FILE)
             source.write_text(dump_json(application), encoding="utf-8")
             return self._save(SaveKey(application.name, application.team), source)
 
@@ -165,7 +166,7 @@ class KnowledgeBase(ABC):
         """Return the newest description that was saved, or the one of ``version``."""
         with tempfile.TemporaryDirectory(prefix="scanflow-") as folder:
             saved = self._fetch(SaveKey(app, team), Path(folder, "saved"), version, "read the application")
-            return load_json((saved / _DESCRIPTION).read_text(encoding="utf-8"))
+            return load_json((saved / APPLICATION_FILE).read_text(encoding="utf-8"))
 
     def save_artifacts(self, app: str, team: str, name: str, source: Path) -> SavedVersion:
         """Save a file or folder under ``name``, as its newest version. Any text of 1 to 250 characters is a

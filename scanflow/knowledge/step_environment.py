@@ -72,7 +72,8 @@ def get_sqlite_path(tracking_uri: str) -> Path | None:
     odd = next((character for character in "?%" if character in text), None)
     if odd:  # some versions of SQLAlchemy read %41 as "A", others do not; "?" begins options in all of them
         raise InvalidError(
-            f"The tracker's path {text!r} has a {odd!r}, which an address cannot contain. Choose another path."
+            f"The tracker's path {text!r} has a {odd!r}, which an address cannot contain. Choose another path: "
+            "SCANFLOW_HOME, or SCANFLOW_TRACKER_URI"
         )
     return Path(text).absolute()
 

@@ -34,13 +34,14 @@ TOKEN_CHECK_S: Final = 1.0
 
 
 class StreamLimit:
-    """The streams that are open, by the token and the team of their callers.
+    """The streams, or other long requests, that are open, by the token and the team of their callers.
 
     A token has a quarter of all at most, and a team half, so that none keeps the others out.
     """
 
-    def __init__(self, max_streams: int) -> None:
-        self._max = max_streams
+    def __init__(self, max_streams: int, *, what: str = "streams", advice: str = _MORE) -> None:
+        """``what`` and ``advice`` are for messages."""
+        self._max, self._what, self._advice = max_streams, what, advice
         self.max_of_token, self.max_of_team = max(1, max_streams // 4), max(1, max_streams // 2)
         self._by_token, self._by_team = Counter[tuple[str, str | None]](), Counter[str]()
         self.open = 0
@@ -67,20 +68,18 @@ class StreamLimit:
 
     def _check(self, caller: TokenHolder | None) -> None:
         if self.open >= self._max:
-            raise UnavailableError(
-                f"{self.open} streams are open, the maximum. Close some, or raise SCANFLOW_MAX_STREAMS."
-            )
+            raise UnavailableError(f"{self.open} {self._what} are open, the maximum. Close some, {self._advice}")
         if caller is None:
             return
         if (count := self._by_token[caller.name, caller.team]) >= self.max_of_token:
             raise UnavailableError(
-                f"The token {caller.name!r} has {count} streams open, the most that one token may have, a quarter of "
-                f"all. Close some, use a token of its own for each program, {_MORE}"
+                f"The token {caller.name!r} has {count} {self._what} open, the most that one token may have, a quarter "
+                f"of all. Close some, use a token of its own for each program, {self._advice}"
             )
         if caller.team is not None and (count := self._by_team[caller.team]) >= self.max_of_team:
             raise UnavailableError(
-                f"The team {caller.team!r} has {count} streams open, the most that one team may have, half of all. "
-                f"Close some, {_MORE}"
+                f"The team {caller.team!r} has {count} {self._what} open, the most that one team may have, half of "
+                f"all. Close some, {self._advice}"
             )
 
 

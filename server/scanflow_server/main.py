@@ -16,6 +16,7 @@ from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
+from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.files import try_lock
 from scanflow_server.leader_election import EndedError, build_http_options, hold_lease
 from scanflow_server.settings import ServerSettings
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _parse_settings(argv)
         settings.check_exposure()
+        locate_tracker(settings.home, settings.library.tracker_uri)  # refuses a path that no address can hold
         with _open_listener(settings) as listener, hold_lease(settings, listener), _hold_home_lock(settings.folder):
             _serve(settings, listener)
     except EndedError:

@@ -10,8 +10,9 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, TooLargeError
 from scanflow.knowledge.mlflow.rest_client import is_served
+from scanflow.knowledge.port import APPLICATION_FILE
 from scanflow_server.access import PERMISSIONS, TokenHolder, explain_refusal
 
 Access = Literal["read", "log"]
@@ -58,14 +59,25 @@ def classify_request(method: str, path: str) -> Access | None:
     return None if is_page else "log"
 
 
-def explain_mlflow_refusal(caller: TokenHolder, access: Access, *, by_page: bool) -> str | None:
+def explain_mlflow_refusal(
+    caller: TokenHolder, access: Access, *, by_page: bool, names: tuple[str, ...] = ()
+) -> str | None:
     """Return why a caller may not send a request to MLflow; None: it is allowed.
 
-    ``by_page``: the caller is known by the cookie of the pages, which reads and writes nothing.
+    Args:
+        caller: Who sends it.
+        access: What it does.
+        by_page: The caller is known by the cookie of the pages, which reads and writes nothing.
+        names: Texts that may name files: the path, and the values of the query.
     """
     if access == "log" and by_page:
         return "In a browser MLflow's pages are for reading. Change it with MLflow's client, by MLFLOW_TRACKING_TOKEN."
     permissions = PERMISSIONS[caller.role]
+    if (by_page or "log" not in permissions) and any(map(_names_application, names)):
+        return (
+            f"A saved application ({APPLICATION_FILE}) may hold secrets, which are for what runs it: use an editor's "
+            "token with MLflow's or Scanflow's client."
+        )
     if access == "log" and "log" not in permissions:
         return explain_refusal(caller, "log", caller.team)
     if "log" not in permissions and caller.team is not None:
@@ -74,6 +86,13 @@ def explain_mlflow_refusal(caller: TokenHolder, access: Access, *, by_page: bool
             "apart. Use a viewer's token of all teams, or an editor's of the team."
         )
     return None
+
+
+def _names_application(text: str) -> bool:
+    """Return whether a text names the file of a saved application; MLflow decodes paths until nothing changes."""
+    while (decoded := unquote(text)) != text:
+        text = decoded
+    return APPLICATION_FILE in text.split("/")
 
 
 def holds_files(path: str) -> bool:
@@ -85,26 +104,40 @@ def holds_files(path: str) -> bool:
 
 _LOCATIONS: Final = ("artifact_location", "artifact_uri", "storage_location", "source")
 _SERVED: Final = "mlflow-artifacts:"
-_MAX_JSON_BYTES: Final = 2**20
-"""The largest body that is read whole: one that says where files lie. All others are streamed."""
+_TRACE_LOCATION: Final = "mlflow.artifactLocation"
+"""The tag with the place of a trace's files, which MLflow believes whoever sets it."""
+
+MAX_QUERY_BYTES: Final = 2**16
+"""The largest body of a request that reads. MLflow parses filters in quadratic time: 1 MiB took it 4.5 s."""
+
+MAX_DOCUMENT_BYTES: Final = 4 * 2**20
+"""The largest body of a request that writes and is no file."""
 
 
 def names_location(method: str, path: str) -> bool:
     """Return whether a request may say where files lie."""
-    return method == "POST" and path.endswith(("/experiments/create", "/model-versions/create"))
+    creates = method == "POST" and path.endswith(("/experiments/create", "/model-versions/create"))
+    return creates or (method in {"POST", "PATCH", "PUT"} and "/mlflow/traces" in path)
 
 
-async def read_json_body(request: Request) -> bytes:
-    """Read the body of a request that says where files lie, which is small.
+def find_body_limit(access: Access, path: str) -> int | None:
+    """Return how many bytes the body of a request to MLflow may have; None: a file, which is streamed."""
+    if _ARTIFACTS.fullmatch(path) or path.endswith("/upload-artifact"):
+        return None
+    return MAX_QUERY_BYTES if access == "read" else MAX_DOCUMENT_BYTES
+
+
+async def read_json_body(request: Request, limit: int) -> bytes:
+    """Read a body whole, before anything is asked of MLflow.
 
     Raises:
-        InvalidError: it is too large.
+        TooLargeError: it has more bytes than ``limit``.
     """
     body = bytearray()
     async for block in request.stream():
         body += block
-        if len(body) > _MAX_JSON_BYTES:
-            raise InvalidError(f"The body has more than {_MAX_JSON_BYTES} bytes. Send less.")
+        if len(body) > limit:
+            raise TooLargeError(f"The body has more than {limit} bytes, the maximum for MLflow here. Send less.")
     return bytes(body)
 
 
@@ -114,8 +147,8 @@ class ArtifactAddresses:
     def __init__(self, root: Path | None) -> None:
         """``root``: the folder of MLflow's artifacts. None: it is elsewhere, and MLflow names them as for clients."""
         self._root = None if root is None else root.as_uri()
-        keys = "|".join(_LOCATIONS)
-        self._stored = re.compile(rf'("(?:{keys})"\s*:\s*"){re.escape(self._root or "")}(?=[/"])'.encode())
+        keys = rf'"(?:{"|".join(_LOCATIONS)})"\s*:|"{re.escape(_TRACE_LOCATION)}"\s*(?:,\s*"value"\s*)?:'
+        self._stored = re.compile(rf'((?:{keys})\s*"){re.escape(self._root or "")}(?=[/"])'.encode())
 
     @property
     def are_local(self) -> bool:
@@ -137,14 +170,25 @@ class ArtifactAddresses:
             raise InvalidError(f"The body is not JSON: {error}.") from error
         if not isinstance(document, dict):
             raise InvalidError("The body must be a JSON object.")
-        return json.dumps({key: self._convert(key, value) for key, value in document.items()}).encode()
+        return json.dumps(self._convert_members(document)).encode()
+
+    def _convert_members(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._convert_members(inner) for inner in value]
+        if not isinstance(value, dict):
+            return value
+        if value.get("key") == _TRACE_LOCATION:
+            return {**value, "value": self._convert(_TRACE_LOCATION, value.get("value"))}
+        return {key: self._convert(key, self._convert_members(inner)) for key, inner in value.items()}
 
     def _convert(self, key: str, value: Any) -> Any:
         snake = re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower()  # protocol buffers accept both spellings
-        if snake not in _LOCATIONS or value in (None, ""):
+        if snake not in _LOCATIONS and key != _TRACE_LOCATION:
             return value
-        text = str(value)
-        if text.startswith(("models:/", "runs:/")):  # resolved by MLflow to what it has stored
+        if value in (None, "") or not isinstance(value, str):
+            return value
+        text = value
+        if snake == "source" and text.startswith(("models:/", "runs:/")):  # resolved by MLflow to what it has stored
             return value
         served = is_served(text)
         if self._root is not None and served:

@@ -21,14 +21,16 @@ from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, read_bearer_token
 from scanflow.knowledge.mlflow.server_address import find_server_socket
 from scanflow.knowledge.step_environment import locate_tracker
-from scanflow.transport.forwarding import ForwardedReply, Forwarder
+from scanflow.transport.forwarding import MAX_CONNECTIONS, ForwardedReply, Forwarder
 from scanflow.transport.mlflow_api import MLFLOW_PATH
 from scanflow_server.access import TokenHolder
 from scanflow_server.context import ServerContext
+from scanflow_server.limits import StreamLimit
 from scanflow_server.mlflow_access import (
     ArtifactAddresses,
     classify_request,
     explain_mlflow_refusal,
+    find_body_limit,
     holds_files,
     names_location,
     read_json_body,
@@ -56,6 +58,7 @@ class MlflowProxy:
         self._app, self._context, self._callers, self._sessions = app, context, callers, sessions
         self._place = locate_tracker(context.settings.home, context.settings.library.tracker_uri)
         self._addresses = ArtifactAddresses(self._place.artifact_root)
+        self._limit = StreamLimit(MAX_CONNECTIONS, what="requests to MLflow", advice="or try again.")
         self._forwarder: Forwarder | None = None
         self._guarded = RequestGuard(self._serve, hosts=context.settings.names)
 
@@ -73,21 +76,19 @@ class MlflowProxy:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
-            response = await self._refuse(request)
-            if response is None:
-                await self._forward(request, send)
-                return
+            response = await self._answer(request, send)
         except ClientDisconnect:
             return
         except HTTPException as error:
             response = _make_refusal(error.status_code, error.detail)
         except ScanflowError as error:
             response = _make_refusal(build_problem(error)[0], str(error))
-        await response(scope, receive, send)
+        if response is not None:
+            await response(scope, receive, send)
 
-    async def _refuse(self, request: Request) -> Response | None:
-        """Return the answer to a request that is not sent on; None: it is."""
-        path = request.url.path
+    async def _answer(self, request: Request, send: Send) -> Response | None:
+        """Send a request on and its reply back, or return the answer to one that is not sent on."""
+        path: str = request.scope["path"]  # a URL's would end at a "?" that was escaped
         if path == MLFLOW_PATH:  # MLflow's pages name their parts relative to this one
             return RedirectResponse(f"{MLFLOW_PATH}/", 307)
         caller, by_page = await self._find_caller(request)
@@ -104,8 +105,12 @@ class MlflowProxy:
         access = classify_request(request.method, _strip_prefix(request))
         if access is None:
             raise NotFoundError(f"{request.method} {path!r:.200} of MLflow is not offered by this server.")
-        reason = explain_mlflow_refusal(caller, access, by_page=by_page)
-        return None if reason is None else _make_refusal(403, reason)
+        names = (path, *request.query_params.values())
+        reason = explain_mlflow_refusal(caller, access, by_page=by_page, names=names)
+        if reason is not None:
+            return _make_refusal(403, reason)
+        await self._forward(request, send, caller, find_body_limit(access, _strip_prefix(request)))
+        return None
 
     async def _find_caller(self, request: Request) -> tuple[TokenHolder | None, bool]:
         """Return who sends a request, and whether the cookie of a page says so."""
@@ -114,24 +119,25 @@ class MlflowProxy:
             return await self._callers(token), False
         return await self._sessions.find_caller(request.cookies.get(COOKIE, "")), True
 
-    async def _forward(self, request: Request, send: Send) -> None:
+    async def _forward(self, request: Request, send: Send, caller: TokenHolder, limit: int | None) -> None:
         path, method = _strip_prefix(request), request.method
         headers = _drop_private(request.scope["headers"])
         body: AsyncIterator[bytes] | None = request.stream()
-        if names_location(method, path):
-            content = self._addresses.convert_request(await read_json_body(request))
-            headers = [pair for pair in headers if pair[0] != b"content-length"]
-            headers.append((b"content-length", b"%d" % len(content)))
-            body = _yield_once(content)
-        elif method in {"GET", "HEAD"} and "content-length" not in request.headers:
-            body = None
+        if limit is not None:  # read first: a body that never ends holds no connection to MLflow
+            content = await read_json_body(request, limit)
+            if names_location(method, path):
+                content = self._addresses.convert_request(content)
+            headers = [pair for pair in headers if pair[0] not in {b"content-length", b"transfer-encoding"}]
+            headers += [(b"content-length", b"%d" % len(content))] if content else []
+            body = _yield_once(content) if content else None
         query = request.scope.get("query_string", b"")
         target = quote(path, safe="/:@!$&'()*+,;=-._~").encode() + (b"?" + query if query else b"")
         started = False
         try:
-            async with self._open().forward(method, target, headers, body) as reply:
-                started = True
-                await self._send_reply(path, reply, send)
+            with self._limit.hold(caller):
+                async with self._open().forward(method, target, headers, body) as reply:
+                    started = True
+                    await self._send_reply(path, reply, send)
         except UnavailableError:
             if not started:
                 raise
@@ -191,6 +197,7 @@ _CODES: Final = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "ENDPOINT_NOT_FOUND",
+    413: "INVALID_PARAMETER_VALUE",
     422: "INVALID_PARAMETER_VALUE",
     503: "TEMPORARILY_UNAVAILABLE",
 }
@@ -198,7 +205,7 @@ _CODES: Final = {
 
 def _make_refusal(status: int, detail: str) -> Response:
     """Return a refusal as MLflow's clients read them."""
-    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(status, {})
     body = {"error_code": _CODES.get(status, "INTERNAL_ERROR"), "message": detail}
     return Response(json.dumps(body), status, headers, media_type="application/json")
 

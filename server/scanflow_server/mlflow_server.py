@@ -8,6 +8,7 @@ MLflow is loaded by the first request that needs it.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hmac
 import importlib
 import json
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -28,7 +30,13 @@ from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
 from scanflow.knowledge.mlflow.server_address import listen_as_server
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
 from scanflow.settings import Settings
-from scanflow_server.mlflow_access import ArtifactAddresses, classify_request, names_location, read_json_body
+from scanflow_server.mlflow_access import (
+    MAX_DOCUMENT_BYTES,
+    ArtifactAddresses,
+    classify_request,
+    names_location,
+    read_json_body,
+)
 
 TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
 _HEALTH = "/health"
@@ -74,14 +82,16 @@ class TokenCheck:
             await self._serve_pod(Request(scope, receive), send)
 
     async def _serve_pod(self, request: Request, send: Send) -> None:
-        method, path = request.method, request.url.path
+        method, path = request.method, str(request.scope["path"])
         if classify_request(method, path) is None:
             await _answer(send, 404, _refusal("ENDPOINT_NOT_FOUND", f"{method} {path!r:.200} is not offered."))
             return
         receive = request.receive
         if names_location(method, path):
             try:
-                receive = _replay(ArtifactAddresses(None).convert_request(await read_json_body(request)))
+                receive = _replay(
+                    ArtifactAddresses(None).convert_request(await read_json_body(request, MAX_DOCUMENT_BYTES))
+                )
             except InvalidError as error:
                 await _answer(send, 422, _refusal("INVALID_PARAMETER_VALUE", str(error)))
                 return
@@ -159,8 +169,8 @@ def _load_mlflow() -> App:
     return app
 
 
-_UNUSED_LIBRARIES = ("pyarrow", "scipy")
-"""Loaded by pandas and MLflow where they are installed: 50 MiB, for tables that this server never reads."""
+_UNUSED_LIBRARIES = ("pyarrow", "pygments", "scipy")
+"""Loaded by pandas and MLflow where they are installed: 55 MiB, for tables and terminals that this server has not."""
 
 
 def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
@@ -190,6 +200,17 @@ def _start_database_maker(place: TrackerPlace) -> subprocess.Popen[bytes] | None
     return subprocess.Popen([sys.executable, "-m", "scanflow.knowledge.mlflow.database", path, place.artifact_root])
 
 
+def _limit_memory() -> None:
+    """Keep one heap for all threads, and give back what a request took: else each thread keeps some 10 MiB.
+
+    ``M_ARENA_MAX`` and ``M_TRIM_THRESHOLD`` of mallopt(3), where the C library is glibc.
+    """
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-8, 1)
+        mallopt(-1, 128 * 1024)
+
+
 def _listen_on_port(port: int) -> socket.socket:
     listener = socket.create_server(("", port), reuse_port=False)
     listener.setblocking(False)
@@ -202,6 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, help="listen on all addresses, with the token in " + TOKEN)
     port = parser.parse_args(argv).port
     os.umask(0o077)  # its files are private to the user
+    _limit_memory()
     for name in _REMOVED_VARIABLES:
         os.environ.pop(name, None)
     try:

@@ -135,10 +135,13 @@ def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
     environments.wait_for_tracker(tracked, within_s=180)
     assert found.tracker_uri == f"http://tracker.{found.namespace}.svc:46668"
     (pod,) = cluster.find("Pod", found.namespace, labels="scanflow.dev/component=tracker")[0]
-    assert HTTP.get(f"{found.tracker_uri}/health", timeout=30).status_code == 200
+    service = cluster.get("Service", "tracker", found.namespace)
+    assert service is not None
+    address = f"http://{service['spec']['clusterIP']}:46668"  # its name means nothing outside of the cluster
+    assert HTTP.get(f"{address}/health", timeout=30).status_code == 200
     for headers in ({}, {"authorization": "Bearer scanflow_wrong"}):
         for path in ("/", "/api/2.0/mlflow/experiments/search?max_results=5", "/get-artifact?path=a.txt&run_uuid=r"):
-            assert HTTP.get(f"{found.tracker_uri}{path}", headers=headers, timeout=30).status_code == 401, path
+            assert HTTP.get(address + path, headers=headers, timeout=30).status_code == 401, path
     token = environments.read_tracker_token(tracked)
     log = f"import os; os.environ['MLFLOW_TRACKING_TOKEN'] = {token!r}; "
     log += f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "

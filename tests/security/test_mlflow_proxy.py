@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,9 @@ from scanflow.http.home_token import ensure_home_token, make_step_token
 from scanflow.http.security import Receive, Scope, Send
 from scanflow.knowledge.mlflow.server_address import get_server_socket, is_listening, listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
+from scanflow.transport.forwarding import MAX_CONNECTIONS
 from scanflow_server.context import ServerContext
+from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, MAX_QUERY_BYTES
 from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.answering import answering
@@ -34,9 +37,11 @@ class Upstream:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, dict[bytes, bytes], bytes]] = []
+        self.begun = 0
         self.answer: tuple[int, bytes, bytes] = (200, b"application/json", b"{}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun += 1
         body, more = b"", True
         while more:
             message = await receive()
@@ -86,6 +91,7 @@ def make_token(url: str, client: httpx.Client, owner: dict[str, str], **fields: 
     return bearer(reply.json()["token"])
 
 
+FILE = "api/2.0/mlflow-artifacts/artifacts/1/r/artifacts/x.bin"
 SEARCH, CREATE = "api/2.0/mlflow/runs/search", "api/2.0/mlflow/runs/create"
 
 
@@ -209,6 +215,82 @@ def test_artifacts_are_named_as_streamed_and_no_place_of_the_senders_own_is_take
             refused = client.post(f"{url}/{api}/mlflow/{kind}/create", content=body, headers=owner)
             assert (refused.status_code, refused.json()["error_code"]) == (422, "INVALID_PARAMETER_VALUE")
     assert len(upstream.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [(SEARCH, MAX_QUERY_BYTES), (CREATE, MAX_DOCUMENT_BYTES), ("api/2.0/mlflow/traces", 2**22)]
+)
+def test_a_body_that_is_no_file_is_bounded_and_mlflow_never_sees_more(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream, path: str, limit: int
+) -> None:
+    body = json.dumps({"filter": ""}).encode()
+    assert client.post(f"{url}/{path}", content=body.ljust(limit), headers=owner).status_code == 200
+    for content in (body.ljust(limit + 1), iter([body, b" " * limit])):
+        assert client.post(f"{url}/{path}", content=content, headers=owner).status_code == 413
+    assert len(upstream.requests) == 1
+
+
+def test_bodies_that_never_end_keep_nobody_from_mlflow(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+) -> None:
+    host, _, port = url.removeprefix("http://").removesuffix("/mlflow").partition(":")
+    head = f"POST /mlflow/{SEARCH} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {owner['authorization']}\r\n"
+    half_sent = [socket.create_connection((host, int(port))) for _ in range(MAX_CONNECTIONS + 10)]
+    try:
+        for connection in half_sent:
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        assert client.post(f"{url}/{SEARCH}", json={}, headers=owner).status_code == 200
+        assert len(upstream.requests) == 1
+    finally:
+        for connection in half_sent:
+            connection.close()
+
+
+def test_one_token_has_a_share_of_the_files_that_are_sent_at_once(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+) -> None:
+    host, _, port = url.removeprefix("http://").removesuffix("/mlflow").partition(":")
+    editor = make_token(url, client, owner, name="e", role="editor")
+    head = f"PUT /mlflow/{FILE} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {editor['authorization']}\r\n"
+    uploads = [socket.create_connection((host, int(port))) for _ in range(MAX_CONNECTIONS // 4)]
+    try:
+        for connection in uploads:
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        until(lambda: upstream.begun == len(uploads), "its share is taken")
+        refused = client.put(f"{url}/{FILE}", content=b"x", headers=editor)
+        assert "the most that one token may have" in refused.json()["message"]
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert client.put(f"{url}/{FILE}", content=b"x", headers=owner).status_code == 200
+    finally:
+        for connection in uploads:
+            connection.close()
+    until(lambda: client.put(f"{url}/{FILE}", content=b"x", headers=editor).status_code == 200, "it is given back")
+
+
+def test_an_escaped_question_mark_hides_nothing(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+) -> None:
+    viewer = make_token(url, client, owner, name="v", role="viewer")
+    hidden = f"{url}/api/2.0/mlflow-artifacts/artifacts/e%3Fx/application.json"
+    assert client.get(hidden, headers=viewer).status_code == 403
+    assert client.get(f"{url}/version%3F/api/2.0/mlflow/webhooks", headers=owner).status_code == 404
+    assert upstream.requests == []
+
+
+def test_a_trace_names_no_place_of_the_senders_own(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+) -> None:
+    tag, name = {"key": "mlflow.artifactLocation", "value": "file:///tmp/evil"}, "mlflow.artifactLocation"
+    for method, path, document in (
+        ("PATCH", "api/2.0/mlflow/traces/t/tags", tag),
+        ("POST", "api/2.0/mlflow/traces", {"tags": [tag]}),
+        ("POST", "api/3.0/mlflow/traces", {"trace": {"trace_info": {"tags": {name: "file:///tmp/evil"}}}}),
+    ):
+        refused = client.request(method, f"{url}/{path}", json=document, headers=owner)
+        assert (refused.status_code, refused.json()["error_code"]) == (422, "INVALID_PARAMETER_VALUE"), path
+    assert upstream.requests == []
+    allowed = {"key": "note", "value": "file:///tmp/evil"}
+    assert client.patch(f"{url}/api/2.0/mlflow/traces/t/tags", json=allowed, headers=owner).status_code == 200
 
 
 def test_where_no_mlflow_runs_that_is_said(context: ServerContext, client: httpx.Client, owner: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ from scanflow.deployer.remote_home import (
     read_up_state,
     write_up_state,
 )
-from scanflow.errors import MissingExtraError, UnavailableError, UsageError
+from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
 from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
@@ -233,6 +233,14 @@ def test_a_tracker_that_is_elsewhere_is_not_started_here(standin: Settings) -> N
     raised = control_plane.start_control_plane(standin.model_copy(update={"tracker_uri": "http://mlflow:5000"}))
     assert raised.up.tracker is None
     assert "SCANFLOW_TRACKER_URI names" in raised.notes[0]
+
+
+@pytest.mark.parametrize("odd", ["%", "?"])
+def test_a_home_that_no_address_can_hold_is_refused_before_anything_starts(tmp_path: Path, odd: str) -> None:
+    home = tmp_path / f"home {odd}20"
+    with pytest.raises(InvalidError, match="an address cannot contain"):
+        control_plane.start_control_plane(Settings(home=home))
+    assert not home.exists()
 
 
 def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:

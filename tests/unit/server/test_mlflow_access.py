@@ -89,12 +89,31 @@ def test_a_viewer_reads_a_page_reads_and_a_viewer_of_a_team_does_neither() -> No
     assert {role: may(role, by_page=True) for role in ROLES} == dict.fromkeys(ROLES, (True, False))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "application.json", "/api/2.0/mlflow-artifacts/artifacts/e/r/artifacts/application.json",
+        "application%2Ejson", "%2561pplication.json", "./application.json", "application.json/",
+    ],
+)  # fmt: skip
+def test_a_saved_application_is_for_what_runs_it(name: str) -> None:
+    def may(role: Holder, *, by_page: bool = False) -> bool:
+        caller = TokenHolder("somebody", role)
+        return explain_mlflow_refusal(caller, "read", by_page=by_page, names=("/get-artifact", name)) is None
+
+    assert [may(role) for role in ROLES] == [False, True, True, True, True]
+    assert not any(may(role, by_page=True) for role in ROLES)
+    other = explain_mlflow_refusal(TokenHolder("v"), "read", by_page=True, names=("my-application.json", "model.bin"))
+    assert other is None
+
+
 def test_clients_see_artifacts_as_streamed_and_mlflow_as_files() -> None:
     addresses = ArtifactAddresses(ROOT)
     stored = {
         "experiment": {"artifact_location": f"{ROOT.as_uri()}/1", "name": f"{ROOT.as_uri()}/1"},
         "run": {"info": {"artifact_uri": f"{ROOT.as_uri()}/1/r/artifacts"}},
         "version": {"source": "file:///elsewhere/model"},
+        "trace": {"tags": [{"key": "mlflow.artifactLocation", "value": f"{ROOT.as_uri()}/1/traces/t"}]},
         "params": [{"key": "source", "value": f'"source": "{ROOT.as_uri()}/1"'}],
     }
     shown = json.loads(addresses.convert_answer(json.dumps(stored).encode()))
@@ -102,6 +121,7 @@ def test_clients_see_artifacts_as_streamed_and_mlflow_as_files() -> None:
         **stored,
         "experiment": {"artifact_location": "mlflow-artifacts:/1", "name": f"{ROOT.as_uri()}/1"},
         "run": {"info": {"artifact_uri": "mlflow-artifacts:/1/r/artifacts"}},
+        "trace": {"tags": [{"key": "mlflow.artifactLocation", "value": "mlflow-artifacts:/1/traces/t"}]},
     }
     back = json.loads(addresses.convert_request(b'{"name": "n", "artifactLocation": "mlflow-artifacts:/1"}'))
     assert back == {"name": "n", "artifactLocation": f"{ROOT.as_uri()}/1"}
