@@ -43,8 +43,11 @@ _ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>
 """A password that was not escaped, as people paste them into the addresses of databases."""
 
 _MEMBER = re.compile(r"""((["'])([A-Za-z][\w.\-]*)\2\s*:\s*)(["'])((?:\\.|(?!\4).)+)(?=\4)""", re.DOTALL)
-_ASSIGNED = re.compile(r"""(?<![\w.\-?&])(([A-Za-z][\w.\-]*)=)("[^"]+"|'[^']+'|[^\s;&,"'<>]+)""")
+_ASSIGNED = re.compile(r"""(?<![\w.\-?&])((-{0,2}[A-Za-z][\w.\-]*)=)("[^"]+"|'[^']+'|[^\s;&,"'<>]+)""")
 _OPTION_VALUE = re.compile(r"(?<!\S)((--?[A-Za-z][\w.\-]*)\s+)([^\s\-]\S*)")
+_FOLDER_OPTION = "--pwd"
+"""Of Apptainer, whose value is a folder; of other programs it may be a password."""
+
 _HEADER = re.compile(r"\b((?:authorization\s*[:=]\s*(?:\w+\s+)?)|bearer\s+)([\w.~+/=\-]{8,})", re.IGNORECASE)
 _QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
@@ -221,7 +224,9 @@ class _DocumentMask:
 
     def _mask_named_value(self, match: re.Match[str], *, name: int, value: int) -> str:
         given = match[value].strip("\"'")
-        if (name and not looks_secret(match[name])) or given.startswith(STARS) or _REFERENCE.fullmatch(given):
+        if name and not _takes_secret(match[name], given):
+            return match[0]
+        if given.startswith(STARS) or _REFERENCE.fullmatch(given):
             return match[0]
         self._collect(given, self.secrets)
         return match[0][: match.start(value) - match.start()] + STARS
@@ -233,17 +238,17 @@ class _DocumentMask:
 
     def _mask_items(self, values: Iterable[Any]) -> list[Any]:
         """Mask a list, in which a secret may follow its option, as in a command: ``--token``, ``--api-key=``."""
-        masked, option = [], False
+        masked, option = [], ""
         for value in values:
             text = value if isinstance(value, str) else ""
             match = _OPTION.fullmatch(text)
-            if match is not None and match[2] is not None and looks_secret(match[1]):
+            if match is not None and match[2] is not None and _takes_secret(match[1], match[2]):
                 masked.append(f"{match[1]}={self._hide(match[2], self.secrets)}")
-            elif option and text and match is None:
+            elif text and match is None and _takes_secret(option, text):
                 masked.append(self._hide(text, self.secrets))
             else:
                 masked.append(self.mask(value))
-            option = match is not None and match[2] is None and looks_secret(match[1])
+            option = match[1] if match is not None and match[2] is None else ""
         return masked
 
     def _mask_member(self, name: str, value: Any) -> Any:
@@ -328,6 +333,10 @@ class _DocumentMask:
 
 def _spell_bytes(text: str) -> str:
     return text.encode(errors="surrogatepass").decode(_BYTES)
+
+
+def _takes_secret(name: str, value: str) -> bool:
+    return looks_secret(name) and not (name == _FOLDER_OPTION and value.startswith("/"))
 
 
 def _names_secret(name: str) -> bool:
