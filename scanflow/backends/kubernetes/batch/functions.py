@@ -11,11 +11,10 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.function_store import is_saved_function, save_function
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_function_key
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
-from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.random_secret import ensure_random_secret
 from scanflow.backends.pickles import add_signature, read_home_key, read_signed, write_pickle
-from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder, open_home
 
 
@@ -77,19 +76,6 @@ class Functions:
 
 def ensure_namespace_key(cluster: Cluster, namespace: str, app: str, team: str) -> bytes:
     """Return the key that signs a namespace's pickles, created where it is missing."""
-    secret = cluster.get("Secret", KEY_SECRET, namespace)
-    if secret is None:
-        manifest: Manifest = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": KEY_SECRET, "namespace": namespace, "labels": build_labels(app, team)},
-            "type": "Opaque",
-            "data": {KEY: base64.b64encode(secrets.token_bytes(32)).decode("ascii")},
-        }
-        try:
-            secret = cluster.create(manifest)
-        except ConflictError:
-            secret = cluster.get("Secret", KEY_SECRET, namespace)
-    if secret is None:
-        raise UnavailableError(f"The Secret {namespace}/{KEY_SECRET} was deleted just now. Try again.")
-    return base64.b64decode(secret["data"][KEY])
+    return ensure_random_secret(
+        cluster, namespace, KEY_SECRET, key=KEY, make=lambda: secrets.token_bytes(32), app=app, team=team
+    )

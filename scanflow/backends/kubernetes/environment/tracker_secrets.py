@@ -6,7 +6,6 @@ do nothing else there. Neither is a part of the pure manifests: the first is ran
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.manifests import POD_CREDENTIALS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.random_secret import ensure_random_secret, read_secret
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.http.home_token import make_step_token, make_token
 
@@ -36,14 +36,14 @@ def ensure_tracker_secrets(cluster: Cluster, app: Application, settings: Kuberne
         return
     token = make_step_token(key, app.name, app.team)
     live = cluster.get("Secret", POD_CREDENTIALS, namespace)
-    if _read(live, PODS_VARIABLE) != token:
-        cluster.apply(_build(app, POD_CREDENTIALS, {PODS_VARIABLE: token}), force=True)
+    if _read_token(live) != token:
+        cluster.apply(_build_pods_secret(app, token), force=True)
         yield f"Secret {POD_CREDENTIALS}: {'created' if live is None else 'changed'}"
 
 
 def read_tracker_token(cluster: Cluster, app: Application) -> str | None:
     """Return the token with which an environment's pods use its tracker; None: they need none of ours."""
-    return _read(cluster.get("Secret", POD_CREDENTIALS, derive_namespace(app.name, app.team)), PODS_VARIABLE)
+    return _read_token(cluster.get("Secret", POD_CREDENTIALS, derive_namespace(app.name, app.team)))
 
 
 def _ensure_key(cluster: Cluster, app: Application, settings: KubernetesSettings, namespace: str) -> str | None:
@@ -52,22 +52,27 @@ def _ensure_key(cluster: Cluster, app: Application, settings: KubernetesSettings
         return None
     if settings.tracker_uri is not None:
         return None if settings.tracker_token is None else settings.tracker_token.get_secret_value()
-    key = _read(cluster.get("Secret", tracker.CREDENTIALS, namespace), tracker.KEY_VARIABLE)
-    if key is None:
-        key = make_token()
-        cluster.apply(_build(app, tracker.CREDENTIALS, {tracker.KEY_VARIABLE: key}), force=True)
-    return key
+    return ensure_random_secret(
+        cluster,
+        namespace,
+        tracker.CREDENTIALS,
+        key=tracker.KEY_VARIABLE,
+        make=lambda: make_token().encode(),
+        app=app.name,
+        team=app.team,
+    ).decode()
 
 
-def _build(app: Application, name: str, data: dict[str, str]) -> Manifest:
+def _build_pods_secret(app: Application, token: str) -> Manifest:
     metadata = {
-        "name": name,
+        "name": POD_CREDENTIALS,
         "namespace": derive_namespace(app.name, app.team),
         "labels": build_labels(app.name, app.team),
     }
+    data = {PODS_VARIABLE: token}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": data}
 
 
-def _read(secret: Manifest | None, key: str) -> str | None:
-    encoded = ((secret or {}).get("data") or {}).get(key)
-    return None if encoded is None else base64.b64decode(encoded).decode("ascii")
+def _read_token(secret: Manifest | None) -> str | None:
+    token = read_secret(secret, PODS_VARIABLE)
+    return None if token is None else token.decode()
