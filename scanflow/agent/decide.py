@@ -15,6 +15,7 @@ from scanflow.agent.error_text import format_error
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.strategy import Strategy
+from scanflow.agent.strategy_limits import get_limits
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
@@ -211,13 +212,7 @@ def _build_intent(
         team=situation.team,
         agent=sample.agent,
         strategy=strategy.name,
-        priority=strategy.priority,
-        autonomy=strategy.autonomy,
-        cool_down_s=_to_seconds(strategy.cool_down),
-        hysteresis_s=_to_seconds(strategy.hysteresis),
-        budget=strategy.budget,
-        budget_window_s=_to_seconds(strategy.budget_window),
-        guard=strategy.guard,
+        **get_limits(strategy),
         sample=sample,
         rule=rule_text,
         key=key,
@@ -238,10 +233,6 @@ def build_intent(act: Act, *, app: str, team: str, key: str, **details: Any) -> 
         key=key,
         **details,
     )
-
-
-def _to_seconds(duration: Any) -> float:
-    return float(duration)
 
 
 def _summarize_error(error: Exception) -> str:

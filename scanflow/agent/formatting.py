@@ -41,6 +41,7 @@ def build_strategy_documents(
 def _build_strategy_row(
     app: str, agent: str, declared: Declared, strategy: Strategy, parameters: Mapping[str, Any]
 ) -> dict[str, JSON]:
+    limits = describe_limits(strategy, parameters)
     return {
         "app": app,
         "agent": agent,
@@ -49,14 +50,8 @@ def _build_strategy_row(
         "when": declared.sensor(strategy.sensor).trigger.model_dump(mode="json"),
         "if": None if strategy.rule is None else explain(strategy.rule, {}),
         "then": [_format_action(action) for action in strategy.actions],
-        "may": list(format_calls(describe_limits(strategy, parameters).calls)),
-        "priority": strategy.priority,
-        "autonomy": strategy.autonomy,
-        "cool_down_s": _to_seconds(strategy.cool_down),
-        "hysteresis_s": _to_seconds(strategy.hysteresis),
-        "budget": strategy.budget,
-        "budget_window_s": _to_seconds(strategy.budget_window),
-        "guard": None if strategy.guard is None else strategy.guard.model_dump(mode="json"),
+        "may": list(format_calls(limits.calls)),
+        **limits.model_dump(mode="json", exclude={"name", "calls"}),
     }
 
 
@@ -70,10 +65,6 @@ def _format_action(action: Any) -> str:
         return f"{action.agent}.{action.sensor}(...), by {action.name}"
     rule = make_rule(action)
     return f"{rule.name}(...)" if rule.name else explain(rule, {}).replace("a rule without a name", "a function")
-
-
-def _to_seconds(duration: Any) -> float:
-    return float(duration)
 
 
 def _format_value(value: Any) -> str:

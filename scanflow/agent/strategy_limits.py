@@ -19,17 +19,20 @@ from scanflow.agent.strategy import Strategy
 
 def describe_limits(strategy: Strategy, parameters: Mapping[str, Any]) -> StrategyLimits:
     """Return what a strategy may do. ``parameters``: its agent's."""
-    return StrategyLimits(
-        name=strategy.name,
-        calls=tuple(_list_calls(strategy, parameters)),
-        priority=strategy.priority,
-        autonomy=strategy.autonomy,
-        cool_down_s=_to_seconds(strategy.cool_down),
-        hysteresis_s=_to_seconds(strategy.hysteresis),
-        budget=strategy.budget,
-        budget_window_s=_to_seconds(strategy.budget_window),
-        guard=strategy.guard,
-    )
+    return StrategyLimits(name=strategy.name, calls=tuple(_list_calls(strategy, parameters)), **get_limits(strategy))
+
+
+def get_limits(strategy: Strategy) -> dict[str, Any]:
+    """Return the fields that :class:`StrategyLimits` and an :class:`~scanflow.agent.records.Intent` share."""
+    return {
+        "priority": strategy.priority,
+        "autonomy": strategy.autonomy,
+        "cool_down_s": _to_seconds(strategy.cool_down),
+        "hysteresis_s": _to_seconds(strategy.hysteresis),
+        "budget": strategy.budget,
+        "budget_window_s": _to_seconds(strategy.budget_window),
+        "guard": strategy.guard,
+    }
 
 
 def compute_digest(strategies: Iterable[StrategyLimits]) -> str:

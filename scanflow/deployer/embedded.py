@@ -300,7 +300,10 @@ class EmbeddedDeployer(Deployer):
         return lambda tags: add_run_tags({**variables, **self._get_served_variables(app, uri)}, tags)
 
     def _get_served_variables(self, app: Application, uri: str | None) -> dict[str, str]:
-        """Return the variables that lead steps to MLflow behind the home's server; none: it does not run."""
+        """Return the variables that lead steps to MLflow behind the home's server; none: it does not run.
+
+        Read for each step, as the server may have started, stopped or moved since the run began.
+        """
         home = self._settings.home.expanduser().absolute()
         url, token = find_mlflow_url(home), read_home_token(home)
         if (

@@ -10,6 +10,9 @@ from typing import Any, Final, TypeVar
 
 from scanflow.errors import InvalidError, TooLargeError
 
+SEND_LESS: Final = "Send less."
+"""The advice where a body cannot be sent in parts."""
+
 MAX_BODY_BYTES: Final = 2**20
 """The largest body of a request whose route declares no other limit."""
 

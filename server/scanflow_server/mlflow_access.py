@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
-from starlette.requests import Request
-
-from scanflow.errors import InvalidError, TooLargeError
+from scanflow.errors import InvalidError
 from scanflow.knowledge.mlflow.rest_client import is_served
 from scanflow.knowledge.port import APPLICATION_FILE
 from scanflow_server.access import PERMISSIONS, TokenHolder, explain_refusal
@@ -19,10 +17,13 @@ Access = Literal["read", "log"]
 
 _API: Final = re.compile(r"/(?:api|ajax-api)/[23]\.0/mlflow/(?P<resource>[A-Za-z-]+)(?:/.*)?")
 _ARTIFACTS: Final = re.compile(r"/(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts(?:/.*)?|mpu/.+|presigned/.+)")
-_FILES: Final = re.compile(r"/(?:model-versions/)?get-artifact")
+_FILES: Final = re.compile(
+    r"/(?:model-versions/)?get-artifact"
+    r"|/(?:api|ajax-api)/[23]\.0/mlflow/(?:get-trace-artifact|logged-models/[^/]+/artifacts/files)(?:/.*)?"
+)
 _PAGES: Final = re.compile(r"/|/version|/health|/static-files/.+")
 _RESOURCES: Final = frozenset(
-    "artifacts datasets experiments get-online-trace-details get-trace-artifact issues label-schemas logged-models "
+    "artifacts datasets experiments get-online-trace-details issues label-schemas logged-models "
     "metrics model-versions registered-models review-queues runs server-info traces unified-traces "
     "upload-artifact".split()
 )
@@ -97,9 +98,7 @@ def _names_application(text: str) -> bool:
 
 def holds_files(path: str) -> bool:
     """Return whether the answer at a path is what a step or a person wrote: a browser must not run it as a page."""
-    return bool(
-        _FILES.fullmatch(path) or _ARTIFACTS.fullmatch(path) or "/artifacts/files" in path or "get-trace-arti" in path
-    )
+    return bool(_FILES.fullmatch(path) or _ARTIFACTS.fullmatch(path))
 
 
 _LOCATIONS: Final = ("artifact_location", "artifact_uri", "storage_location", "source")
@@ -125,20 +124,6 @@ def find_body_limit(access: Access, path: str) -> int | None:
     if _ARTIFACTS.fullmatch(path) or path.endswith("/upload-artifact"):
         return None
     return MAX_QUERY_BYTES if access == "read" else MAX_DOCUMENT_BYTES
-
-
-async def read_json_body(request: Request, limit: int) -> bytes:
-    """Read a body whole, before anything is asked of MLflow.
-
-    Raises:
-        TooLargeError: it has more bytes than ``limit``.
-    """
-    body = bytearray()
-    async for block in request.stream():
-        body += block
-        if len(body) > limit:
-            raise TooLargeError(f"The body has more than {limit} bytes, the maximum for MLflow here. Send less.")
-    return bytes(body)
 
 
 class ArtifactAddresses:

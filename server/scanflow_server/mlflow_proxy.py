@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, read_bearer_token
 from scanflow.knowledge.mlflow.server_address import find_server_socket
@@ -33,7 +34,6 @@ from scanflow_server.mlflow_access import (
     find_body_limit,
     holds_files,
     names_location,
-    read_json_body,
 )
 from scanflow_server.page_sessions import COOKIE, FindCaller, Sessions
 
@@ -124,7 +124,7 @@ class MlflowProxy:
         headers = _drop_private(request.scope["headers"])
         body: AsyncIterator[bytes] | None = request.stream()
         if limit is not None:  # read first: a body that never ends holds no connection to MLflow
-            content = await read_json_body(request, limit)
+            content = await read_body(request.receive, max_bytes=limit, advice=SEND_LESS)
             if names_location(method, path):
                 content = self._addresses.convert_request(content)
             headers = [pair for pair in headers if pair[0] not in {b"content-length", b"transfer-encoding"}]

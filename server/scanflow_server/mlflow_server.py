@@ -25,18 +25,13 @@ import uvicorn
 from starlette.requests import Request
 
 from scanflow.errors import InvalidError, ScanflowError, UsageError
+from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.home_token import parse_step_token
 from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
 from scanflow.knowledge.mlflow.server_address import listen_as_server
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
 from scanflow.settings import Settings
-from scanflow_server.mlflow_access import (
-    MAX_DOCUMENT_BYTES,
-    ArtifactAddresses,
-    classify_request,
-    names_location,
-    read_json_body,
-)
+from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, ArtifactAddresses, classify_request, names_location
 
 TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
 _HEALTH = "/health"
@@ -89,9 +84,8 @@ class TokenCheck:
         receive = request.receive
         if names_location(method, path):
             try:
-                receive = _replay(
-                    ArtifactAddresses(None).convert_request(await read_json_body(request, MAX_DOCUMENT_BYTES))
-                )
+                body = await read_body(receive, max_bytes=MAX_DOCUMENT_BYTES, advice=SEND_LESS)
+                receive = _replay(ArtifactAddresses(None).convert_request(body))
             except InvalidError as error:
                 await _answer(send, 422, _refusal("INVALID_PARAMETER_VALUE", str(error)))
                 return

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow_server.page_html import HEADERS
 
 _MAX_FORM_BYTES: Final = 64 * 1024
@@ -28,9 +29,5 @@ async def read_form(request: Request) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "Send a form: application/x-www-form-urlencoded.")
-    body = bytearray()
-    async for block in request.stream():
-        body += block
-        if len(body) > _MAX_FORM_BYTES:
-            raise HTTPException(413, f"The form has more than {_MAX_FORM_BYTES} bytes. Send less.")
+    body = await read_body(request.receive, max_bytes=_MAX_FORM_BYTES, advice=SEND_LESS)
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
