@@ -81,19 +81,25 @@ class TokenCheck:
         if classify_request(method, path) is None:
             await _answer(send, 404, _refusal("ENDPOINT_NOT_FOUND", f"{method} {path!r:.200} is not offered."))
             return
-        receive = request.receive
+        scope, receive = request.scope, request.receive
         if names_location(method, path):
             try:
                 body = await read_body(receive, max_bytes=MAX_DOCUMENT_BYTES, advice=SEND_LESS)
-                receive = _replay(ArtifactAddresses(None).convert_request(body))
+                body = ArtifactAddresses(None).convert_request(body)
+                scope, receive = _replace_length(scope, len(body)), _replay(body)
             except InvalidError as error:
                 await _answer(send, 422, _refusal("INVALID_PARAMETER_VALUE", str(error)))
                 return
-        await self._app(request.scope, receive, send)
+        await self._app(scope, receive, send)
 
 
 def _refusal(code: str, message: str) -> bytes:
     return json.dumps({"error_code": code, "message": message}).encode()
+
+
+def _replace_length(scope: Scope, length: int) -> Scope:
+    headers = [pair for pair in scope["headers"] if pair[0] not in {b"content-length", b"transfer-encoding"}]
+    return {**scope, "headers": [*headers, (b"content-length", b"%d" % length)]}
 
 
 def _replay(body: bytes) -> Receive:
