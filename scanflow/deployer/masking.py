@@ -106,7 +106,7 @@ class MaskedLogReader:
 
 
 def mask_log(reader: LogReader, masker: Masker) -> LogReader:
-    return MaskedLogReader(reader, masker) if masker else reader
+    return MaskedLogReader(reader, masker)
 
 
 def _mask_task(task: TaskRecord, masker: Masker) -> TaskRecord:

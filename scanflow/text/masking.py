@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
@@ -27,13 +27,19 @@ masked in texts if it is shorter."""
 _MIN_USER_LENGTH = 16
 """A shorter user name in an address is no token, and is not masked elsewhere."""
 
+_MAX_HELD = 16 * 1024
+"""How much of an unfinished line of a log is held back, in bytes."""
+
 _MIN_CUT_LENGTH = 4
 """The shortest part of a secret that is masked beside an ellipsis."""
 
 _WORDS = frozenset(
-    "apikey auth authorization bearer credential credentials dsn passphrase passwd password pwd secret secrets token "
-    "tokens".split()
+    "apikey auth authorization bearer cookie credential credentials dsn passphrase passwd password pwd secret secrets "
+    "token tokens".split()
 )
+_ABOUT = frozenset("budget dir expiry file folder name path policy ttl type".split())
+"""A name that ends so is about a secret: ``token_type``, ``--token-file``, ``secretName``."""
+
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("signing", "key")})
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _COUNTS = frozenset("count length limit max min n num number size".split())
@@ -44,10 +50,9 @@ _ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>
 
 _MEMBER = re.compile(r"""((["'])([A-Za-z][\w.\-]*)\2\s*:\s*)(["'])((?:\\.|(?!\4).)+)(?=\4)""", re.DOTALL)
 _ASSIGNED = re.compile(r"""(?<![\w.\-?&])((-{0,2}[A-Za-z][\w.\-]*)=)("[^"]+"|'[^']+'|[^\s;&,"'<>]+)""")
-_OPTION_VALUE = re.compile(r"(?<!\S)((--?[A-Za-z][\w.\-]*)\s+)([^\s\-]\S*)")
-_FOLDER_OPTION = "--pwd"
-"""Of Apptainer, whose value is a folder; of other programs it may be a password."""
-
+_OPTION_VALUE = re.compile(r"""(?<!\S)((--?[A-Za-z][\w.\-]*)\s+)("[^"]+"|'[^']+'|[^\s\-"']\S*)""")
+_LABELLED = re.compile(r"""(?<![\w.\-])(([A-Za-z][\w.\-]*)\s*:\s+)("[^"]+"|'[^']+'|[^\s,;"'<>{}\[\]()]+)""")
+_OWN_TOKEN = re.compile(r"\bscanflow_(?:step\.)?[\w.\-]{20,}")
 _HEADER = re.compile(r"\b((?:authorization\s*[:=]\s*(?:\w+\s+)?)|bearer\s+)([\w.~+/=\-]{8,})", re.IGNORECASE)
 _QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
 _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
@@ -60,7 +65,7 @@ _BYTES = "latin-1"
 _ELLIPSIS = re.compile("…|\\.\\.\\.")
 
 _MAY_MASK = re.compile(
-    r"apikey|auth|bearer|credential|dsn|pass|pwd|secret|token|(api|access|private|signing)[^a-z\"]{0,2}key|\"env\""
+    r"apikey|auth|bearer|cookie|credential|dsn|pass|pwd|secret|token|(api|access|private|signing)[^a-z\"]{0,2}key|\"env\""
     r"|tracker|notify|://[^/\"]*@|://[^\"]*[?&;]",
     re.IGNORECASE,
 )
@@ -70,6 +75,8 @@ _MAY_MASK = re.compile(
 def looks_secret(name: str) -> bool:
     """Return whether this is a secret's name: ``HF_TOKEN``, ``train.api_key``; not ``max_tokens``, ``tokenizer``."""
     parts = [part.lower() for part in _PARTS.findall(name)]
+    if parts and parts[-1] in _ABOUT:
+        return False
     if any(pair in _PAIRS for pair in pairwise(parts)):
         return True
     words = _WORDS.intersection(parts)
@@ -79,6 +86,14 @@ def looks_secret(name: str) -> bool:
 def mask_secrets(document: Any) -> Any:
     """Return a copy of a JSON document with what looks like a secret masked. Names and references stay visible."""
     return _DocumentMask().mask(document)
+
+
+def mask_text(text: str) -> str:
+    """Return ``text`` with what looks like a secret masked: our own tokens, credentials in addresses, what it gives to
+    a name that looks secret (``--token=...``, ``password: ...``, ``Authorization: Bearer ...``)."""
+    if "scanflow_" in text:
+        text = _OWN_TOKEN.sub(STARS, text)
+    return str(mask_secrets(text))
 
 
 def mask_addresses(text: str) -> str:
@@ -137,12 +152,22 @@ class Masker:
         )
 
     def mask_text(self, text: str) -> str:
-        """Return ``text`` without the secrets, and without the credentials in addresses."""
-        return self._mask_text(mask_addresses(text))
+        """Return ``text`` without the secrets, and without what looks like one."""
+        return self._mask_text(mask_text(text))
 
     def mask(self, document: Any) -> Any:
         """Return a copy of a JSON document without secrets: see :func:`mask_secrets`; keys stay as they are."""
         return self.mask_values(mask_secrets(document))
+
+    def mask_outputs(self, value: Any) -> Any:
+        """Return a copy of what steps returned: they are data, so that only texts under names that look secret, and
+        texts that hold one, are masked; not a list of ``tokens``."""
+        if isinstance(value, Mapping):
+            return {
+                name: STARS if isinstance(inner, str) and looks_secret(str(name)) else self.mask_outputs(inner)
+                for name, inner in value.items()
+            }
+        return [self.mask_outputs(inner) for inner in value] if _is_list(value) else self.mask_values(value)
 
     def mask_values(self, value: Any) -> Any:
         """Return a copy of a JSON document in which texts are masked, whatever their names."""
@@ -173,7 +198,7 @@ class Masker:
 
 
 class MaskedStream:
-    """Masks the bytes of a log as they arrive; a secret may be split between two blocks."""
+    """Masks the bytes of a log as they arrive, line by line; a secret may be split between two blocks."""
 
     def __init__(self, masker: Masker) -> None:
         # A character for each byte: a log may be anything, and a block may end within a character.
@@ -182,15 +207,20 @@ class MaskedStream:
         self._held = ""
 
     def feed(self, block: bytes, *, last: bool = False) -> bytes:
-        """Return what can be shown by now: all but the beginning of what may become a secret."""
+        """Return what can be shown by now: all but an unfinished line, and the beginning of what may become a
+        secret."""
         text, self._held = self._held + block.decode(_BYTES), ""
+        if not last:
+            end = max(text.rfind("\n"), text.rfind("\r")) + 1
+            if len(text) - end < _MAX_HELD:
+                text, self._held = text[:end], text[end:]
         for secret in self._secrets:
             text = text.replace(secret, STARS)
         if self._words is not None:
             text = self._words.sub(STARS, text)
         if not last and (cut := _measure_start(text, self._secrets)):
-            text, self._held = text[:-cut], text[-cut:]
-        return text.encode(_BYTES)
+            text, self._held = text[:-cut], text[-cut:] + self._held
+        return mask_text(text).encode(_BYTES)
 
 
 class _DocumentMask:
@@ -218,13 +248,15 @@ class _DocumentMask:
 
     def _mask_named(self, text: str) -> str:
         """Mask what a text gives to a name that looks secret: an assignment, an option, a member of JSON, a header."""
-        for pattern, name, value in ((_MEMBER, 3, 5), (_ASSIGNED, 2, 3), (_OPTION_VALUE, 2, 3), (_HEADER, 0, 2)):
-            text = pattern.sub(partial(self._mask_named_value, name=name, value=value), text)
+        for pattern, name, value, is_likely in _NAMED:
+            text = pattern.sub(partial(self._mask_named_value, name=name, value=value, is_likely=is_likely), text)
         return text
 
-    def _mask_named_value(self, match: re.Match[str], *, name: int, value: int) -> str:
+    def _mask_named_value(
+        self, match: re.Match[str], *, name: int, value: int, is_likely: Callable[[str], bool]
+    ) -> str:
         given = match[value].strip("\"'")
-        if name and not _takes_secret(match[name], given):
+        if (name and not _takes_secret(match[name], given)) or not is_likely(match[value]):
             return match[0]
         if given.startswith(STARS) or _REFERENCE.fullmatch(given):
             return match[0]
@@ -262,7 +294,9 @@ class _DocumentMask:
             if isinstance(value, Mapping) and isinstance(value.get("uri"), str):
                 return {**self.mask(value), "uri": self.mask_place(value["uri"])}
             return self.mask_place(value) if isinstance(value, str) else self.mask(value)
-        if looks_secret(name) and not _is_count(name, value):
+        if not _is_count(name, value) and (
+            _takes_secret(name, value) if isinstance(value, str) else looks_secret(name)
+        ):
             return self._hide(value, self.secrets)
         return self.mask(value)
 
@@ -331,12 +365,37 @@ class _DocumentMask:
         collected.update({text, unquote(text)} - {STARS})
 
 
+def _is_no_plain_word(value: str) -> bool:
+    """Whether what follows an option in a text is a value, and not the sentence that goes on: ``--token is missing``"""
+    return len(value) >= MIN_LENGTH_ANYWHERE or re.fullmatch(r"[a-z]+[.,;:]?", value) is None
+
+
+def _has_letters_and_digits(value: str) -> bool:
+    """Whether what follows a name with a colon is a value, and not a message: ``invalid token: unexpected end``"""
+    return value[0] in "\"'" or (len(value) >= 6 and re.search(r"\d", value) is not None and not value.isdigit())
+
+
+_NAMED: tuple[tuple[re.Pattern[str], int, int, Callable[[str], bool]], ...] = (
+    (_MEMBER, 3, 5, bool),
+    (_ASSIGNED, 2, 3, bool),
+    (_OPTION_VALUE, 2, 3, _is_no_plain_word),
+    (_LABELLED, 2, 3, _has_letters_and_digits),
+    (_HEADER, 0, 2, bool),
+)
+"""Patterns, the groups with the name and the value, and whether a value is likely one."""
+
+
 def _spell_bytes(text: str) -> str:
     return text.encode(errors="surrogatepass").decode(_BYTES)
 
 
 def _takes_secret(name: str, value: str) -> bool:
-    return looks_secret(name) and not (name == _FOLDER_OPTION and value.startswith("/"))
+    """Return whether a text given to a name is a secret. ``pwd`` is a password, or a folder as Apptainer's and a
+    shell's; a number of tokens is none."""
+    words = [part.lower() for part in _PARTS.findall(name)]
+    is_folder = words == ["pwd"] and value.startswith("/")
+    is_number = not {"token", "tokens"}.isdisjoint(words) and value.isdigit() and len(value) < MIN_LENGTH_ANYWHERE
+    return looks_secret(name) and not is_folder and not is_number
 
 
 def _names_secret(name: str) -> bool:

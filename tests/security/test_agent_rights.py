@@ -182,8 +182,19 @@ def test_strategies_are_stored_for_the_agent_itself_and_for_an_editor_alone(shop
         assert shop.report(SCALE, headers=headers).status_code == 404
     assert known_by(shop.context.store, agents.get, "shop", "watcher").strategies is None
     assert shop.report(SCALE, headers=shop.make_token(role="editor")).status_code == 204
+    changed = shop.ask("GET", "/events?after=0", shop.home).text
+    assert '"agent.limits"' in changed, "who widens what an agent may do leaves a trace"
     doubled = shop.report(SCALE, SCALE)
     assert (doubled.status_code, "two strategies named 'scale'" in doubled.text) == (422, True)
+
+
+def test_what_an_editor_stores_differs_from_the_report_and_ends_with_the_next_deployment(shop: Shop) -> None:
+    shop.report(SCALE)
+    wider = SCALE.model_copy(update={"autonomy": "auto", "priority": 1000})
+    assert shop.report(wider, headers=shop.make_token(role="editor")).status_code == 204
+    assert "Deploy it again" in shop.ask("GET", "/agents/shop/watcher", shop.home).json()["error"]
+    shop.deploy("watcher")
+    assert shop.ask("GET", "/agents/shop/watcher/strategies", shop.home).json() == []
 
 
 def test_a_secret_in_an_action_as_a_value_is_compared_and_not_shown(shop: Shop) -> None:

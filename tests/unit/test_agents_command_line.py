@@ -220,7 +220,8 @@ def queue(*waiting: Action) -> Callable[[httpx.Request], Any]:
 
 def test_what_waits_for_approval_is_listed_before_what_is_only_suggested(run: Run) -> None:
     answers = {"GET /intents": queue(action("s1", verdict="suggest"), action("a1"), action("d1", "succeeded", "act"))}
-    heads, first, second, after = run(answers, "approve").stdout.splitlines()
+    heads, first, second, *reasons, after = run(answers, "approve").stdout.splitlines()
+    assert [reason.partition(":")[0] for reason in reasons] == ["a1", "s1"], "why each of them waits"
     assert heads.split() == "action when by requests on rule".split()
     assert 'run_workflow(workflow="training")  workflow/training  n >= 1000, n=1204' in first
     assert (first.split()[0], second.split()[0]) == ("a1", "s1")

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import scanflow as sf
@@ -26,6 +28,7 @@ from scanflow.text.masking import (
     mask_addresses,
     mask_place,
     mask_secrets,
+    mask_text,
     may_need_mask,
 )
 from scanflow_agents.host.http_api import make_api
@@ -242,3 +245,61 @@ def test_what_a_text_gives_to_a_secret_name_is_masked_and_known(text: str, maske
 )
 def test_what_gives_nothing_to_a_secret_name_stays(text: str) -> None:
     assert mask_secrets({"parameters": {"command": text}}) == {"parameters": {"command": text}}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("failed: --token=abc12345xyz --token spaced98765", "failed: --token=*** --token ***"),
+        ("--password 'quoted pw one' -v", "--password *** -v"),
+        ("password: yamlpass88, user: ada", "password: ***, user: ada"),
+        ("X-Api-Key: 0123abcd", "X-Api-Key: ***"),
+        ("--cookie abcdef123", "--cookie ***"),
+        ("Authorization: Bearer eyJhbGciOiJIUzI1NiJ9", "Authorization: Bearer ***"),
+        ("MLFLOW_TRACKING_TOKEN=scanflow_step.YWxwaGEvZW52.OWZyMrxyzabc", "MLFLOW_TRACKING_TOKEN=***"),
+        ("it was scanflow_Zx81kdlMNAPQ_ooqqllPPzz-71kkL.", "it was ***"),
+        ('{"api_key": "outkey-123456"}', '{"api_key": "***"}'),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_in_any_text(text: str, shown: str) -> None:
+    assert mask_text(text) == Masker().mask_text(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the option --token is required",
+        "pass --token or set HF_TOKEN",
+        "use --password to log in",
+        "--tokens 4096 --token-budget 100000 --max_tokens 512",
+        "--token-file /run/x --secret-name my-secret --token_type bearer",
+        "invalid token: unexpected end of file",
+        "ValueError: password: must be longer",
+        "pwd: /data/run1",
+    ],
+)
+def test_sentences_counts_and_files_are_not_masked(text: str) -> None:
+    assert mask_text(text) == text
+
+
+def test_a_document_that_is_about_secrets_is_shown() -> None:
+    document = {"token_type": "word", "secretName": "db", "password_policy": "long", "pwd": "/data", "token_ttl": "5m"}
+    assert mask_secrets(document) == document
+
+
+def test_outputs_are_data_of_which_texts_under_secret_names_are_masked() -> None:
+    outputs = {"api_key": "outkey-123456", "tokens": ["a", "b"], "result": {"password": "pw", "tokens": 3}}
+    assert Masker().mask_outputs(outputs) == {
+        "api_key": "***", "tokens": ["a", "b"], "result": {"password": "***", "tokens": 3}
+    }  # fmt: skip
+
+
+@given(
+    text=st.sampled_from([b"a\nAPI_KEY=abcdefgh\nb", b"x\r--token=abcdefgh\r\ny", b"no end password=abcdefgh"]),
+    size=st.integers(1, 30),
+)
+def test_a_log_is_masked_wherever_it_is_split(text: bytes, size: int) -> None:
+    stream, step = MaskedStream(Masker()), size
+    shown = b"".join(stream.feed(text[at : at + step]) for at in range(0, len(text), step))
+    shown += stream.feed(b"", last=True)
+    assert shown == text.replace(b"abcdefgh", b"***")

@@ -148,9 +148,13 @@ def format_approvals(actions: Sequence[Action]) -> Screen:
     ]
     id = actions[0].id
     after = f"Approve: scanflow approve {id}. Refuse: scanflow approve {id} --refuse. Explain: scanflow why {id}"
-    sentences = [(action.id, format_decision(action.intent.evidence)) for action in actions]
-    evidence = [f"{id}: {text}" for id, text in sentences if text]
-    return [Table(("action", "when", "by", "requests", "on", "rule"), rows), *evidence, after]
+    sentences = [
+        (action.id, text)
+        for action in actions
+        for text in (format_decision(action.intent.evidence), action.decision.reason)
+    ]
+    reasons = [f"{id}: {text}" for id, text in sentences if text]
+    return [Table(("action", "when", "by", "requests", "on", "rule"), rows), *reasons, after]
 
 
 def format_replay(replay: Replay) -> Screen:

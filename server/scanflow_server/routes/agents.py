@@ -131,7 +131,8 @@ def report_strategies(
     """Store what an agent's strategies may do.
 
     The agent reports it itself, at the start of its process; what it reports first after it was deployed is stored, and
-    what it reports later changes nothing until it is deployed again. An editor may replace what is stored.
+    what it reports later changes nothing until it is deployed again. An editor may replace what is stored until then,
+    which leaves an event ``agent.limits``.
     """
     caller.check_agent(app, agent)
     _check_strategies(body)
@@ -142,6 +143,10 @@ def report_strategies(
         elif caller.agent_token_hash != row.token_hash:  # of an earlier deployment, which a server may still accept
             raise AccessDeniedError(f"The agent {app}/{agent} was stopped or deployed again. Its token is not valid.")
         agent_store.put_strategies(connection, row, body, replace=caller.agent is None)
+        if caller.agent is None:
+            data = {"by": caller.name, "strategies": [strategy.name for strategy in body]}
+            at, subject = context.clock(), f"agent/{agent}"
+            events.record(connection, "agent.limits", subject, at=at, app=app, team=row.team, data=data)
     return Response(status_code=204)
 
 

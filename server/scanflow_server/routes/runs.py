@@ -132,10 +132,13 @@ async def events(
 
 @router.get("/{run}/steps/{step}/outputs")
 def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
-    """Show the outputs of a step, with the run's secrets masked; values that JSON cannot represent, as text."""
+    """Show the outputs of a step; values that JSON cannot represent, as text.
+
+    The run's secrets are masked, and so are texts under names that look secret.
+    """
     values = context.deployer.outputs(run, step)
     shown = [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
-    masked: dict[str, Any] | list[dict[str, Any]] = context.deployer.load_masker(run).mask_values(shown)
+    masked: dict[str, Any] | list[dict[str, Any]] = context.deployer.load_masker(run).mask_outputs(shown)
     return masked
 
 

@@ -102,10 +102,10 @@ def put_token(connection: Connection, agent: AgentRow, *, salt: str, digest: str
 def put_strategies(
     connection: Connection, agent: AgentRow, limits: Sequence[StrategyLimits], *, replace: bool
 ) -> AgentRow:
-    """Store what an agent's strategies may do; those stored earlier stay, unless ``replace``, and only the report is
-    noted."""
+    """Store what an agent's strategies may do, as its process reports it; what was stored earlier stays, and only the
+    report is noted. ``replace``: an editor says it, not the process, whose report then stays as it is."""
     digest, is_it = compute_digest(limits), _match(agent.app, agent.name)
-    values = {"reported": digest}
+    values = {} if replace and agent.reported is not None else {"reported": digest}
     if replace or agent.strategies is None:
         values["strategies"] = digest
         own = (strategies.c.app == agent.app) & (strategies.c.agent == agent.name)
