@@ -138,7 +138,7 @@ def test_with_a_token_made_by_hand_nothing_is_carried_out_that_the_stored_strate
     by_hand = shop.make_token()
     decision = shop.want(by_hand, **{"autonomy": "auto", **EXCESSES[what]})
     assert decision["verdict"] == "approve", "a person is asked"
-    assert "waits for approval" in decision["reason"]
+    assert "Approve it: scanflow approve" in decision["reason"]
     stored = known_by(shop.context.store, intents.get, "i1")
     assert (stored.action.state, stored.intent.priority <= 1) == ("pending", True)
     with shop.context.store.read() as connection:

@@ -42,20 +42,14 @@ def bound_intent(intent: Intent, limits: StrategyLimits | None) -> tuple[Intent,
 
 
 def _describe_unknown(intent: Intent) -> str:
-    return (
-        f"The server has no strategy {intent.strategy!r} of a running agent {intent.app}/{intent.agent}, so the intent "
-        "waits for approval."
-    )
+    return f"The server has no strategy {intent.strategy!r} of a running agent {intent.app}/{intent.agent}."
 
 
 def _describe_excess(intent: Intent, stored: StrategyLimits) -> str | None:
     excesses = list(_list_excesses(intent, stored))
     if not excesses:
         return None
-    return (
-        f"The intent exceeds the strategy {stored.name!r} as its agent was deployed, and waits for approval: "
-        f"{'; '.join(excesses)}."
-    )
+    return f"The intent exceeds the strategy {stored.name!r} as its agent was deployed: {'; '.join(excesses)}."
 
 
 def _list_excesses(intent: Intent, stored: StrategyLimits) -> Iterator[str]:

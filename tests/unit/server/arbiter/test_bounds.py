@@ -188,7 +188,7 @@ def test_what_exceeds_a_strategy_is_said_with_by_what(changes: dict[str, Any], w
     assert decide(stored, intent(**said))[1].reason.startswith("The strategy requires approval by a person.")
     _, decision = decide(stored, intent(**{**said, **changes}))
     assert decision.verdict == "approve"
-    assert f"exceeds the strategy 'scale' as its agent was deployed, and waits for approval: {why}" in decision.reason
+    assert f"exceeds the strategy 'scale' as its agent was deployed: {why}" in decision.reason
     assert decision.reason.endswith("Approve it: scanflow approve i1.")
 
 
