@@ -57,6 +57,7 @@ if __name__ == "__main__":
 KEEP = """
 import mlflow, os, tempfile
 from mlflow.tracking import MlflowClient
+os.environ["MLFLOW_TRACKING_TOKEN"] = os.environ["SCANFLOW_TRACKER_TOKEN"]  # in the tracker's own pod
 mlflow.set_tracking_uri("http://localhost:5000")
 client = MlflowClient()
 run = client.create_run(client.create_experiment("several"))
