@@ -370,7 +370,7 @@ def _is_no_plain_word(value: str) -> bool:
     return len(value) >= MIN_LENGTH_ANYWHERE or re.fullmatch(r"[a-z]+[.,;:]?", value) is None
 
 
-def _has_letters_and_digits(value: str) -> bool:
+def _mixes_characters(value: str) -> bool:
     """Whether what follows a name with a colon is a value, and not a message: ``invalid token: unexpected end``"""
     return value[0] in "\"'" or (len(value) >= 6 and re.search(r"\d", value) is not None and not value.isdigit())
 
@@ -379,7 +379,7 @@ _NAMED: tuple[tuple[re.Pattern[str], int, int, Callable[[str], bool]], ...] = (
     (_MEMBER, 3, 5, bool),
     (_ASSIGNED, 2, 3, bool),
     (_OPTION_VALUE, 2, 3, _is_no_plain_word),
-    (_LABELLED, 2, 3, _has_letters_and_digits),
+    (_LABELLED, 2, 3, _mixes_characters),
     (_HEADER, 0, 2, bool),
 )
 """Patterns, the groups with the name and the value, and whether a value is likely one."""
