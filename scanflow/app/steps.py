@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, lru_cache, update_wrapper
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from datetime import date
+from functools import cached_property, lru_cache, partial, update_wrapper
+from pathlib import Path, PurePath
+from types import SimpleNamespace, UnionType
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    InstanceOf,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 
 from scanflow.app.executor import Executor, Target
+from scanflow.app.parameters import with_article
 from scanflow.app.references import Ref, find_references, item
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
@@ -21,6 +30,12 @@ from scanflow.text.masking import STARS, looks_secret, mask_secrets
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_REPLACED: Mapping[Any, Any] = {
+    Iterable: InstanceOf[Iterable[Any]],  # pydantic would make a one-pass iterator of it
+    Iterator: Any,
+    Generator: Any,
+    date: InstanceOf[date] | date,  # a datetime is one
+}
 
 
 class Step(Generic[P, R]):
@@ -28,6 +43,7 @@ class Step(Generic[P, R]):
 
     function: Callable[P, R]
     fields: Mapping[str, Any]
+    __name__: str
 
     def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
         if not callable(function):
@@ -35,19 +51,21 @@ class Step(Generic[P, R]):
                 f"@sf.step decorates a function, and {function!r} is not a function. Give options by name: "
                 "@sf.step(retries=2)."
             )
-        name = getattr(function, "__name__", type(function).__name__)
-        if inspect.iscoroutinefunction(function):
+        name = _get_name(function)
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        if any(map(inspect.iscoroutinefunction, (function, called))):
             raise InvalidError(f"The step {name!r} is async. Write a plain function that calls asyncio.run(...).")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in (function, called)):
             raise InvalidError(f"The step {name!r} yields. Return a list instead.")
         update_wrapper(self, function)
+        self.__name__ = name
         self.function = function
         self.fields = dict(fields or {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function immediately; nodes and references are rejected, since they have no value yet."""
         if any(isinstance(argument, Executor | Ref) for argument in (*args, *kwargs.values())):
-            name = self.function.__name__
+            name = self.__name__
             raise InvalidError(
                 f"{name}(...) runs the step at once, but a node has no value yet. Write {name}.bind(...)."
             )
@@ -59,16 +77,16 @@ class Step(Generic[P, R]):
         for name in fields:
             if name not in option_names:
                 raise InvalidError(
-                    f"The step {self.function.__name__!r} has no option {name!r}.{did_you_mean(name, option_names)}"
+                    f"The step {self.__name__!r} has no option {name!r}.{did_you_mean(name, option_names)}"
                 )
         return Step(self.function, {**self.fields, **fields})
 
     def bind(self, *args: Any, **kwargs: Any) -> Executor:
         """Return a node that calls the function with these arguments; nodes and references stand for their outputs."""
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            bound = _accept_by_name(self.signature).bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidError(f"The step {self.function.__name__!r}: {error}. Its signature: {self}.") from None
+            raise InvalidError(f"The step {self.__name__!r}: {error}. Its signature: {self}.") from None
         return self._build_node(self._collect_parameters(bound))
 
     def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
@@ -84,14 +102,14 @@ class Step(Generic[P, R]):
             free = [name for name in self.signature.parameters if name not in taken]
             if not free:
                 raise InvalidError(
-                    f"The step {self.function.__name__!r} has no parameter left for the item. Its signature: {self}."
+                    f"The step {self.__name__!r} has no parameter left for the item. Its signature: {self}."
                 )
             kwargs[free[0]] = item
         return self.options(for_each=over).bind(*args, **kwargs)
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        return inspect.signature(self.function)
+        return _read_signature(self.function)
 
     @cached_property
     def target(self) -> Target:
@@ -102,16 +120,21 @@ class Step(Generic[P, R]):
             signature = inspect.signature(self.function, eval_str=True)
         except NameError:  # a name only imported under TYPE_CHECKING
             signature = self.signature
-        return f"{self.function.__name__}{signature}"
+        return f"{self.__name__}{signature}"
 
     def _build_node(self, parameters: Mapping[str, Any]) -> Executor:
-        name = self.fields.get("name") or build_slug(self.function.__name__)
+        name = self.fields.get("name") or build_slug(self.__name__)
         fields: dict[str, Any] = {**self.fields, "name": name}
         node = Executor(function=self.target, parameters=parameters, **fields)
-        check_parameters(self.function, node.parameters, who=f"Step {name!r}")
-        for element in node.for_each if isinstance(node.for_each, tuple) and not find_references(node.for_each) else ():
-            task_parameters = {key: element if value == item else value for key, value in node.parameters.items()}
-            check_parameters(self.function, task_parameters, who=f"Step {name!r}")
+        checked = check_parameters(self.function, node.parameters, who=f"Step {name!r}")
+        for key, value in parameters.items():
+            _check_kept(value, checked[key], key, who=f"Step {name!r}")
+        if isinstance(node.for_each, tuple) and not find_references(node.for_each):
+            for given, kept in zip(fields["for_each"], node.for_each, strict=True):
+                items = {key: kept for key, value in node.parameters.items() if value == item}
+                checked = check_parameters(self.function, {**node.parameters, **items}, who=f"Step {name!r}")
+                for key in items:
+                    _check_kept(given, checked[key], key, who=f"Step {name!r}, an item")
         return node
 
     def _collect_parameters(self, bound: inspect.BoundArguments) -> dict[str, Any]:
@@ -119,9 +142,7 @@ class Step(Generic[P, R]):
         for name, value in bound.arguments.items():
             kind = self.signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                raise InvalidError(
-                    f"The step {self.function.__name__!r} takes *{name}; give a step a list parameter instead."
-                )
+                raise InvalidError(f"The step {self.__name__!r} takes *{name}; give a step a list parameter instead.")
             parameters.update(value if kind is inspect.Parameter.VAR_KEYWORD else {name: value})
         return parameters
 
@@ -169,6 +190,45 @@ def get_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return defaults
 
 
+def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
+    """Refuse a value that a definition, which is JSON, would change, and that the annotation does not restore.
+
+    Raises:
+        InvalidError: says what the step would get, and what to write.
+    """
+    if isinstance(value, Executor | Ref) or _is_exact_json(value) or find_references(value):
+        return
+    if (difference := _find_difference(value, kept)) is None:
+        return
+    given, got = (type(part).__name__ for part in difference)
+    has = f"is {with_article(given)}" if difference[0] is value else f"holds {with_article(given)}"
+    hint = "Path" if isinstance(difference[0], PurePath) else given
+    raise InvalidError(
+        f"{who}: {name!r} {has}, which a definition keeps as {with_article(got)}. Annotate the parameter with its type "
+        f"({hint}), give it {with_article(got)}, or make that object in a step."
+    )
+
+
+def _find_difference(value: Any, other: Any) -> tuple[Any, Any] | None:
+    """Return the first parts of two values that are not equal or not of one type; None: they are the same."""
+    if type(value) is not type(other):
+        return value, other
+    if isinstance(value, dict) and value.keys() == other.keys():
+        return next(filter(None, (_find_difference(value[key], other[key]) for key in value)), None)
+    if isinstance(value, list | tuple) and len(value) == len(other):
+        return next(filter(None, map(_find_difference, value, other)), None)
+    return None if value == other else (value, other)
+
+
+def _is_exact_json(value: Any) -> bool:
+    """Return whether a value has JSON's own types only, none of their subclasses."""
+    if type(value) is list:
+        return all(map(_is_exact_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_exact_json(inner) for key, inner in value.items())
+    return value is None or type(value) in {str, int, float, bool}
+
+
 def _is_json(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_json, value))
@@ -178,43 +238,132 @@ def _is_json(value: Any) -> bool:
 
 
 def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
-    """Validate what a function returned; InvalidError: it does not fit its annotation."""
-    return _validate(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
+    """Return what a function returned, as it is; InvalidError: it does not fit its annotation."""
+    if isinstance(value, Generator):
+        raise InvalidError(f"{who} returned a generator, which can be read once only. Return a list: list(...).")
+    _validate(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
+    return value
+
+
+def call_function(function: Callable[..., R], parameters: Mapping[str, Any]) -> R:
+    """Call a function with parameters by name, also those that it takes by position only."""
+    positional, named = [], dict(parameters)
+    for name, parameter in _get_signature(function)[0].parameters.items():
+        if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY or name not in named:
+            break
+        positional.append(named.pop(name))
+    return function(*positional, **named)
 
 
 def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
-    adapter = None if hint is Any else _build_adapter(hint)
+    """Return a value of its annotated type as it is, and JSON that stands for one (a date's text) as what it means."""
+    with suppress(TypeError):  # a TypedDict and a Protocol take no isinstance
+        if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+            return value
+    adapter = _build_adapter(hint)
     if adapter is None:
         return value
+    with suppress(ValidationError):
+        adapter.validate_python(value, strict=True)
+        return value
     try:
-        return adapter.validate_python(value)
+        converted = adapter.validate_python(value)
+        return _keep_numbers(value, converted) if _is_exact_json(value) else value
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
         shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
         raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
 
 
-@lru_cache(maxsize=256)
+def _keep_numbers(value: Any, converted: Any) -> Any:
+    """Return a converted value in which equal numbers are as they were: True is an int, and 2.0 for an int is 2.0."""
+    if isinstance(value, list) and isinstance(converted, list):
+        return list(map(_keep_numbers, value, converted))
+    if isinstance(value, dict) and isinstance(converted, dict) and value.keys() == converted.keys():
+        return {key: _keep_numbers(value[key], converted[key]) for key in converted}
+    return value if {type(value), type(converted)} <= {bool, int, float} and value == converted else converted
+
+
 def _build_adapter(hint: Any) -> TypeAdapter[Any] | None:
+    try:
+        return _build_hashable_adapter(hint)
+    except TypeError:  # as Annotated[int, []]
+        return _build_hashable_adapter.__wrapped__(hint)
+
+
+@lru_cache(maxsize=256)
+def _build_hashable_adapter(hint: Any) -> TypeAdapter[Any] | None:
     """Return a type's validator, by isinstance for types that pydantic does not know; None: there is none."""
     try:
+        hint = _replace_types(hint)
         return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
-    except PydanticSchemaGenerationError:
+    except (PydanticSchemaGenerationError, PydanticUserError, NameError):
+        # Also a TypedDict of the typing module, and a class whose annotations are imported for type checkers only.
         return None
 
 
-@lru_cache(maxsize=256)
+def _replace_types(hint: Any) -> Any:
+    """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if isinstance(origin, Hashable) and origin in _REPLACED:
+        return _REPLACED[origin]
+    if not arguments or origin in {Literal, Callable}:
+        return hint
+    replaced = tuple(map(_replace_types, arguments))
+    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
+        return hint
+    return Union[replaced] if origin in {Union, UnionType} else origin[replaced]  # noqa: UP007
+
+
 def _get_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
-    plain = getattr(function, "function", function)
+    try:
+        return _get_hashable_signature(function)
+    except TypeError:  # a callable object that has no hash
+        return _get_hashable_signature.__wrapped__(function)
+
+
+@lru_cache(maxsize=256)
+def _get_hashable_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
+    whole = getattr(function, "function", function)
+    plain = whole
+    while isinstance(plain, partial):
+        plain = plain.func
+    plain = getattr(plain, "function", plain)
+    if isinstance(plain, type):
+        plain = getattr(plain, "__init__")  # noqa: B009  mypy takes the plain spelling for an instance's
+    elif not inspect.isroutine(plain):
+        plain = getattr(plain, "__call__", plain)  # noqa: B004
     try:
         hints = get_type_hints(plain)
+    except TypeError:  # written in C, or annotated by hand with what is no type
+        hints = {}
     except NameError:  # a name only imported under TYPE_CHECKING: there is nothing to check that one against
         hints = {}
         for name, annotation in getattr(plain, "__annotations__", {}).items():
             with suppress(NameError):
                 alone = SimpleNamespace(__annotations__={name: annotation})
                 hints |= get_type_hints(alone, getattr(plain, "__globals__", {}))
-    return inspect.signature(plain), hints
+    if isinstance(whole, type) or hasattr(plain, "__wrapped__"):  # a decorator may return what it likes
+        hints.pop("return", None)
+    return _read_signature(whole), hints
+
+
+def _accept_by_name(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature that takes all parameters by name too, as a definition has them."""
+    only, either = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = signature.parameters.values()
+    return signature.replace(
+        parameters=[parameter.replace(kind=either) if parameter.kind is only else parameter for parameter in parameters]
+    )
+
+
+def _read_signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except ValueError as error:
+        raise InvalidError(
+            f"The step {_get_name(function)!r} has no signature that Python knows. Write a function that calls it."
+        ) from error
 
 
 def _is_model(hint: Any) -> bool:
@@ -236,10 +385,38 @@ def _locate(function: Callable[..., Any]) -> str:
 
     What a program or notebook defines itself stays ``__main__:name``: finding it in its file would run that again.
     """
-    module, name = function.__module__, function.__qualname__
-    if module == "__main__":
-        return f"{module}:{name}"
+    module, name = _get_module(function), getattr(function, "__qualname__", _get_name(function))
     file = getattr(sys.modules.get(module), "__file__", None)
-    if "." in module:
+    if module == "__main__" or "." in module:
         return f"{module}:{name}"
-    return f"{Path(file).name if file else module}:{name}"
+    return f"{Path(file).name if file and file.endswith('.py') else module}:{name}"
+
+
+def is_found_by_name(function: Callable[..., Any]) -> bool:
+    """Return whether importing a function's module, and following its qualified name, gives this function.
+
+    It does not for what the running program or notebook defines, for lambdas, closures, methods of an object, partials,
+    callable objects, and functions whose name was defined again since.
+    """
+    module, name = sys.modules.get(_get_module(function)), getattr(function, "__qualname__", None)
+    if module is None or module.__name__ == "__main__" or name is None:
+        return False
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return getattr(value, "function", value) is function
+
+
+def _get_module(function: Callable[..., Any]) -> str:
+    """Return the name of the module of a function, or of what it calls or belongs to."""
+    inner = getattr(function, "func", None) or getattr(function, "__self__", None)
+    module = getattr(function, "__module__", None)
+    if module is None or (isinstance(function, partial) and inner is not None):
+        module = _get_module(inner) if callable(inner) else getattr(type(inner or function), "__module__", None)
+    return str(module or type(function).__module__)
+
+
+def _get_name(function: Any) -> str:
+    if isinstance(function, partial):
+        return _get_name(function.func)
+    return str(getattr(function, "__name__", type(function).__name__))
