@@ -6,10 +6,14 @@ Loading a pickle runs code. A step can write any file into its output folder, so
 from __future__ import annotations
 
 import hmac
+import io
 import os
 import pickle
 import secrets
 import threading
+from collections import ChainMap
+from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from scanflow.errors import InvalidError
 from scanflow.files.private import write_private
 
 _SIGNATURE_BYTES = 32
+_PATH = type(Path())
+_folder: ContextVar[Path | None] = ContextVar("scanflow_folder_of_a_pickle", default=None)
 
 
 def read_home_key(home: Path) -> bytes:
@@ -37,19 +43,29 @@ def read_home_key(home: Path) -> bytes:
         return path.read_bytes()
 
 
-def write_pickle(file: Path, value: Any, key: bytes) -> None:
-    """Write a value, signed.
+def write_pickle(file: Path, value: Any, key: bytes, *, folder: Path | None = None) -> None:
+    """Write a value, signed. ``folder``: paths in it are kept relative to it, wherever they are in the value.
 
     Raises:
         InvalidError: it cannot be pickled.
     """
+    write_signed(file, dump_pickle(value, folder=folder), key)
+
+
+def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
+    """Return a value pickled: see :func:`write_pickle`."""
+    content = io.BytesIO()
+    pickler = cloudpickle.Pickler(content)
+    if folder is not None:
+        reduce_path = partial(_reduce_path, folder=folder)
+        pickler.dispatch_table = ChainMap({_PATH: reduce_path}, cloudpickle.Pickler.dispatch_table)
     try:
-        content = cloudpickle.dumps(value)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        pickler.dump(value)
+    except Exception as error:  # a class of the user's may refuse in its own way
         raise InvalidError(
             f"A {type(value).__name__} cannot be pickled: {error}. Write a file and return its path."
         ) from error
-    write_signed(file, content, key)
+    return content.getvalue()
 
 
 def write_signed(file: Path, content: bytes, key: bytes) -> None:
@@ -64,13 +80,40 @@ def add_signature(content: bytes, key: bytes) -> bytes:
     return hmac.digest(key, content, "sha256") + content
 
 
-def read_pickle(file: Path, key: bytes) -> Any:
-    """Load the value that :func:`write_pickle` wrote.
+def read_pickle(file: Path, key: bytes, *, folder: Path | None = None) -> Any:
+    """Load the value that :func:`write_pickle` wrote; ``folder``: where the folder of its paths is now.
 
     Raises:
         InvalidError: it was not signed with this key, or is not there.
     """
-    return pickle.loads(read_signed(file, key))  # noqa: S301  signed with the key of this home
+    return load_pickle(read_signed(file, key), folder=folder)
+
+
+def load_pickle(content: bytes, *, folder: Path | None = None) -> Any:
+    """Load a value that this home has pickled. Loading runs code: check its signature before."""
+    token = _folder.set(folder)
+    try:
+        return pickle.loads(content)  # noqa: S301
+    finally:
+        _folder.reset(token)
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether a path is a folder's own, as it is written: links are not followed."""
+    path = path.absolute()
+    return path.is_relative_to(folder) and ".." not in path.relative_to(folder).parts
+
+
+def _reduce_path(path: Path, folder: Path) -> tuple[Any, ...]:
+    if is_inside(path, folder):
+        return locate_path, (str(path.absolute().relative_to(folder)),)
+    return Path, (str(path),)
+
+
+def locate_path(relative: str) -> Path:
+    """Return a path of the folder that a value is read from. Pickles name this function."""
+    folder = _folder.get()
+    return Path(relative) if folder is None else folder / relative
 
 
 def read_signed(file: Path, key: bytes) -> bytes:

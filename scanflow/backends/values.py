@@ -1,13 +1,15 @@
-"""Serialization of values between steps: JSON for plain values, pickles for others, relocatable paths.
+"""Serialization of values between steps: JSON for JSON's own types, pickles for all others, relocatable paths.
 
 A task's output folder holds ``.outputs/<name>``, one JSON file for each named output; what a function returned is named
 ``result``. Inside, ``{"$path": ...}`` is a path, relative to the output folder where it lies in it; ``{"$pickle":
 ...}`` is a signed file beside it (see ``pickles.py``); ``{"$value": ...}`` is a user's own mapping that looks like one
-of them.
+of them. A value keeps its exact type: one with any part that is not of JSON's own types, as a tuple, an enum's member
+or a number of NumPy's, is pickled whole.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -18,11 +20,14 @@ from typing import Any
 
 from scanflow import outputs as marks
 from scanflow.backends.parameters import RESULT
-from scanflow.backends.pickles import read_pickle, write_pickle
-from scanflow.errors import InvalidError
+from scanflow.backends.pickles import dump_pickle, is_inside, load_pickle, read_pickle, write_pickle
+from scanflow.errors import InternalError, InvalidError
 from scanflow.files.disk import build_disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
+from scanflow.text.failures import Failure
 
+_PATH = type(Path())
+_MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
 MAX_ARGUMENT_LENGTH = 120_000  # Linux takes 131,072 bytes in one argument
 _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 
@@ -30,6 +35,26 @@ _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 def write_result(value: Any, folder: Path, key: bytes) -> None:
     """Write a function's return value as the output ``result`` of the task with this output folder."""
     write_output(folder, RESULT, json.dumps(encode(value, folder, key)))
+
+
+def describe_missing_result(folder: Path) -> Failure | None:
+    """Return the failure of a function's process that ended well and left no result; None: it left one."""
+    if (folder / OUTPUTS_FOLDER / RESULT).exists():
+        return None
+    cause = "The function ended its process (sys.exit, os._exit) before it returned. Return from it instead."
+    return Failure(summary="ended without a result", cause=cause)
+
+
+def copy_value(value: Any) -> Any:
+    """Return a copy that shares nothing, so that each reader of an output has one of its own.
+
+    Raises:
+        InvalidError: it can neither be copied nor pickled.
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001  a class of the user's may refuse in its own way
+        return load_pickle(dump_pickle(value))
 
 
 class Outputs(Mapping[str, Any]):
@@ -78,8 +103,18 @@ class Outputs(Mapping[str, Any]):
 
 
 def encode(value: Any, folder: Path, key: bytes) -> Any:
-    """Return ``value`` as JSON; what JSON cannot represent is pickled into ``folder``."""
-    return marks.encode(value, folder, lambda other: {marks.PICKLE: _pickle(other, folder / OUTPUTS_FOLDER, key)})
+    """Return ``value`` as JSON; where JSON cannot represent it exactly, it is pickled into ``folder``.
+
+    Raises:
+        InvalidError: it cannot be pickled.
+    """
+    if _is_exact(value, folder):
+        return marks.encode(value, folder, _refuse)
+    outputs = folder / OUTPUTS_FOLDER
+    outputs.mkdir(0o700, parents=True, exist_ok=True)
+    name = f".{sum(1 for _ in outputs.glob('.*.pickle'))}.pickle"
+    write_pickle(outputs / name, value, key, folder=folder)
+    return {marks.PICKLE: name}
 
 
 def decode(value: Any, folder: Path, key: bytes) -> Any:
@@ -101,7 +136,7 @@ def decode(value: Any, folder: Path, key: bytes) -> Any:
         if marks.PATH in value and isinstance(inner, str) and (path := _parse_path(inner, folder)) is not None:
             return path
         if marks.PICKLE in value and isinstance(inner, str) and _PICKLE.fullmatch(inner):
-            return read_pickle(folder / OUTPUTS_FOLDER / inner, key)
+            return read_pickle(folder / OUTPUTS_FOLDER / inner, key, folder=folder)
     return {name: decode(item, folder, key) for name, item in value.items()}
 
 
@@ -159,8 +194,19 @@ def _read_file(file: Path) -> bytes:
         raise build_disk_error(error, file) from error
 
 
-def _pickle(value: Any, outputs: Path, key: bytes) -> str:
-    outputs.mkdir(0o700, parents=True, exist_ok=True)
-    name = f".{sum(1 for _ in outputs.glob('.*.pickle'))}.pickle"
-    write_pickle(outputs / name, value, key)
-    return name
+def _is_exact(value: Any, folder: Path) -> bool:
+    """Return whether JSON, with our marks for paths, gives back exactly this value."""
+    kind = type(value)
+    if kind is list:
+        return all(_is_exact(inner, folder) for inner in value)
+    if kind is dict:
+        return all(type(name) is str and _is_exact(inner, folder) for name, inner in value.items())
+    if kind is int:
+        return bool(value.bit_length() <= _MAX_BITS)
+    if kind is _PATH:  # a relative one stays relative, unless it is a file of the step's own
+        return value.is_absolute() or is_inside(value, folder)
+    return value is None or kind in {str, float, bool}
+
+
+def _refuse(value: Any) -> Any:
+    raise InternalError(f"A {type(value).__name__} is no JSON.")
