@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
 _folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
+_RENAMED = "_user_"
 
 
 def load_module(path: Path) -> ModuleType:
@@ -28,7 +29,7 @@ def load_module(path: Path) -> ModuleType:
     path = path.resolve()
     name = path.stem
     if name in sys.stdlib_module_names or (name in sys.modules and not _is_users(sys.modules[name], path)):
-        name = f"_user_{name}"
+        name = f"{_RENAMED}{name}"
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded
@@ -73,6 +74,11 @@ def _prepend_to_path(folder: Path) -> None:
             del sys.modules[name]
     _folders.add(folder)
     sys.path[:] = [str(folder), *(other for other in sys.path if other != str(folder))]
+
+
+def is_renamed(module: ModuleType) -> bool:
+    """Return whether a file's module has another name than its file, as what it would hide is loaded."""
+    return hasattr(module, _MARK) and module.__name__.startswith(_RENAMED)
 
 
 def _is_users(module: ModuleType, path: Path) -> bool:

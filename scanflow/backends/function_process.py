@@ -50,7 +50,7 @@ def main(request_path: str) -> None:
     request = FunctionRequest(**json.loads(request_file.read_text(encoding="utf-8")))
     # Remove this file's folder (the first entry), so that its modules are not imported by accident.
     sys.path[:] = sys.path[1:] if request.path is None else request.path
-    from scanflow.app.steps import check_parameters, check_result
+    from scanflow.app.steps import call_function, check_parameters, check_result
     from scanflow.backends.pickles import read_pickle
     from scanflow.backends.values import decode, write_result
     from scanflow.loading import load_function
@@ -61,7 +61,7 @@ def main(request_path: str) -> None:
     else:
         function = load_function(request.name, Path(request.file) if request.file else None)
     parameters = check_parameters(function, decode(request.parameters, request_file.parent, key), who=request.who)
-    result = function(**parameters)
+    result = call_function(function, parameters)
     write_result(check_result(function, result, who=request.who), Path(os.environ["SCANFLOW_OUTPUT_DIR"]), key)
 
 

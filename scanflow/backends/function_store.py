@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.pickles import write_signed
+from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder
 
 _NAME: Final = re.compile(r"\b[0-9a-f]{64}\.pickle\b")
@@ -21,10 +22,21 @@ def is_saved_function(module: str) -> bool:
 
 def save_function(folder: Path, pickled: bytes, key: bytes) -> str:
     """Store a pickled function without loading it, and return its name. Storing it again resets its age."""
-    name = f"{hashlib.sha256(pickled).hexdigest()}.pickle"
+    name = compute_name(pickled)
     create_private_folder(folder)
     write_signed(folder / name, pickled, key)
     return name
+
+
+def compute_name(pickled: bytes) -> str:
+    return f"{hashlib.sha256(pickled).hexdigest()}.pickle"
+
+
+def build_lost_function_error(target: str) -> NotFoundError:
+    return NotFoundError(
+        f"The function {target.partition(':')[2]!r} was defined by a program or notebook, and is not in this home. "
+        "Start the workflow from it again, or give the application: client.resume(run, app=app)"
+    )
 
 
 def find_function_names(texts: Iterable[str]) -> set[str]:

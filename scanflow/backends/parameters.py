@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class StepInputs:
                     f"The step {node.name!r} runs for each item of {str(node.for_each)!r}, which is "
                     f"{output!r:.60} in this run, not a list."
                 )
-            items = list(output)
+            items = _order_items(output, node.name)
         else:
             items = [self._resolve(value, None) for value in node.for_each]
         if len(items) > self._max_fan_out:
@@ -117,6 +118,26 @@ class StepInputs:
         if isinstance(value, list | tuple):
             return [self._resolve(inner, item) for inner in value]
         return value
+
+
+def _order_items(output: Any, step: str) -> list[Any]:
+    """Return the items of a fan-out, in the same order each time they are read; a set has another in each process.
+
+    Raises:
+        InvalidError: a set has items whose text is not the same each time.
+    """
+    if not isinstance(output, Set):
+        return list(output)
+    texts = [(type(item).__qualname__, repr(item), item) for item in output]
+    if any(_IDENTITY.search(text) for _, text, _ in texts):
+        raise InvalidError(
+            f"The step {step!r} runs for each item of a set, whose items have no order that stays the same. Return a "
+            "list, as in sorted(items)."
+        )
+    return [item for _, _, item in sorted(texts, key=lambda text: text[:2])]
+
+
+_IDENTITY = re.compile(r" at 0x[0-9a-fA-F]+>")
 
 
 def _get_item_part(ref: Ref, item: Any) -> Any:

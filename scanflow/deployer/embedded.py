@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedObject
+from scanflow.app.workflow import Workflow
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
+from scanflow.deployer.functions import check_live_functions, find_application, remember_application, save_functions
 from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.remote_home import find_mlflow_url
@@ -100,7 +102,7 @@ class EmbeddedDeployer(Deployer):
 
     def plan(self, request: RunRequest) -> Plan:
         app, chosen = self._use(request.application), request.chosen
-        plan = (self._online(app) if chosen.type == "online" else self.batch).plan(app, chosen)
+        plan = (self._online(app) if chosen.type == "online" else self.batch).plan(app, self._save_functions(chosen))
         objects = tuple(map(_to_planned_object, self.backend.objects(app, chosen)))
         return mask_plan(plan.model_copy(update={"objects": objects}), app)
 
@@ -117,11 +119,13 @@ class EmbeddedDeployer(Deployer):
                     f"The workflow {chosen.name!r} is of type 'online': it serves requests and does not finish. Deploy "
                     "it: scanflow deploy"
                 )
-            return RunDefinition(app, chosen, request.parameters, request.source)
+            return RunDefinition(app, self._save_functions(chosen), request.parameters, request.source)
         past, earlier = self.batch.show(request.run), self.batch.definition(request.run)
         app, workflow = request.app or earlier.app, earlier.workflow
         if request.app is not None:
-            workflow = app.workflow(workflow.name).with_parameters(earlier.parameters)
+            workflow = self._save_functions(app.workflow(workflow.name).with_parameters(earlier.parameters))
+        else:
+            check_live_functions(workflow)
         if request.step is None:
             return replace(earlier, app=app, workflow=workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
@@ -136,17 +140,22 @@ class EmbeddedDeployer(Deployer):
             past=past.name,
         )
 
+    def _save_functions(self, workflow: Workflow) -> Workflow:
+        return save_functions(workflow, self.batch.keep_function) if workflow.type == "batch" else workflow
+
     def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
         name, definition = self._prepare(request)
         environment = self._get_environment(definition.app, observe)
         if name is None:
             name = self.batch.enter(definition).name
+        remember_application(name, request.app)
         return self._drive(name, definition, environment, observe)
 
     def begin(self, request: RunRequest) -> RunRecord:
         resumed, definition = self._prepare(request)
         batch = self.batch
         name = batch.enter(definition).name if resumed is None else resumed
+        remember_application(name, request.app)
 
         def drive(observe: Observer) -> RunRecord:
             try:
@@ -189,7 +198,8 @@ class EmbeddedDeployer(Deployer):
         refuse_while_loading()
         if request.run is not None:
             past = self.batch.show(request.run)
-            request = replace(request, run=past.name, app=request.app or _reload_application(past))
+            app = request.app or _reload_application(past) or find_application(past.name)
+            request = replace(request, run=past.name, app=app)
         definition = self.define(request)
         if request.run is not None and request.step is None:
             return request.run, definition

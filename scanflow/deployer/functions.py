@@ -1,21 +1,29 @@
-"""Sends functions of a program or notebook to a server by value, since they are in no file; the server signs them.
+"""Functions that no file holds, by value: named by their content, and loaded where their step runs.
 
-A server keeps their bytes without loading them; they are loaded where the step runs. See docs/decisions/026.
+A server keeps their bytes, signed, without loading them. See docs/decisions/026.
 """
 
 from __future__ import annotations
 
 import base64
+import math
 import platform
+import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor, Target
-from scanflow.errors import InvalidError
+from scanflow.app.steps import Step, is_found_by_name
+from scanflow.app.workflow import Workflow
+from scanflow.backends.function_store import compute_name, is_saved_function
+from scanflow.errors import InvalidError, UsageError
 from scanflow.http.body_limits import MAX_DEFINITION_BYTES
 from scanflow.installation import DISTRIBUTION
+from scanflow.modules import is_renamed
+from scanflow.names import build_slug
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient
@@ -46,50 +54,130 @@ def check_versions(theirs: Mapping[str, str]) -> None:
             )
 
 
+def save_functions(workflow: Workflow, save: Callable[[bytes], str], *, max_bytes: float = math.inf) -> Workflow:
+    """Return a workflow whose functions are what they were when they were bound, wherever a step calls them.
+
+    One that its name leads to stays that name: a step loads it from its file. All others (those of the running program
+    or notebook, lambdas, closures, partials, methods of an object, and those whose name was defined again since) are
+    pickled, and named by what ``save`` returns for their content.
+
+    Raises:
+        InvalidError: one cannot be pickled, or takes more than ``max_bytes``.
+    """
+    return workflow.replace(nodes=tuple(_save_function(node, save, max_bytes) for node in workflow.nodes))
+
+
+def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float) -> Any:
+    target = node.target if isinstance(node, Executor) else None
+    if target is None or target.call is None:
+        return node
+    function = getattr(target.call, "function", target.call)
+    if is_found_by_name(function):
+        return node
+    name = target.rpartition(":")[2]
+    name = name if all(map(str.isidentifier, name.split("."))) else build_slug(name.rpartition(".")[2]) or "function"
+    pickled = _pickle(function, node.name)
+    if len(pickled) > max_bytes:
+        raise InvalidError(
+            f"The step {node.name!r} is a function of the running program or notebook and takes "
+            f"{len(pickled) / 2**20:.1f} MiB, more than the limit of {max_bytes / 2**20:.1f} MiB: it uses a large "
+            "global variable. Load its data inside the function, or give it a file's path as a parameter."
+        )
+    return node.replace(function=Target(f"{save(pickled)}:{name}", target.call))
+
+
 def upload_functions(app: Application, server: ServerClient) -> Application:
     """Upload an application's functions that are in no file, and return an application that refers to the uploads.
 
     Raises:
         InvalidError: one cannot be sent; or the server has other versions of what makes and reads them.
     """
-    uploaded: dict[str, str] = {}
 
-    def upload(target: Target, step: str) -> str:
-        if target not in uploaded:
-            body = {"pickled": base64.b64encode(_pickle(target.call, step)).decode(), **read_versions()}
-            uploaded[target] = server.post("/functions", body)["name"]
-        return uploaded[target]
+    @cache
+    def upload(pickled: bytes) -> str:
+        body = {"pickled": base64.b64encode(pickled).decode(), **read_versions()}
+        return str(server.post("/functions", body)["name"])
 
-    def replace_function(node: Any) -> Any:
-        target = node.target if isinstance(node, Executor) else None
-        module, _, name = (target or "").partition(":")
-        if target is None or target.call is None or module != "__main__":
-            return node
-        return node.replace(function=Target(f"{upload(target, node.name)}:{name}", target.call))
+    def upload_all(workflow: Workflow) -> Workflow:
+        try:
+            return save_functions(workflow, upload, max_bytes=MAX_BYTES)
+        except InvalidError as error:
+            raise InvalidError(f"{error} Or {_INSTEAD}") from error.__cause__
 
+    return app.replace(workflows=tuple(map(upload_all, app.workflows)))
+
+
+_begun: dict[str, Application] = {}
+
+
+def remember_application(run: str, app: Application | None) -> None:
+    """Remember the application of a run that this process has begun, for :func:`find_application`."""
+    if app is not None:
+        _begun[run] = app
+
+
+def find_application(run: str) -> Application | None:
+    """Return the application of a run that this process began, with the functions that its program or notebook has
+    under their names now: one that was mended in its cell is the one to run. None: another process began it."""
+    app = _begun.get(run)
+    if app is None:
+        return None
     return app.replace(
         workflows=tuple(
-            workflow.replace(nodes=tuple(map(replace_function, workflow.nodes))) for workflow in app.workflows
+            workflow.replace(nodes=tuple(map(_replace_function, workflow.nodes))) for workflow in app.workflows
         )
     )
 
 
-def _pickle(function: Callable[..., Any] | None, step: str) -> bytes:
-    import pickle
+def _replace_function(node: Any) -> Any:
+    target = node.target if isinstance(node, Executor) else None
+    module, _, name = (target or "").rpartition(":")
+    if target is None or target.call is None or module != "__main__":
+        return node
+    live = _find_live_step(name)
+    return node if live is None else node.replace(function=Target(str(target), live))
 
+
+def check_live_functions(workflow: Workflow) -> None:
+    """Check that a run which another process began would not call another function than the one of that name here.
+
+    Raises:
+        UsageError: names the step, and what to write.
+    """
+    for node in workflow.nodes:
+        target = node.target if isinstance(node, Executor) else None
+        if target is None or target.call is not None or not is_saved_function(target.partition(":")[0]):
+            continue
+        live = _find_live_step(target.partition(":")[2])
+        if live is not None and not target.startswith(compute_name(_pickle(live.function, node.name))):
+            raise UsageError(
+                f"The run was begun with another function {live.__name__!r} than the one here, by another process. To "
+                "continue with this one, give the application: client.resume(run, app=app)"
+            )
+
+
+def _find_live_step(name: str) -> Step[Any, Any] | None:
+    """Return the step that the running program or notebook has under a name now."""
+    value: Any = sys.modules.get("__main__")
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value if isinstance(value, Step) else None
+
+
+def _pickle(function: Callable[..., Any], step: str) -> bytes:
     import cloudpickle
 
+    own = [module for module in list(sys.modules.values()) if is_renamed(module)]
     try:
-        content: bytes = cloudpickle.dumps(getattr(function, "function", function))
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        for module in own:  # nothing is imported by that name elsewhere
+            cloudpickle.register_pickle_by_value(module)
+        content: bytes = cloudpickle.dumps(function)
+    except Exception as error:  # a class of the user's may refuse in its own way
         raise InvalidError(
-            f"The step {step!r} is a function of the running program or notebook and cannot be sent by value: {error}. "
-            f"Create that object inside the function; or {_INSTEAD}"
+            f"The step {step!r} is a function that no name leads to (of the running program or notebook, a lambda, a "
+            f"closure, or defined again), and it cannot be pickled: {error}. Create that object inside the function."
         ) from error
-    if len(content) > MAX_BYTES:
-        raise InvalidError(
-            f"The step {step!r} is a function of the running program or notebook and takes {len(content) / 2**20:.1f} "
-            f"MiB, more than the limit of {MAX_BYTES / 2**20:.1f} MiB: it uses a large global variable. Load its data "
-            "inside the function, or give it a file's path as a parameter."
-        )
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
     return content

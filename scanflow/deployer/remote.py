@@ -20,6 +20,7 @@ from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, R
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.background import build_still_running_error
+from scanflow.deployer.functions import find_application, remember_application
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import encode_application
 from scanflow.deployer.service_client import connect_service
@@ -92,7 +93,9 @@ class RemoteDeployer(Deployer):
     def run(self, request: RunRequest, *, observe: Observer = _ignore) -> RunRecord:
         (path, body), key = self._encode_run_request(request), self._keys()
         try:
-            return self._wait_for_run(self._submit(path, body, key).name, observe)
+            name = self._submit(path, body, key).name
+            remember_application(name, request.app)
+            return self._wait_for_run(name, observe)
         except KeyboardInterrupt:
             # The first one stops the run, and its end is waited for; the second is for us. The run may have begun
             # although its name was not heard: asked for with the same key, it is the same one.
@@ -101,22 +104,27 @@ class RemoteDeployer(Deployer):
             return self._wait_for_run(name, _ignore)
 
     def begin(self, request: RunRequest) -> RunRecord:
-        return self._submit(*self._encode_run_request(request), self._keys())
+        record = self._submit(*self._encode_run_request(request), self._keys())
+        remember_application(record.name, request.app)
+        return record
 
     def _encode_run_request(self, request: RunRequest) -> tuple[str, dict[str, Any]]:
         """Return the path and body of a request for a run."""
         refuse_while_loading()
         if request.run is None:
-            path, body = build_path("runs"), _encode_new_run(request, self._server)
-        elif request.step is None:
-            path, body = build_path("runs", request.run, "resume"), encode_application(request.app, self._server)
-        else:
-            path = build_path("runs", request.run, "spin")
-            body = encode_application(request.app, self._server) | {
-                "step": request.step,
-                "parameters": dict(request.parameters),
-            }
-        return path, body
+            return build_path("runs"), _encode_new_run(request, self._server)
+        app = request.app
+        if app is None:
+            is_name = not request.run.startswith("@")
+            app = find_application(request.run if is_name else self.show(request.run).name)
+        body = encode_application(app, self._server)
+        if request.step is None:
+            return build_path("runs", request.run, "resume"), body
+        return build_path("runs", request.run, "spin"), {
+            **body,
+            "step": request.step,
+            "parameters": dict(request.parameters),
+        }
 
     def _submit(self, path: str, body: dict[str, Any], key: str) -> RunRecord:
         return RunRecord.model_validate(self._server.post(path, body, key=key))

@@ -28,7 +28,6 @@ class RunFolder:
         self.path = path
         self.lock = path / "lock"  # held by the run's driver
         self.outputs = path / "outputs"  # outputs of steps; scripts see it as output_dir
-        self.functions = path / "functions"  # functions that no file defines (a notebook's), by value
 
     def get_outputs_folder(self, task: StepName) -> Path:
         step, index = split_task(task)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,13 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.plan import Plan, plan_workflow
-from scanflow.app.steps import check_parameters, check_result
+from scanflow.app.steps import call_function, check_parameters, check_result
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
+from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.parameters import RESULT, StepInputs
+from scanflow.backends.pickles import load_pickle
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.records import (
     FINAL_STATES,
@@ -41,6 +42,7 @@ from scanflow.backends.tasks import (
     find_spin_inputs,
     select_running_tasks,
 )
+from scanflow.backends.values import copy_value
 from scanflow.errors import (
     AlreadyRunningError,
     InvalidError,
@@ -96,6 +98,7 @@ class MemoryBatch:
     def __init__(self, settings: Settings, *, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._settings, self._clock, self._sleep = settings, clock, sleep
         self._runs: dict[str, _Run] = {}
+        self._functions: dict[str, bytes] = {}
         self._rng = random.Random()  # noqa: S311  names for people, not secrets
 
     def check(self, definition: RunDefinition) -> None:
@@ -111,7 +114,7 @@ class MemoryBatch:
                 )
             if node.target.call is not None:
                 check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
-            else:
+            elif not is_saved_function(node.target.partition(":")[0]):
                 AppFiles(app, workflow).find_function_file(node.target, node.name)
         if cut.past is not None:
             find_spin_inputs(cut, self.show(cut.past))
@@ -121,10 +124,9 @@ class MemoryBatch:
         return plan_workflow(workflow, machine_cores=self._settings.slots or 1, machine_memory_bytes=sys.maxsize)
 
     def keep_function(self, pickled: bytes) -> str:
-        raise UnsupportedError(
-            f"The backend 'memory' accepts no functions by value, such as this one of {len(pickled):,} bytes. "
-            "Put it into a file."
-        )
+        name = compute_name(pickled)
+        self._functions[name] = pickled
+        return name
 
     def forget_functions(self, before: float, needed: Collection[str] = ()) -> int:  # noqa: ARG002
         return 0
@@ -181,7 +183,7 @@ class MemoryBatch:
             steps = len(run.definition.workflow.nodes)
             run.record = run.record.model_copy(update={"state": "running", "error": None})
             observe(RunStarted(run=run.record.name, steps=steps, kept=succeeded))
-            state = _Drive(run, self._settings.max_fan_out, self._clock, self._sleep, observe).run()
+            state = _Drive(run, self._functions, self._settings.max_fan_out, self._clock, self._sleep, observe).run()
             seconds = (run.record.seconds or 0.0) + self._clock() - began
             run.record = run.record.model_copy(update={"state": state, "seconds": seconds})
         finally:
@@ -237,7 +239,7 @@ class MemoryBatch:
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         run = self._run(name)
         tasks = find_output_tasks(run.complete, step)
-        values = [dict(run.outputs[task.task]) for task in tasks]
+        values = [copy_value(run.outputs[task.task]) for task in tasks]
         return values[0] if step == tasks[0].task else values
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
@@ -262,8 +264,15 @@ class _Drive:
     """One drive of a run."""
 
     def __init__(
-        self, run: _Run, max_fan_out: int, clock: Callable[[], float], sleep: Callable[[float], None], observe: Observer
+        self,
+        run: _Run,
+        functions: Mapping[str, bytes],
+        max_fan_out: int,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+        observe: Observer,
     ) -> None:
+        self._functions = functions
         self._run, self._clock, self._sleep, self._observe = run, clock, sleep, observe
         self._workflow, self._files = run.definition.workflow, AppFiles(run.definition.app, run.definition.workflow)
         self._progress = StepProgress(self._workflow.parents)
@@ -341,8 +350,8 @@ class _Drive:
         with logs["stdout"].capture(logs["stderr"]), keep_outputs(outputs):
             try:
                 function = self._load_function(node)
-                result = function(**check_parameters(function, _copy(parameters), who=who))
-                outputs[RESULT] = _copy(check_result(function, result, who=who))
+                result = call_function(function, check_parameters(function, copy_value(parameters), who=who))
+                outputs[RESULT] = copy_value(check_result(function, result, who=who))
             except KeyboardInterrupt:
                 self._run.stop, state = True, "stopped"
                 failure = Failure(summary="stopped")
@@ -369,12 +378,10 @@ class _Drive:
         assert node.target is not None
         if node.target.call is not None:
             return node.target.call
+        name = node.target.partition(":")[0]
+        if is_saved_function(name):
+            if name not in self._functions:
+                raise build_lost_function_error(node.target)
+            function: Callable[..., Any] = load_pickle(self._functions[name])
+            return function
         return load_function(str(node.target), self._files.find_function_file(node.target, node.name))
-
-
-def _copy(value: Any) -> Any:
-    """Return a deep copy, so that steps share nothing; a value that cannot be copied is shared."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  a class of the user's may refuse in its own way
-        return value

@@ -87,13 +87,13 @@ class KubernetesBatch(ClusterRuns):
 
     def check(self, definition: RunDefinition) -> None:
         cut = cut_down(definition)
-        self._check(cut, None)
+        self._check(cut)
         self._preparation.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
             find_spin_inputs(cut, self.show(cut.past))
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
-        self._check(RunDefinition(app, workflow), None)
+        self._check(RunDefinition(app, workflow))
         self._preparation.resolve_code(app, workflow)
         cores, memory = sum_allocatable(self._cluster)
         plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
@@ -120,8 +120,8 @@ class KubernetesBatch(ClusterRuns):
     def _resolve_note(self, note: str, workflow: Workflow, step: str) -> str:
         return f"image {workflow.by_name[step].image}" if note == IMAGE_NOTE else note
 
-    def _check(self, definition: RunDefinition, home: RunHome | None) -> None:
-        check_definition(definition, lambda target: self._functions.check(target, home))
+    def _check(self, definition: RunDefinition) -> None:
+        check_definition(definition, self._functions.check)
 
     def keep_function(self, pickled: bytes) -> str:
         return self._functions.keep(pickled)
@@ -132,7 +132,7 @@ class KubernetesBatch(ClusterRuns):
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
         cut = cut_down(definition)
-        self._check(cut, None)
+        self._check(cut)
         self._ensure(cut.app)
         with self._journal() as journal:
             chosen = name or journal.free_name(self._rng)
@@ -142,7 +142,6 @@ class KubernetesBatch(ClusterRuns):
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
             create_private_folder(home.path)
-            self._functions.keep_live(cut.workflow, home)
             origins = {task.step: task.origin for task in tasks if task.state == "succeeded" and task.origin}
             document = RunDocument(**self._build_document_fields(run, cut), origins=origins)
             self._write(run, cut, document, new=True)
@@ -162,9 +161,7 @@ class KubernetesBatch(ClusterRuns):
         """Write a run's ConfigMap."""
         app, namespace = definition.app, run_namespace(run)
         key = self._get_key(namespace, app.name, app.team)
-        manifest = document.build_manifest(
-            namespace, self._functions.pack_functions(definition.workflow, self._run_home(run), key)
-        )
+        manifest = document.build_manifest(namespace, self._functions.pack_functions(definition.workflow, key))
         if not new:
             self._cluster.apply(manifest, force=True)
             return
@@ -202,7 +199,7 @@ class KubernetesBatch(ClusterRuns):
                     manifest: Manifest | None = live.manifest
                     run_definition = read_definition(journal_run)
                 else:
-                    self._check(run_definition, home)
+                    self._check(run_definition)
                     manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 observe(self._build_started_event(journal_run, run_definition, previous_tasks))
@@ -258,7 +255,6 @@ class KubernetesBatch(ClusterRuns):
 
         namespace, home = run_namespace(run), self._run_home(run)
         self._ensure(definition.app)
-        self._functions.keep_live(definition.workflow, home)
         document_before, live = (
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
         )

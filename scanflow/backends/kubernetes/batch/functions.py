@@ -8,14 +8,13 @@ from pathlib import Path
 
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
-from scanflow.backends.function_store import is_saved_function, save_function
-from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
-from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET, format_function_key
+from scanflow.backends.function_store import build_lost_function_error, is_saved_function, save_function
+from scanflow.backends.kubernetes.batch.home import BatchHome
+from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret
-from scanflow.backends.pickles import add_signature, read_home_key, read_signed, write_pickle
-from scanflow.errors import NotFoundError
-from scanflow.files.private import create_private_folder, open_home
+from scanflow.backends.pickles import add_signature, read_home_key, read_signed
+from scanflow.files.private import open_home
 
 
 class Functions:
@@ -28,50 +27,34 @@ class Functions:
         """Keep a pickled function, and return its name."""
         return save_function(self._home.functions, pickled, self._key)
 
-    def keep_live(self, workflow: Workflow, run: RunHome) -> None:
-        """Keep the functions that the running program or notebook defines."""
-        for node in workflow.steps:
-            target = node.target
-            if target is not None and target.call is not None and target.startswith("__main__:"):
-                create_private_folder(run.functions)
-                function = getattr(target.call, "function", target.call)
-                write_pickle(run.functions / format_function_key(target), function, self._key)
-
-    def check(self, target: Target, run: RunHome | None) -> bool:
+    def check(self, target: Target) -> bool:
         """Return whether a function is pickled rather than in a file.
 
         Raises:
             NotFoundError: its pickle is missing.
         """
-        file = self._locate_file(target, run)
-        if file is not None and target.call is None and not file.exists():
-            raise NotFoundError(
-                f"The function {str(target)!r} was defined by a program or notebook that has ended. Start the "
-                "workflow from it again."
-            )
+        file = self._locate_file(target)
+        if file is not None and not file.exists():
+            raise build_lost_function_error(target)
         return file is not None
 
-    def pack_functions(self, workflow: Workflow, run: RunHome, key: bytes) -> dict[str, str]:
+    def pack_functions(self, workflow: Workflow, key: bytes) -> dict[str, str]:
         """Return the pickled functions of a workflow for its ConfigMap, signed with the namespace's key."""
         signed_functions = {}
         for node in workflow.steps:
-            file = None if node.target is None else self._locate_file(node.target, run)
-            if file is not None and node.target is not None:
+            file = None if node.target is None else self._locate_file(node.target)
+            if file is not None:
                 content = add_signature(read_signed(file, self._key), key)
-                signed_functions[format_function_key(node.target)] = base64.b64encode(content).decode("ascii")
+                signed_functions[file.name] = base64.b64encode(content).decode("ascii")
         return signed_functions
 
     @property
     def _key(self) -> bytes:
         return read_home_key(open_home(self._home.home))
 
-    def _locate_file(self, target: Target, run: RunHome | None) -> Path | None:
-        module = target.partition(":")[0]
-        if is_saved_function(module):
-            return self._home.functions / module
-        if module != "__main__":
-            return None
-        return (run.functions if run is not None else self._home.functions) / format_function_key(target)
+    def _locate_file(self, target: Target) -> Path | None:
+        name = target.partition(":")[0]
+        return self._home.functions / name if is_saved_function(name) else None
 
 
 def ensure_namespace_key(cluster: Cluster, namespace: str, app: str, team: str) -> bytes:

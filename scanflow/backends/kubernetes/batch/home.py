@@ -30,7 +30,6 @@ class RunHome:
         self.lock = path / "lock"  # held by whoever drives the run
         self.asked_to_stop = path / "stop"  # asked for while whoever drives the run had not made its object yet
         self.driven = path / "driven"  # the number of the last Workflow that was made
-        self.functions = path / "functions"  # functions that no file defines (a notebook's), kept by value
 
     def locate_outputs(self, task: StepName) -> Path:
         step, index = split_task(task)

@@ -75,11 +75,5 @@ def locate_attempt_logs(outputs: Path, run: str, task: str, attempt: int) -> Pat
     return outputs / ".logs" / run / task / str(attempt)
 
 
-def format_function_key(target: str) -> str:
-    """Return the ConfigMap key of a pickled function."""
-    module, _, name = target.partition(":")
-    return f"{name}.pickle" if module == "__main__" else module
-
-
 def _shorten(name: str) -> str:
     return name if len(name) <= MAX_NAME else append_hash(name, name)

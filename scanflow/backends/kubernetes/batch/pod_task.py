@@ -15,6 +15,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
+from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
@@ -28,7 +29,7 @@ from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_cache import cache_key, copy_outputs
 from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import format_task_name
-from scanflow.backends.values import Outputs, encode
+from scanflow.backends.values import Outputs, describe_missing_result, encode
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.files.private import write_private
 from scanflow.names import StepName
@@ -132,6 +133,8 @@ class Pod:
         end = run_process(
             argv, cwd=self._folders.app, env=self._build_variables(node, task), timeout_s=node.timeout_s, logs=logs
         )
+        if end.succeeded and node.target is not None and (failure := describe_missing_result(target)):
+            return build_process_report(end).model_copy(update={"failure": failure})
         if end.succeeded:
             if cached is not None:
                 _store_in_cache(cached, target, self.document.run)
@@ -166,8 +169,11 @@ class Pod:
         return [sys.executable, function_process.__file__, str(request)]
 
     def _find_pickled_function(self, target: str) -> Path | None:
-        file = self._folders.run / layout.format_function_key(target)
-        return file.resolve() if file.is_file() else None  # a ConfigMap's files are links, which are not loaded
+        name = target.partition(":")[0]
+        file = self._folders.run / name
+        return (
+            file.resolve() if is_saved_function(name) and file.is_file() else None
+        )  # a ConfigMap's files are links, which are not loaded
 
     def _build_variables(self, node: Executor, task: StepName) -> dict[str, str]:
         tracking = build_task_env(self.document.variables, node.name, task)

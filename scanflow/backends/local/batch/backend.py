@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -98,8 +97,6 @@ class LocalBackend:
             for other in {record.step for record in inputs if record.state == "succeeded"}:
                 if not (folder.outputs / other).is_symlink():
                     (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
-            if past_folder.functions.is_dir():
-                shutil.copytree(past_folder.functions, folder.functions, dirs_exist_ok=True)
         return inputs
 
     def keep_function(self, pickled: bytes) -> str:
@@ -196,7 +193,6 @@ class LocalBackend:
                             ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )
-                    launcher.keep_functions()
                     machine = read_this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)

@@ -21,7 +21,13 @@ from typing import Any
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.local.batch.function_threads import FunctionOutcome, capture_streams, run_function
+from scanflow.backends.local.batch.function_threads import (
+    FunctionOutcome,
+    StepEnvironment,
+    capture_streams,
+    choose_turn,
+    run_function,
+)
 from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
 from scanflow.backends.local.batch.outcomes import (
     build_task_record,
@@ -34,6 +40,7 @@ from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.backends.step_cache import copy_outputs
+from scanflow.backends.values import copy_value, describe_missing_result
 from scanflow.errors import ScanflowError
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder
@@ -106,6 +113,7 @@ class RunEngine:
             self._shims = stack.enter_context(Shims(warm=WARM_IMPORTS if warm else None))
             self._shims.warm_up()
             self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-step"))
+            self._turn = choose_turn()
             if any(node.in_process for node in self._workflow.steps):
                 self._log_to = stack.enter_context(capture_streams())
             while self._advance():
@@ -241,16 +249,19 @@ class RunEngine:
         create_private_folder(logs)
         self._threads[task.name] = task
 
+        environment = StepEnvironment(
+            output_dir=outputs,
+            cwd=self._launcher.app_dir,
+            env=self._launcher.build_env(task.node, task.name, outputs),
+            log_folder=logs,
+            log_to=self._log_to,
+            turn=self._turn,
+        )
+        parameters = copy_value(parameters)
+
         def work() -> None:
-            outcome = run_function(
-                function,
-                parameters,
-                who=f"Step {task.node.name!r}",
-                output_dir=outputs,
-                log_folder=logs,
-                log_to=self._log_to,
-                key=self._launcher.key,
-            )
+            who = f"Step {task.node.name!r}"
+            outcome = run_function(function, parameters, environment, who=who, key=self._launcher.key)
             self._submit_callback(lambda: self._end_thread(task, outcome))
 
         self._pool.submit(work)
@@ -325,6 +336,8 @@ class RunEngine:
                 self._queue.appendleft(task)
             return
         failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
+        if failure is None and task.node.target is not None:
+            failure = describe_missing_result(self._folder.get_outputs_folder(task.name))
         self._finish_attempt(
             task, build_task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_)
         )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
-from scanflow.app.steps import check_parameters, check_result
+from scanflow.app.steps import call_function, check_parameters, check_result
 from scanflow.backends.values import write_result
 from scanflow.files.private import open_private
 from scanflow.outputs import use_output_dir
@@ -103,27 +105,68 @@ def capture_streams() -> Iterator[LogTo]:
                 sys.stdout, sys.stderr = (stream.usual for stream in streams.values())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnvironment:
+    """What a function in a thread has of its own, as one in a process has it."""
+
+    output_dir: Path
+    cwd: Path
+    env: Mapping[str, str]
+    log_folder: Path
+    log_to: LogTo
+    turn: threading.Lock
+    """Folder and variables are the whole process's, so that steps take turns."""
+
+
+_turn = threading.Lock()
+_is_in_step: ContextVar[bool] = ContextVar("scanflow_in_a_step", default=False)
+
+
+def choose_turn() -> threading.Lock:
+    """Return the lock of the steps that this thread's run has in this process; a run that a step starts has its own,
+    since the step has its turn until that run has ended."""
+    return threading.Lock() if _is_in_step.get() else _turn
+
+
+@contextmanager
+def _enter(environment: StepEnvironment) -> Iterator[None]:
+    with environment.turn, environment.log_to(environment.log_folder), use_output_dir(environment.output_dir):
+        here, before = os.open(".", os.O_RDONLY | os.O_DIRECTORY), dict(os.environ)
+        token = _is_in_step.set(True)
+        try:
+            os.chdir(environment.cwd)
+            os.environ.update(environment.env)
+            yield
+        finally:
+            _is_in_step.reset(token)
+            _restore_variables(before)
+            os.fchdir(here)  # also where the folder was deleted since
+            os.close(here)
+
+
+def _restore_variables(before: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
 def run_function(
-    function: Callable[..., Any],
-    parameters: Mapping[str, Any],
-    *,
-    who: str,
-    output_dir: Path,
-    log_folder: Path,
-    log_to: LogTo,
-    key: bytes,
+    function: Callable[..., Any], parameters: Mapping[str, Any], environment: StepEnvironment, *, who: str, key: bytes
 ) -> FunctionOutcome:
     """Call a step's function in this thread; write its result, its logs, and its traceback if it raised."""
     began = time.monotonic()
     error: str | None = None
     try:
-        with log_to(log_folder), use_output_dir(output_dir):
+        with _enter(environment):
+            began = time.monotonic()
             try:
-                result = function(**check_parameters(function, parameters, who=who))
-                write_result(check_result(function, result, who=who), output_dir, key)
+                result = call_function(function, check_parameters(function, parameters, who=who))
+                write_result(check_result(function, result, who=who), environment.output_dir, key)
             except BaseException:  # noqa: BLE001  any exception, SystemExit included, is its step's failure
                 error = traceback.format_exc()
                 sys.stderr.write(error)
-    except OSError:  # its logs cannot be opened or written
+    except OSError:  # its logs cannot be opened or written, or there is no folder
         error = error or traceback.format_exc()
     return FunctionOutcome(time.monotonic() - began, error)

@@ -16,13 +16,13 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
-from scanflow.backends.function_store import is_saved_function
+from scanflow.backends.function_store import build_lost_function_error, is_saved_function
 from scanflow.backends.local.environments import locate_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
-from scanflow.backends.pickles import read_home_key, read_pickle, write_pickle
+from scanflow.backends.pickles import read_home_key, read_pickle
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.step_cache import cache_key
 from scanflow.backends.step_process import build_step_env, iterate_options
@@ -36,6 +36,8 @@ from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Spec, create_attempt_folder
 
 SEEN_OUTPUTS = 512
+_READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "TZ")
+"""Variables that an interpreter, or what it is linked with, reads only once, when it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Python:
 
 def can_fork(node: Executor) -> bool:
     """Return whether a step can be a fork of the warm shim: a function that runs with this interpreter, as started."""
-    changed = any(name.startswith(("PYTHON", "LD_")) for name in node.env)  # read when an interpreter starts
+    changed = any(name.startswith(_READ_AT_START) for name in node.env)
     # Elsewhere (macOS), system libraries do not survive a fork without an exec.
     own = node.target is not None and not node.in_process
     return own and node.requirements is None and not changed and sys.platform == "linux"
@@ -67,6 +69,10 @@ class Launcher:
         self._pythons: dict[str, Python] = {}
         read = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
         self.inputs = StepInputs(definition, read=read, outputs=folder.outputs, max_fan_out=max_fan_out)
+
+    @property
+    def app_dir(self) -> Path:
+        return self._files.app_dir
 
     @cached_property
     def key(self) -> bytes:
@@ -125,9 +131,9 @@ class Launcher:
                 key=self.key.hex(),
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
-        env = self._build_env(node, task, outputs)
+        env = self.build_env(node, task, outputs)
         by_fork = str(request) if request and can_fork(node) else None
-        cwd = str(self._files.app_dir)
+        cwd = str(self.app_dir)
         spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._find_cpus(node), timeout_s=node.timeout_s)
         return create_attempt_folder(folder, spec)
 
@@ -167,17 +173,6 @@ class Launcher:
                 self._files.find_function_file(node.target, node.name)
             self.choose_python(node)
 
-    def keep_functions(self) -> None:
-        """Store functions that the running program or notebook defines by value, for later processes."""
-        for node in self._workflow.steps:
-            if (
-                (file := self._get_pickle_path(node.target)) is not None
-                and node.target is not None
-                and node.target.call
-            ):
-                create_private_folder(file.parent)
-                write_pickle(file, getattr(node.target.call, "function", node.target.call), self.key)
-
     def load_target(self, node: Executor) -> Callable[..., Any]:
         target = node.target
         if target is None:
@@ -189,20 +184,13 @@ class Launcher:
             return function
         return load_function(str(target), self._files.find_function_file(target, node.name))
 
-    def _get_pickle_path(self, target: Target | None) -> Path | None:
-        """Return the file of a function stored by value: in the run's folder for ``__main__``, else by digest."""
-        module, _, name = (target or "").partition(":")
-        if is_saved_function(module):
-            return self._home.functions / module
-        return self._folder.functions / f"{name}.pickle" if module == "__main__" else None
-
     def _find_pickled_function(self, target: Target) -> Path | None:
-        file = self._get_pickle_path(target)
-        if file is not None and not file.exists():
-            raise NotFoundError(
-                f"The function {str(target)!r} was defined by a program or notebook that has ended. Start the "
-                "workflow from it again."
-            )
+        """Return the file of a function that was sent by value; None: it is loaded by its name."""
+        name = target.partition(":")[0]
+        if not is_saved_function(name):
+            return None
+        if not (file := self._home.functions / name).exists():
+            raise build_lost_function_error(target)
         return file
 
     def _build_code(self, node: Executor) -> tuple[Path | bytes, str]:
@@ -218,7 +206,7 @@ class Launcher:
         own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
         return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
 
-    def _build_env(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
+    def build_env(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the environment variables that a step gets in addition to its runner's."""
         run = self._folder.path.name
         variables = build_step_env(self._app, self._workflow.name, run, node, task, outputs, tracking=self._tracking)
