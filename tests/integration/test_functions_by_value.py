@@ -117,4 +117,4 @@ def test_functions_come_with_a_token_and_of_the_same_versions_only(server: Serve
     nowhere = {"name": "w", "nodes": [{"kind": "executor", "name": "a", "function": f"{'0' * 64}.pickle:a"}]}
     app = {"schema": "scanflow/v1", "name": "gone", "app_dir": "/", "workflows": [nowhere]}
     missing = server.api.post("/runs", json={"application": app})
-    assert (missing.status_code, "program or notebook that has ended" in missing.text) == (404, True)
+    assert (missing.status_code, "is not in this home" in missing.text) == (404, True)

@@ -179,7 +179,7 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
     def large() -> int:
         return len(table)
 
-    with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be sent by value: .*lock.*%%writefile steps\.py"):
+    with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be pickled: .*lock.*%%writefile steps\.py"):
         deployer.run(RunRequest(programs_own(locked)))
     monkeypatch.setattr(functions, "MAX_BYTES", 500)
     with pytest.raises(InvalidError, match=r"step 'large' .* it uses a large global variable"):
