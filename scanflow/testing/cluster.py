@@ -24,6 +24,7 @@ from scanflow.backends.kubernetes.cluster import (
 )
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.request_body import encode_body
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.testing import selectors, server_side_apply
@@ -317,6 +318,7 @@ class MemoryCluster(Cluster):
         self.calls.append(ApiCall(verb, kind, namespace, name))
         if self.down:
             self._raise_unavailable()
+        encode_body(manifest, what=f"The {kind} {name!r}")
         if kind in self.unknown:
             raise build_missing_kind_error(kind)
         for refusal in self._refusals:

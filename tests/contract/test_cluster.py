@@ -72,6 +72,18 @@ def test_what_is_applied_again_changes_nothing(cluster: Cluster, namespace: str)
     assert again["data"] == {"a": "1"}
 
 
+def test_every_character_of_unicode_is_kept(cluster: Cluster, namespace: str) -> None:
+    text = "🚀 𝛼 é \u2028 \x85 \x7f \ufeff \U0010ffff"
+    assert cluster.apply(config_map(namespace, a=text))["data"] == {"a": text}
+    assert cluster.create(config_map(namespace, "other", a=text))["data"] == {"a": text}
+    assert cluster.patch("ConfigMap", "other", namespace, {"data": {"b": text}})["data"] == {"a": text, "b": text}
+
+
+def test_a_text_that_is_not_unicode_is_refused_with_the_object_and_the_field(cluster: Cluster, namespace: str) -> None:
+    with pytest.raises(InvalidError, match=r"'some'.*data\.a"):
+        cluster.apply(config_map(namespace, a="caf\udce9"))
+
+
 def test_what_is_no_longer_applied_is_removed(cluster: Cluster, namespace: str) -> None:
     cluster.apply(config_map(namespace, a="1", b="2"))
     edited(cluster, "some", namespace, c="3")

@@ -6,7 +6,6 @@ are sent here, since its typed resources have no proxies, no raw logs and no unk
 
 from __future__ import annotations
 
-import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from pydantic_core import from_json
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, build_object_path, drop_empty
 from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.request_body import describe_manifest, encode_body
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
     AccessDeniedError,
@@ -99,7 +99,7 @@ class Cluster:
             _build_path(manifest),
             params=params,
             headers={"Content-Type": "application/apply-patch+yaml"},
-            content=json.dumps(manifest),
+            content=encode_body(manifest, what=describe_manifest(manifest)),
         )
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
@@ -110,7 +110,11 @@ class Cluster:
         """
         path = _build_path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _build_path(manifest)
         return self._fetch_json(
-            "POST", path, params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)}, json=manifest
+            "POST",
+            path,
+            params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
+            headers={"Content-Type": "application/json"},
+            content=encode_body(manifest, what=describe_manifest(manifest)),
         )
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
@@ -158,7 +162,7 @@ class Cluster:
             build_object_path(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
             params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
             headers={"Content-Type": "application/merge-patch+json"},
-            content=json.dumps(patch),
+            content=encode_body(patch, what=f"The change of the {kind} {name!r}"),
         )
 
     def delete(
@@ -429,12 +433,12 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
         return UsageError(f"The request exceeds the namespace's quota: {message}. Raise the quota, or request less.")
     if "denied the request" in message or "denied request" in message:
         return InvalidError(
-            f"The cluster's admission control rejects {_describe_object(path)}: {message}. Change what it rejects, or "
+            f"The cluster's admission control rejects {_describe_object(path, status)}: {message}. Change what it rejects, or "
             "ask the cluster's administrator to allow it."
         )
     if "failed calling webhook" in message:
         return UnavailableError(
-            f"The cluster cannot admit {_describe_object(path)} now: {message}. Is the webhook's server up? Look: "
+            f"The cluster cannot admit {_describe_object(path, status)} now: {message}. Is the webhook's server up? Look: "
             "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
         )
     if code == 403:
@@ -448,17 +452,18 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
     if code == 410 or reason == "Expired":
         return ExpiredError(message)
     if code in {400, 413, 415, 422}:
-        return InvalidError(f"The cluster rejects the request: {message}")
+        return InvalidError(f"The cluster rejects {_describe_object(path, status)}: {message}")
     return UnavailableError(f"The API server could not handle the request ({code}): {message}")
 
 
-def _describe_object(path: str) -> str:
-    """Describe the object at a path: ``deployments 'a' of the namespace 'b'``."""
+def _describe_object(path: str, status: Manifest) -> str:
+    """Describe the object at a path: ``deployments 'a' of the namespace 'b'``; a new one by the server's answer."""
     parts = path.split("/")
     if "namespaces" not in parts or len(parts) < (at := parts.index("namespaces")) + 3:
         return path
-    _, namespace, plural, *name = parts[at:]
-    return f"{plural}{f' {name[0]!r}' if name else ''} of the namespace {namespace!r}"
+    _, namespace, plural, *names = parts[at:]
+    name = next(iter(names), "") or (status.get("details") or {}).get("name", "")
+    return f"{plural}{f' {name!r}' if name else ''} of the namespace {namespace!r}"
 
 
 def _build_not_found_error(message: str, path: str) -> ScanflowError:
