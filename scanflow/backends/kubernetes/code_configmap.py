@@ -1,6 +1,7 @@
 """An application's folder as a ConfigMap, for pods whose image has no code of its own.
 
-The ConfigMap is named by its content and never changes: pods that run keep the code that they were started with.
+The ConfigMap is named by its content and never changes: pods that run keep the code that they were started with. What
+they see is the folder itself: real files, as on a laptop.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ MAX_BYTES: Final = 900_000
 """Bytes of files and their names. An object may have 1 MiB, and more than its data counts towards it."""
 
 CODE_VOLUME: Final = "code"
+_FILES: Final = "..data"
+"""The files themselves in a ConfigMap's volume, where every kubelet writes them. The volume itself has links into that
+folder instead: a program that walks through it would see each file twice, and subfolders as links."""
+
 _DIGITS: Final = 16
 _MAX_KEY_LENGTH: Final = 200
 
@@ -34,7 +39,7 @@ class CodeConfigMap(NamedTuple):
     """An entry of a pod's ``volumes``."""
 
     mount: Manifest
-    """An entry of a container's ``volumeMounts``: the folder at ``/app``, read-only."""
+    """An entry of a container's ``volumeMounts``: the folder's files at ``/app``, read-only."""
 
     digest: str
     """The code's digest."""
@@ -61,7 +66,7 @@ def build_code(app: str, team: str, namespace: str, app_dir: Path) -> CodeConfig
     return CodeConfigMap(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_build_data(files)},
         {"name": CODE_VOLUME, "configMap": {"name": name, "items": _build_items(files)}},
-        {"name": CODE_VOLUME, "mountPath": APP_DIR, "readOnly": True},
+        {"name": CODE_VOLUME, "mountPath": APP_DIR, "subPath": _FILES, "readOnly": True},
         digest,
     )
 

@@ -154,6 +154,15 @@ def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
     assert "cannot be tested" in claim.report["failure"]["cause"]
 
 
+def test_a_step_that_writes_beside_itself_is_told_where_to_write(tmp_path: Path) -> None:
+    claim = Claim(tmp_path, [step("beside")])
+    (tmp_path / "app" / "beside.py").write_text('raise OSError(30, "Read-only file system", "model.bin")')
+    assert claim.pod("beside")[0] == 1
+    cause = claim.report["failure"]["cause"]
+    assert cause.startswith("OSError: [Errno 30] Read-only file system: 'model.bin'")
+    assert "$SCANFLOW_OUTPUT_DIR" in cause
+
+
 def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
     load = step("load")
     claim = Claim(tmp_path, [load, step("train", for_each=load["rows"], parameters={"file": sf.item})])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes import code_configmap
-from scanflow.backends.kubernetes.code_configmap import build_code
+from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.pod_image import PodImages
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
@@ -37,6 +38,31 @@ def test_a_folder_as_a_config_map_and_as_what_a_pod_mounts(folder: Path) -> None
     made = build_code("shop", "data", "scanflow-shop-data", folder)
     assert_manifests("code", made.config_map, made.volume, made.mount)
     assert made.name == made.config_map["metadata"]["name"]
+
+
+def mount_as_a_kubelet(code: CodeConfigMap, volume: Path) -> Path:
+    """Write a ConfigMap's volume as every kubelet does, with links that it swaps; return what a container sees."""
+    written = volume / "..2026_01_02_03_04_05.1"
+    for item in code.volume["configMap"]["items"]:
+        file = written / item["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = code.config_map["data"].get(item["key"])
+        file.write_bytes(b64decode(code.config_map["binaryData"][item["key"]]) if data is None else data.encode())
+    (volume / "..data").symlink_to(written.name)
+    for path in written.iterdir():
+        (volume / path.name).symlink_to(Path("..data") / path.name)
+    return volume / code.mount.get("subPath", "")
+
+
+def test_a_pod_sees_the_folder_that_a_laptop_has(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "a.csv").write_text("1")
+    (folder / "parts").mkdir()
+    (folder / "parts" / "b.csv").write_text("10")
+    seen = mount_as_a_kubelet(build_code("shop", "data", "ns", folder), tmp_path_factory.mktemp("volume"))
+    assert sum(int(path.read_text()) for path in seen.rglob("*.csv")) == 11
+    files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {path.relative_to(seen): path.read_bytes() for path in seen.rglob("*") if path.is_file()} == files
+    assert not [path for path in seen.rglob("*") if path.is_symlink()]
 
 
 def test_the_config_maps_name_is_its_content(folder: Path) -> None:

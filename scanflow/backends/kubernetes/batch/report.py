@@ -15,6 +15,13 @@ from scanflow.text.failures import Failure, parse_failure
 MAX_CAUSE_LENGTH = 2_000
 """Characters of a cause: the engine keeps all reports of a run in one object."""
 
+_READ_ONLY = "Read-only file system"
+_READ_ONLY_HINT = (
+    "In a pod the application's folder is read-only, and what a step wrote there would not reach later ones. Write files "
+    "to the folder in $SCANFLOW_OUTPUT_DIR, where later steps find them at /workflow/<step>/..., or temporary ones to "
+    "/tmp."
+)
+
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 
 
@@ -90,4 +97,7 @@ def _describe_failure(end: ProcessEnd) -> Failure:
         summary = f"killed by {signal.Signals(-end.code).name}{hint if end.code == -signal.SIGKILL else ''}"
     else:
         summary = f"exit code {end.code}"
-    return parse_failure(end.stderr, summary=summary, own_folder=_OWN_FOLDER)
+    failure = parse_failure(end.stderr, summary=summary, own_folder=_OWN_FOLDER)
+    if _READ_ONLY in end.stderr and not end.cause:
+        return failure.model_copy(update={"cause": f"{failure.cause}\n{_READ_ONLY_HINT}".lstrip()})
+    return failure
