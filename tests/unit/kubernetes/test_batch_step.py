@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -152,6 +154,31 @@ def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
     assert claim.told("when-wrong") == "true", "the step itself says what is wrong with its condition"
     assert claim.pod("wrong")[0] == 125
     assert "cannot be tested" in claim.report["failure"]["cause"]
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_a_step_is_done_when_its_program_is_though_a_child_holds_its_output(tmp_path: Path, own_session: bool) -> None:
+    claim = Claim(tmp_path, [step("leave", timeout="20s")])
+    (tmp_path / "app" / "leave.py").write_text(
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen(['sleep', '60'], start_new_session={own_session})\n"
+        "open('child', 'w').write(str(child.pid))\n"
+        "sys.stdout.write('x' * 100_000)\n"
+        "sys.stderr.write('no newline')"
+    )
+    try:
+        code, streams = claim.pod("leave")
+        assert (code, claim.report["exit_code"]) == (0, 0)
+        assert streams == {"stdout": b"x" * 100_000, "stderr": b"no newline"}
+    finally:
+        if own_session:
+            os.kill(int((tmp_path / "app" / "child").read_text()), signal.SIGKILL)
+
+
+def test_a_step_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
+    claim = Claim(tmp_path, [step("silent")])
+    (tmp_path / "app" / "silent.py").write_text("import os\nos.close(1)\nos.close(2)\nos._exit(3)")
+    assert claim.pod("silent")[0] == 3
 
 
 def test_a_step_that_writes_beside_itself_is_told_where_to_write(tmp_path: Path) -> None:

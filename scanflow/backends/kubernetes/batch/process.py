@@ -21,6 +21,8 @@ GRACE_S = 5.0
 TAIL_BYTES = 65_536
 _EXIT_TIMED_OUT = 124
 _BLOCK = 65_536
+_PIPE_BYTES = 1_048_576
+"""The most that a pipe holds."""
 
 
 class ProcessEnd(NamedTuple):
@@ -63,7 +65,10 @@ class _Lines:
 
     def read(self) -> bool:
         """Read the available data; return whether the stream is still open."""
-        data = os.read(self.source.fileno(), _BLOCK)
+        try:
+            data = os.read(self.source.fileno(), _BLOCK)
+        except BlockingIOError:
+            return False
         if self._copy is not None:
             self._copy.write(data)
             self._copy.flush()
@@ -71,9 +76,21 @@ class _Lines:
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest
         self._forward(whole + newline)
-        if not data:
-            self._forward(self._rest)
         return bool(data)
+
+    def finish(self) -> None:
+        """Forward what is left of a stream that its process no longer writes to, and close it.
+
+        Another process may hold it open, so it is not read to its end: only what a pipe may hold by now.
+        """
+        os.set_blocking(self.source.fileno(), False)
+        for _ in range(_PIPE_BYTES // _BLOCK):
+            if not self.read():
+                break
+        self._forward(self._rest)
+        for file in (self.source, self._copy):
+            if file is not None:
+                file.close()
 
     def _forward(self, data: bytes) -> None:
         sys.stdout.buffer.write(build_frame(data, error=self._error))
@@ -109,7 +126,6 @@ def run_process(
     text = _follow(process, logs)
     _, status, usage = os.wait4(process.pid, 0)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _signal(process, signal.SIGKILL)  # children that it left behind
     process.returncode = code = os.waitstatus_to_exitcode(status)
     cause = causes[0] if causes else ""
     return ProcessEnd(
@@ -137,22 +153,39 @@ def write_pid() -> None:
 
 
 def _follow(process: subprocess.Popen[bytes], logs: Path) -> str:
-    """Forward a process' output until it closes its streams; return the end of its standard error."""
+    """Forward a process' output until it has ended, and kill its children; return the end of its standard error.
+
+    The streams may stay open for longer: a child that it left behind holds them.
+    """
     assert process.stdout is not None
     assert process.stderr is not None
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: os.write(wake, b"."))
+    copies = [_open_log_copy(logs, name) for name in ("stdout", "stderr")]
+    out, err = (_Lines(process.stdout, copies[0], error=False), _Lines(process.stderr, copies[1], error=True))
     with selectors.DefaultSelector() as selector:
-        copies = [_open_log_copy(logs, name) for name in ("stdout", "stderr")]
-        out, err = (_Lines(process.stdout, copies[0], error=False), _Lines(process.stderr, copies[1], error=True))
+        selector.register(woken, selectors.EVENT_READ)
         for lines in (out, err):
             selector.register(lines.source, selectors.EVENT_READ, lines)
-        while selector.get_map():
+        while not _has_ended(process):
             for key, _ in selector.select():
-                if not key.data.read():
+                if key.data is None:
+                    os.read(woken, _BLOCK)
+                elif not key.data.read():
                     selector.unregister(key.fileobj)
-        for file in (*copies, process.stdout, process.stderr):
-            if file is not None:
-                file.close()
+    _signal(process, signal.SIGKILL)  # children that it left behind
+    for lines in (out, err):
+        lines.finish()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for end in (woken, wake):
+        os.close(end)
     return err.tail.decode("utf-8", errors="replace")
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process has ended, and leave its status to be read."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _open_log_copy(logs: Path, name: str) -> IO[bytes] | None:
