@@ -16,11 +16,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import httpx2
 from lightkube import Client
 from lightkube.config import client_adapter
-from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.kubeconfig import SingleConfig
 from lightkube.core.exceptions import ConfigError
 from pydantic_core import from_json
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, build_object_path, drop_empty
+from scanflow.backends.kubernetes.kubeconfig import read_kubeconfig
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.request_body import describe_manifest, encode_body
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -332,19 +333,7 @@ class Cluster:
 
     @cached_property
     def _config(self) -> SingleConfig:
-        try:
-            kubeconfig = self._settings.kubeconfig
-            config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()).get(
-                self._settings.context
-            )
-        except (ConfigError, KeyError, OSError, ValueError) as error:
-            raise UsageError(
-                f"No cluster could be found: {error}. Set KUBECONFIG to the file that names it, and "
-                "SCANFLOW_KUBERNETES_CONTEXT to its context. List the contexts: kubectl config get-contexts"
-            ) from error
-        if config is None:
-            raise UsageError("No cluster is configured. Set KUBECONFIG to the file that names it.")
-        return config
+        return read_kubeconfig(self._settings)
 
     @cached_property
     def _client(self) -> httpx2.Client:
