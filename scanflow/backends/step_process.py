@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from scanflow.app.resources import Resources
 from scanflow.backends.port import Environment
 from scanflow.backends.values import format_argument
 from scanflow.names import StepName
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""What argparse of every version takes for a number, as other parsers do."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -55,8 +59,15 @@ def build_thread_variables(resources: Resources) -> dict[str, str]:
 
 
 def iterate_options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
-    """Yield ``--name value ...``; a parameter that is None is left out."""
+    """Yield ``--name value ...``; a parameter that is None is left out.
+
+    A value that a parser would take for an option (``--fast``, ``-1e-5``) is part of its name's word: ``--name=value``.
+    """
     for name, value in parameters.items():
         if value is not None:
-            yield f"--{name}"
-            yield format_argument(value, who=f"{who}: the parameter {name!r}")
+            text = format_argument(value, who=f"{who}: the parameter {name!r}")
+            if text.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(text):
+                yield f"--{name}={text}"
+            else:
+                yield f"--{name}"
+                yield text

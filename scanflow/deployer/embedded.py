@@ -23,6 +23,7 @@ from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_p
 from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.remote_home import find_mlflow_url
 from scanflow.deployer.service_client import connect_service
+from scanflow.deployer.whole_lines import WholeLinesReader
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http.home_token import make_step_token, read_home_token
 from scanflow.installation import explain_install
@@ -245,7 +246,7 @@ class EmbeddedDeployer(Deployer):
         if isinstance(of, InstanceLogs):
             return self.backend.online().logs(of.service, of.instance)
         reader = self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)
-        return mask_log(reader, self.load_masker(of.run))
+        return WholeLinesReader(mask_log(reader, self.load_masker(of.run)))
 
     # Services
 
