@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -108,7 +108,8 @@ class RunProgress:
             case records.RunStarted():
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
-                return [head, *(f"  ! {name}" for name in event.ignored)]
+                again = [f"  ! {_format_gone(event.gone)}"] if event.gone else []
+                return [head, *again, *(f"  ! {name}" for name in event.ignored)]
             case records.Waiting():
                 self._waiting[event.what] = time.monotonic()
             case records.EnvironmentReady():
@@ -166,3 +167,8 @@ class RunProgress:
         if len(alone) > MAX_RUNNING:
             table.add_row("", Text(f"and {len(alone) - MAX_RUNNING} more", style="dim"), "")
         return table
+
+
+def _format_gone(tasks: Sequence[StepName]) -> str:
+    more = f" and {len(tasks) - MAX_RUNNING} more" if len(tasks) > MAX_RUNNING else ""
+    return f"run again, as what they left is gone: {', '.join(tasks[:MAX_RUNNING])}{more}"

@@ -114,6 +114,9 @@ class RunStarted(Record):
     kept: int = 0
     """Tasks that finished earlier and are not run again."""
 
+    gone: tuple[StepName, ...] = ()
+    """Tasks that finished earlier, but run again, as their outputs are gone."""
+
     ignored: tuple[str, ...] = ()
     """Fields that this backend ignores, each with its step and the reason."""
 

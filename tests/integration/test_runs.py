@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.records import Event, RunRecord
+from scanflow.backends.records import Event, RunRecord, RunStarted, TaskStarted
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
@@ -224,6 +225,25 @@ def test_a_failure_stops_what_comes_after_and_resume_goes_on_from_there(client: 
     script(tmp_path, "fix-me.py", "pass")
     assert client.resume(app=app).state == "succeeded"
     assert ledger.read_text() == "first\nlast\n"
+
+
+def test_a_step_whose_outputs_are_gone_runs_again(client: Client, home: Path, tmp_path: Path) -> None:
+    script(tmp_path, "left.py", "import sys, pathlib; print(*pathlib.Path(sys.argv[2]).read_text().split())")
+    script(tmp_path, "leave.py", "import scanflow as sf; (sf.output_dir() / 'file').write_text('a b')")
+    first = sf.Executor(name="first", mainfile="leave.py")
+    last = sf.Executor(name="last", mainfile="left.py", parameters={"file": "/workflow/first/file"})
+    app = app_of(tmp_path, first, last, edges=first >> last)
+    record = client.run(app)
+    for gone, again in (("first", ["first"]), ("last", ["last"])):
+        shutil.rmtree(Path(record.folder) / "outputs" / gone)
+        events = list[Event]()
+        deployer = EmbeddedDeployer(Settings(home=home))
+        assert deployer.run(RunRequest(app, run=record.name), observe=events.append).state == "succeeded"
+        assert [event.gone for event in events if isinstance(event, RunStarted)] == [(gone,)]
+        assert [event.task for event in events if isinstance(event, TaskStarted)] == again
+    shutil.rmtree(record.folder)
+    client.spin("last", run=record.name, app=app)
+    assert client.logs("last") == "a b\n", "what a spin needs runs again too"
 
 
 def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The layout of the embedded backend's home folder. Paths only: nothing is read or created here."""
+"""The layout of the embedded backend's home folder. Paths only: nothing is created here."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ class RunFolder:
     def get_outputs_folder(self, task: StepName) -> Path:
         step, index = split_task(task)
         return self.outputs / step if index is None else self.outputs / step / str(index)
+
+    def has_outputs(self, task: StepName) -> bool:
+        """Return whether a finished task's outputs are still there."""
+        return self.get_outputs_folder(task).is_dir()
 
     def get_attempts_folder(self, task: StepName) -> Path:
         """Return the folder of a task's attempts, which are numbered from 1."""

@@ -19,7 +19,8 @@ from scanflow.backends.kubernetes.batch.stopping import annotate
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.records import Event, RunRecord
+from scanflow.backends.records import Event, RunRecord, RunStarted
+from scanflow.errors import NotFoundError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
 
@@ -72,6 +73,44 @@ class Shop:
                 cluster.edit("Workflow", workflow["metadata"]["name"], NAMESPACE, {"status": status}, manager="argo")
 
         self.cluster.play("Workflow", play)
+
+    def ends(self, run: str, **phases: str) -> None:
+        """Have Argo end the run's Workflows, each of their steps so (as far as they have it)."""
+
+        def play(cluster: MemoryCluster, workflow: Manifest) -> None:
+            if workflow.get("status"):
+                return
+            name, steps = workflow["metadata"]["name"], list_steps(workflow)
+            nodes = {
+                step: {"name": f"{name}.{step}", "type": "Pod", "phase": phase, "templateName": f"step-{step}"}
+                for step, phase in phases.items()
+                if step in steps
+            }
+            phase = "Failed" if any(phases[step] != "Succeeded" for step in nodes) else "Succeeded"
+            cluster.edit("Workflow", name, NAMESPACE, {"status": {"phase": phase, "nodes": nodes}}, manager="argo")
+
+        self.cluster.play("Workflow", play)
+        self.claim()
+
+    def claim(self) -> None:
+        """Make the claim that steps write to, in the namespace, anew."""
+        self.cluster.delete("PersistentVolumeClaim", "scanflow-outputs", NAMESPACE)
+        metadata = {"name": "scanflow-outputs", "namespace": NAMESPACE}
+        self.cluster.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+
+    def drive_again(self, run: str) -> tuple[list[str], RunStarted]:
+        """Resume a run; return the steps that ran, and what was said at its start."""
+        events: list[Event] = []
+        self.drive(run, observe=events.append)
+        started = next(event for event in events if isinstance(event, RunStarted))
+        workflows = self.cluster.find("Workflow", NAMESPACE)[0]
+        last = max(workflows, key=lambda workflow: int(workflow["metadata"]["annotations"]["scanflow.dev/drive"]))
+        return list_steps(last), started
+
+
+def list_steps(workflow: Manifest) -> list[str]:
+    dag = next(template for template in workflow["spec"]["templates"] if template["name"] == "run")
+    return [task["name"] for task in dag["dag"]["tasks"]]
 
 
 @pytest.fixture
@@ -165,6 +204,45 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
     monkeypatch.setattr(shop.cluster, "find", find_then_driven)
     assert shop.runs.show(run).state == "succeeded"
     assert shop.runs.show(run).state == "succeeded"
+
+
+def test_what_is_still_there_is_kept(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.ends(run, a="Succeeded", b="Failed")
+    assert shop.drive(run).state == "failed"
+    steps, started = shop.drive_again(run)
+    assert (steps, started.kept, started.gone) == (["b"], 1, ())
+
+
+def test_what_was_on_a_claim_that_was_deleted_runs_again(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.ends(run, a="Succeeded", b="Failed")
+    shop.drive(run)
+    shop.claim()
+    steps, started = shop.drive_again(run)
+    assert (steps, started.kept, started.gone) == (["a", "b"], 0, ("a",))
+
+
+def test_what_was_in_a_namespace_that_was_deleted_runs_again(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.ends(run, a="Succeeded", b="Failed")
+    shop.drive(run)
+    shop.cluster.delete("Namespace", NAMESPACE)
+    shop.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    steps, started = shop.drive_again(run)
+    assert (steps, started.gone) == (["a", "b"], ("a",))
+
+
+def test_outputs_that_are_gone_are_named_as_such(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.ends(run, a="Succeeded", b="Succeeded")
+    assert shop.drive(run).state == "succeeded"
+    shop.claim()
+    with pytest.raises(NotFoundError, match=rf"outputs of the run '{run}' are gone.*scanflow resume {run}"):
+        shop.runs.outputs(run, "a")
+    spin = RunDefinition(shop.app, shop.app.workflows[0], step="b", past=run)
+    with pytest.raises(NotFoundError, match="are gone"):
+        shop.runs.enter(spin)
 
 
 def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(

@@ -15,6 +15,7 @@ from scanflow.backends.definition import SavedDefinition, enter_run, read_defini
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.checks import check_definition
+from scanflow.backends.kubernetes.batch.claim import are_outputs_gone, check_outputs, record_claim, reset_finished_tasks
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
@@ -138,7 +139,9 @@ class KubernetesBatch(ClusterRuns):
             chosen = name or journal.free_name(self._rng)
             tasks: list[TaskRecord] = []
             if cut.past is not None:
-                tasks = find_spin_inputs(cut, self._load_with_tasks(journal, journal.run(cut.past)))
+                past = journal.run(cut.past)
+                check_outputs(self._cluster, run_namespace(past), past.record.name, self._run_home(past))
+                tasks = find_spin_inputs(cut, self._load_with_tasks(journal, past))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
             create_private_folder(home.path)
@@ -201,8 +204,12 @@ class KubernetesBatch(ClusterRuns):
                 else:
                     self._check(run_definition)
                     manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
+                finished = _list_finished(previous_tasks)
+                previous_tasks = journal.read_tasks(journal_run)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
-                observe(self._build_started_event(journal_run, run_definition, previous_tasks))
+                observe(
+                    self._build_started_event(journal_run, run_definition, finished, _list_finished(previous_tasks))
+                )
                 observed: ObservedWorkflow | None = None
                 if manifest is not None:
                     if not adopted:
@@ -232,10 +239,11 @@ class KubernetesBatch(ClusterRuns):
         return record
 
     def _build_started_event(
-        self, run: JournalRun, definition: RunDefinition, previous_tasks: dict[StepName, TaskRecord]
+        self, run: JournalRun, definition: RunDefinition, finished: list[StepName], kept: list[StepName]
     ) -> RunStarted:
-        n_succeeded = sum(task.state == "succeeded" for task in previous_tasks.values())
-        event = RunStarted(run=run.record.name, steps=len(definition.workflow.nodes), kept=n_succeeded)
+        gone = tuple(task for task in finished if task not in kept)
+        steps = len(definition.workflow.nodes)
+        event = RunStarted(run=run.record.name, steps=steps, kept=len(kept), gone=gone)
         return event.with_details(folder=str(self._run_home(run).path), namespace=run_namespace(run))
 
     def _prepare(
@@ -258,7 +266,12 @@ class KubernetesBatch(ClusterRuns):
         document_before, live = (
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
         )
-        tasks = journal.read_tasks(run)
+        tasks, origins = journal.read_tasks(run), {} if document_before is None else document_before.origins
+        if not isinstance(previous, RunDocument) and are_outputs_gone(
+            self._cluster, namespace, home, has_document=document_before is not None
+        ):
+            facts.note(reset_finished_tasks(tasks))
+            tasks, origins = journal.read_tasks(run), {}
         finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
         last_drive = max(
             document_before.drive if document_before is not None else 0, live.drive if live is not None else 0
@@ -268,7 +281,7 @@ class KubernetesBatch(ClusterRuns):
             **self._build_document_fields(run, definition),
             drive=last_drive + 1,
             kept=kept_tasks,
-            origins={} if document_before is None else document_before.origins,
+            origins=origins,
             variables=environment(tags),
         )
         code = self._preparation.resolve_code(definition.app, definition.workflow)
@@ -284,6 +297,7 @@ class KubernetesBatch(ClusterRuns):
             self._ensure_code(code.config_map)
         redefine_run(journal, run, definition)
         self._write(run, definition, document)
+        record_claim(self._cluster, namespace, home)
         return manifest
 
     def _load_document(self, run: JournalRun) -> RunDocument | None:
@@ -351,6 +365,8 @@ class KubernetesBatch(ClusterRuns):
         homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
+            for source in {homes[task.task].path.name for task in missing}:
+                check_outputs(self._cluster, namespace, source, self._home.run(source))
             fetch_outputs(
                 self._cluster,
                 self._cluster_settings,
@@ -456,6 +472,10 @@ class KubernetesBatch(ClusterRuns):
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
+
+
+def _list_finished(tasks: dict[StepName, TaskRecord]) -> list[StepName]:
+    return [name for name, task in tasks.items() if task.state == "succeeded"]
 
 
 def _has_pickled_outputs(homes: dict[StepName, RunHome]) -> bool:

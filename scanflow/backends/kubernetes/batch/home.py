@@ -30,6 +30,7 @@ class RunHome:
         self.lock = path / "lock"  # held by whoever drives the run
         self.asked_to_stop = path / "stop"  # asked for while whoever drives the run had not made its object yet
         self.driven = path / "driven"  # the number of the last Workflow that was made
+        self.claim = path / "claim"  # the uid of the claim that its outputs are on
 
     def locate_outputs(self, task: StepName) -> Path:
         step, index = split_task(task)

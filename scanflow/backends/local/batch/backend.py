@@ -185,11 +185,14 @@ class LocalBackend:
                 create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
+                    finished = [task.task for task in journal.read_tasks(run).values() if task.state == "succeeded"]
+                    kept = [task for task in finished if folder.has_outputs(task)]
                     observe(
                         RunStarted(
                             run=name,
                             steps=len(reduced.workflow.nodes),
-                            kept=sum(task.state == "succeeded" for task in journal.read_tasks(run).values()),
+                            kept=len(kept),
+                            gone=tuple(task for task in finished if task not in kept),
                             ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )

@@ -191,7 +191,7 @@ class RunEngine:
         """Count, adopt or queue a task, by its state in the journal."""
         record = self._known.get(task.name)
         task.attempt = record.attempts if record else 0
-        if record is not None and record.state == "succeeded":
+        if record is not None and record.state == "succeeded" and self._folder.has_outputs(task.name):
             self._count_finished(task)
         elif record is not None and record.state == "running" and not task.node.in_process:
             self._adopt(task)

@@ -150,6 +150,9 @@ class Launcher:
     def clean_outputs(self, task: StepName, attempt: int) -> Path:
         """Return a task's output folder, emptied of an earlier attempt's files."""
         outputs = self._folder.get_outputs_folder(task)
+        link = self._folder.outputs / split_task(task)[0]
+        if link.is_symlink() and not link.exists():  # a spin's input, whose run is gone
+            link.unlink()
         if attempt > 1:
             shutil.rmtree(outputs, ignore_errors=True)
         create_private_folder(outputs)
