@@ -69,6 +69,11 @@ _REMEDIES: Final = (
 _DENIAL_REMEDIES: Final = (
     ("exceeded quota", "Raise the namespace's quota, or ask for less. Look: kubectl describe quota -n {namespace}"),
     (
+        "must specify limits",
+        "The quota asks for limits of every container, an engine's own too: have the namespace's LimitRange give defaults "
+        "(default: cpu, memory). Look: kubectl describe quota,limits -n {namespace}",
+    ),
+    (
         "failed quota",
         "Give them cores and memory, or set SCANFLOW_KUBERNETES_DEFAULT_CPU and SCANFLOW_KUBERNETES_DEFAULT_MEMORY.",
     ),
@@ -83,6 +88,9 @@ _DENIAL_REMEDIES: Final = (
     ("error looking up service account", "Create the environment again: scanflow apply."),
 )
 """Parts of the API server's messages about refused pods, and the remedies."""
+
+_DENIED: Final = ("is forbidden:", "is invalid:", "denied the request", "denied request")
+"""Parts of messages that say that a pod was refused."""
 
 _PASSING: Final = ("failed calling webhook", "error looking up service account")
 """Refusals that may be temporary."""
@@ -143,12 +151,25 @@ def explain_denial(deployment: Manifest) -> PodDenial | None:
     if condition is None or condition["status"] != "True":
         return None
     message = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
-    lowered, namespace = message.lower(), metadata["namespace"]
+    namespace = metadata["namespace"]
+    passing = any(words in message.lower() for words in _PASSING)
+    return PodDenial(f"{namespace}/{metadata['name']}", message, _find_denial_remedy(message, namespace), passing)
+
+
+def explain_denied_pod(message: str, namespace: str) -> str | None:
+    """Return a message about a pod that was refused, with a remedy; None: it says something else."""
+    text = " ".join(message.split())
+    if not any(words in text.lower() for words in _DENIED):
+        return None
+    return f"{text.rstrip('.')}. {_find_denial_remedy(text, namespace)}"
+
+
+def _find_denial_remedy(message: str, namespace: str) -> str:
+    lowered = message.lower()
     remedy = next(
         (remedy for words, remedy in _DENIAL_REMEDIES if words in lowered), "Look: kubectl get events -n {namespace}"
     )
-    passing = any(words in lowered for words in _PASSING)
-    return PodDenial(f"{namespace}/{metadata['name']}", message, remedy.format(namespace=namespace), passing)
+    return remedy.format(namespace=namespace)
 
 
 def _explain_silent_node(pod: Manifest) -> Pending | None:

@@ -24,3 +24,8 @@ def build_pod_security() -> Manifest:
 def build_container_security() -> Manifest:
     """Return a container's ``securityContext``: no privilege escalation, and write access to its volumes only."""
     return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def build_helper_security() -> Manifest:
+    """Return the ``securityContext`` of an engine's own container, which may need its root file system."""
+    return {name: value for name, value in build_container_security().items() if name != "readOnlyRootFilesystem"}

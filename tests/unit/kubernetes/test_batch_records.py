@@ -76,6 +76,7 @@ def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
         ("Error (exit code 3)", "exit code 3"),
         ("pod deleted", "its pod was deleted"),
         ("Pod was active on the node longer than the specified deadline", "its pod was terminated at its deadline"),
+        ("The node was low on resource: memory.", "its pod failed"),
         ("", "lost"),
     ],
 )
@@ -84,6 +85,39 @@ def test_what_a_pod_could_not_report_is_what_argo_says(message: str, summary: st
     failure = found.tasks[next(iter(found.tasks))].failure
     assert failure is not None
     assert (failure.summary, found.phase) == (summary, "failed")
+
+
+def test_an_error_of_argo_itself_is_said_to_be_one() -> None:
+    failed = pod("wf.a", "Error", step="a", message="failed to resolve {{workflow.x}}")
+    failure = observe_workflow(workflow(failed, phase="Error")).tasks[StepName("a")].failure
+    assert failure is not None
+    assert (failure.summary, failure.cause) == ("Argo could not run it", "failed to resolve {{workflow.x}}")
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        (
+            'pods "wf" is forbidden: maximum cpu usage per Container is 1, but limit is 2',
+            "kubectl describe limits -n ns",
+        ),
+        ('pods "wf" is forbidden: exceeded quota: small, requested: cpu=2', "kubectl describe quota -n ns"),
+        (
+            'pods "wf" is forbidden: failed quota: q: must specify limits.memory for: init,wait',
+            "LimitRange give defaults",
+        ),
+        ('pods "wf" is forbidden: violates PodSecurity "restricted:latest": x', "pod-security.kubernetes.io/enforce"),
+        ('admission webhook "policy" denied the request: no', "Change what it rejects"),
+        ('Pod "wf" is invalid: spec.containers[0].resources.requests: too much', "kubectl get events -n ns"),
+    ],
+)
+def test_a_pod_that_is_refused_is_said_to_be_with_what_to_do(message: str, remedy: str) -> None:
+    found = observe_workflow(workflow(pod("wf.a", "Error", step="a", message=message), phase="Failed"))
+    failure = found.tasks[StepName("a")].failure
+    assert failure is not None
+    assert failure.summary == "its pod was refused"
+    assert message in failure.cause
+    assert remedy in failure.cause
 
 
 def test_attempts_of_earlier_drives_are_counted() -> None:

@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL, PodSettings
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
+from scanflow.backends.kubernetes.security import build_container_security, build_helper_security, build_pod_security
 
 PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
 MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (
@@ -34,6 +34,14 @@ _GUARANTEED: Final = json.dumps(
 )
 """Argo's own containers with limits: only a pod whose containers all have them gets cores of its own."""
 
+_RESTRICTED: Final = json.dumps(
+    {
+        "containers": [{"name": "wait", "securityContext": build_helper_security()}],
+        "initContainers": [{"name": "init", "securityContext": build_helper_security()}],
+    }
+)
+"""Argo's own containers as the Pod Security Standard ``restricted`` has them, which it enforces for whole pods."""
+
 
 def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Template]) -> argo.WorkflowSpec:
     return argo.WorkflowSpec(
@@ -43,6 +51,7 @@ def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Templat
         image_pull_secrets=[argo.LocalObjectReference(name=pod_settings.pull_secret)]
         if pod_settings.pull_secret
         else None,
+        pod_spec_patch=_RESTRICTED,
         pod_gc=argo.PodGC(strategy="OnPodCompletion", delete_delay_duration="10m"),
         ttl_strategy=argo.TTLStrategy(seconds_after_completion=pod_settings.keep_s),
         template_defaults=argo.Template(

@@ -13,6 +13,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.report import TaskReport, read_report
 from scanflow.backends.kubernetes.batch.shared_templates import STEP_INPUT
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.pods import explain_denied_pod
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.backends.tasks import format_task_name
@@ -83,7 +84,8 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
             reason, bound_s = given_up[task]
             failure = build_pending_failure(task, reason, namespace, format_pod_name(name, node), bound_s)
             return TaskRecord(task=task, step=step, state="failed", attempts=number, failure=failure)
-        return _build_record(task, step, number, node, stopping=shut_down or task in asked_to_stop)
+        stopping = shut_down or task in asked_to_stop
+        return _build_record(task, step, number, node, stopping=stopping, namespace=namespace)
 
     attempts = tuple(_iterate_attempts(nodes, name, attempts_before, record))
     tasks: dict[StepName, TaskRecord] = {}
@@ -173,7 +175,9 @@ def _read_input(node: Mapping[str, Any], name: str) -> str | None:
     return next((str(parameter["value"]) for parameter in parameters if parameter["name"] == name), None)
 
 
-def _build_record(task: StepName, step: str, number: int, node: Mapping[str, Any], *, stopping: bool) -> TaskRecord:
+def _build_record(
+    task: StepName, step: str, number: int, node: Mapping[str, Any], *, stopping: bool, namespace: str
+) -> TaskRecord:
     report = read_report(_read_parameter(node, layout.REPORT)) or TaskReport()
     state = _derive_state(node, report, stopping=stopping)
     if state == "pending":
@@ -190,7 +194,9 @@ def _build_record(task: StepName, step: str, number: int, node: Mapping[str, Any
         cpu_s=report.cpu_s,
         max_rss_bytes=report.max_rss_bytes,
         origin=report.origin,
-        failure=None if state in {"running", "succeeded"} else report.failure or _derive_failure(node, state),
+        failure=None
+        if state in {"running", "succeeded"}
+        else report.failure or _derive_failure(node, state, namespace),
     )
 
 
@@ -203,7 +209,7 @@ def _derive_state(node: Mapping[str, Any], report: TaskReport, *, stopping: bool
     return "running" if phase == "Running" else "pending"
 
 
-def _derive_failure(node: Mapping[str, Any], state: TaskState) -> Failure:
+def _derive_failure(node: Mapping[str, Any], state: TaskState, namespace: str) -> Failure:
     """Return the failure of a task whose program wrote no report."""
     message = str(node.get("message") or "")
     if state == "stopped":
@@ -223,8 +229,13 @@ def _derive_failure(node: Mapping[str, Any], state: TaskState) -> Failure:
         return Failure(
             summary="its image has no scanflow", cause=f"{message} Build one that has it: scanflow build, or name none."
         )
-    code = _EXIT.search(message)
-    return Failure(summary=f"exit code {code[1]}" if code else "lost", cause=message or "Argo does not say why.")
+    if code := _EXIT.search(message):
+        return Failure(summary=f"exit code {code[1]}", cause=message)
+    if (denial := explain_denied_pod(message, namespace)) is not None:
+        return Failure(summary="its pod was refused", cause=denial)
+    if not message:
+        return Failure(summary="lost", cause="Argo does not say why.")
+    return Failure(summary="Argo could not run it" if node.get("phase") == "Error" else "its pod failed", cause=message)
 
 
 def _read_exit_code(node: Mapping[str, Any], state: TaskState) -> int | None:
