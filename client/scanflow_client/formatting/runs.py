@@ -61,9 +61,15 @@ def suggest_command(record: RunRecord) -> str:
 
 
 def format_outcome(record: RunRecord) -> str:
-    """Return the final state of a run, its duration and the next command."""
-    after = "" if record.state == "failed" else suggest_command(record)
-    return f"{record.state} in {format_duration(record.seconds or 0.0)}. {after}".rstrip()
+    """Return the final state of a run, its duration, who else stopped it, and the next command."""
+    after = "" if record.state == "failed" else _explain_stop(record)
+    took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
+    return f"{record.state}{took}. {after}".rstrip()
+
+
+def _explain_stop(record: RunRecord) -> str:
+    """Return why a run was stopped where it says so, which names the next command; else the next command."""
+    return record.error if record.state == "stopped" and record.error else suggest_command(record)
 
 
 def format_output(step: str, value: Any) -> list[str]:
@@ -99,7 +105,7 @@ def format_run(record: RunRecord) -> Screen:
         ("step", "state", "attempts", "took", "cpu", "peak memory"),
         [_format_step(step, tasks) for step, tasks in by_step.items()],
     )
-    after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [suggest_command(record)])
+    after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
     return [head, steps, f"Outputs: {record.folder}/outputs", *after]
 
 

@@ -23,6 +23,7 @@ from scanflow.backends.records import Event, RunRecord, RunStarted
 from scanflow.errors import NotFoundError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
+from scanflow_client.formatting.runs import format_outcome, format_run
 
 NAMESPACE = "scanflow-shop-data"
 
@@ -204,6 +205,19 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
     monkeypatch.setattr(shop.cluster, "find", find_then_driven)
     assert shop.runs.show(run).state == "succeeded"
     assert shop.runs.show(run).state == "succeeded"
+
+
+def test_a_workflow_that_somebody_deletes_is_named(shop: Shop) -> None:
+    run = shop.enter().name
+    shop.cluster.play("Workflow", lambda cluster, own: cluster.delete("Workflow", own["metadata"]["name"], NAMESPACE))
+    for name in (run, f"{run}-2"):
+        record = shop.drive(run)
+        assert record.state == "stopped"
+        assert record.error is not None
+        assert record.error.startswith(f"The Workflow '{name}' of the namespace '{NAMESPACE}' was deleted by another")
+        assert record.seconds is not None
+        assert record.error in format_outcome(record)
+        assert record.error in format_run(record)
 
 
 def test_what_is_still_there_is_kept(shop: Shop) -> None:

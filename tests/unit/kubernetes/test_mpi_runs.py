@@ -14,6 +14,7 @@ from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.job import ROLE
 from scanflow.backends.kubernetes.mpi.observed_job import observe_job
 from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
 from scanflow.backends.kubernetes.pod_logs import LogLine
@@ -130,6 +131,66 @@ def test_a_rank_that_fails_is_named_with_its_last_lines(
     again = runs.drive(record.name, environment=lambda _: {}, observe=lambda _: None)
     assert (again.state, again.tasks[-1].attempts) == ("failed", 2)
     assert cluster.get("Job", f"{record.name}-2", NAMESPACE) is not None
+
+
+def play_deletion(gone: str) -> Callable[[MemoryCluster, Manifest], None]:
+    """Return what a cluster does about a job of a launcher and a worker, one of which somebody deletes as it runs."""
+
+    def play(cluster: MemoryCluster, job: Manifest) -> None:
+        name, state = job["metadata"]["name"], (job.get("status") or {}).get("state", {}).get("phase")
+        if state is None:
+            for role in ("launcher", "worker"):
+                labels = {**job["metadata"]["labels"], ROLE: role}
+                running = {"name": role, "state": {"running": {"startedAt": TIMES["startedAt"]}}}
+                status = {"phase": "Running", "containerStatuses": [running]}
+                metadata = {"name": f"{name}-{role}-0", "namespace": NAMESPACE, "labels": labels}
+                spec = {"nodeName": "n1", "containers": []}
+                cluster.create(
+                    {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
+                )
+            cluster.logs[NAMESPACE, f"{name}-launcher-0"] = b"[1,0]<stdout>:##scanflow began x\n"
+            cluster.edit("Job", name, NAMESPACE, {"status": {"state": {"phase": "Running"}}})
+        elif state == "Running":
+            cluster.delete("Pod", f"{name}-{gone}-0", NAMESPACE)
+            if gone == "worker":
+                ended = {"name": "launcher", "state": {"terminated": {**TIMES, "exitCode": 1, "reason": "Error"}}}
+                status = {"phase": "Failed", "containerStatuses": [ended]}
+                cluster.edit("Pod", f"{name}-launcher-0", NAMESPACE, {"status": status})
+            else:
+                cluster.delete("Pod", f"{name}-worker-0", NAMESPACE)  # as Volcano does
+            cluster.edit("Job", name, NAMESPACE, {"status": {"state": {"phase": "Terminated"}}})
+
+    return play
+
+
+@pytest.mark.parametrize("gone", ["launcher", "worker"])
+def test_a_pod_that_somebody_deletes_is_named(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path, gone: str
+) -> None:
+    play = play_deletion(gone)
+    cluster.play("Job", play)
+    app = application(tmp_path)
+    entered = runs.enter(RunDefinition(app, app.workflows[0]))
+
+    def go_on(event: Event) -> None:
+        if event.kind == "task-started":
+            job = cluster.get("Job", entered.name, NAMESPACE)
+            assert job is not None
+            play(cluster, job)
+
+    record = runs.drive(entered.name, environment=lambda _: {}, observe=go_on)
+    failure = record.tasks[-1].failure
+    assert (record.state, failure is not None) == ("failed", True)
+    assert failure.cause.startswith(f"The pod {entered.name}-{gone}-0 is gone: deleted by another client")
+
+
+def test_a_job_that_somebody_deletes_is_named(runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path) -> None:
+    app = application(tmp_path)
+    entered = runs.enter(RunDefinition(app, app.workflows[0]))
+    cluster.play("Job", lambda cluster, job: cluster.delete("Job", job["metadata"]["name"], NAMESPACE))
+    record = runs.drive(entered.name, environment=lambda _: {}, observe=lambda _: None)
+    assert record.state == "stopped"
+    assert f"The job '{entered.name}' of the namespace '{NAMESPACE}' was deleted by another client" in record.error
 
 
 def test_a_timeout_that_a_yaml_mainfile_says_is_what_the_error_says(

@@ -231,7 +231,7 @@ class KubernetesBatch(ClusterRuns):
                     observed = watcher.watch(manifest, adopted=adopted)
                 seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
                 if manifest is not None and observed is None:
-                    facts.record_deletion(run_namespace(journal_run))
+                    facts.record_deletion(run_namespace(journal_run), seconds=seconds)
                 else:
                     self._end(facts, observed, seconds)
             record = self._load_with_tasks(journal, journal.run(name))
@@ -452,7 +452,7 @@ class KubernetesBatch(ClusterRuns):
         if is_locked(home.lock) or journal.run(record.name).record != record:  # another process drove it meanwhile
             return self._add_details(journal.run(record.name).record), live
         if live is None and home.driven.exists():
-            return self._add_details(facts.record_deletion(run_namespace(run))), None
+            return self._add_details(facts.record_deletion(run_namespace(run), seconds=record.seconds)), None
         if live is None:
             return self._add_details(record.model_copy(update={"state": "interrupted"})), None
         if live.observed.phase != "running":

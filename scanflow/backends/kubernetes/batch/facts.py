@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.layout import DRIVE
+from scanflow.backends.kubernetes.batch.layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -81,21 +81,20 @@ class Facts:
         self._journal.set_run(self._run, state, seconds=seconds, error=error)
         return self._journal.run(self._run.record.name).record
 
-    def record_deletion(self, namespace: str) -> RunRecord:
-        """Record that a run's Workflow was deleted by others."""
+    def record_deletion(self, namespace: str, *, seconds: float | None) -> RunRecord:
+        """Record that a run's last Workflow was deleted by others; ``seconds``: how long the run has taken."""
         running = [task for task in self._journal.read_tasks(self._run).values() if task.state == "running"]
         for task in running:
             self._journal.set_task(self._run, task.model_copy(update={"state": "stopped"}))
-        return self.end(
-            "stopped", seconds=self._run.record.seconds, error=format_deletion(self._run.record.name, namespace)
+        return self.end("stopped", seconds=seconds, error=self._format_deletion(namespace))
+
+    def _format_deletion(self, namespace: str) -> str:
+        run = self._run.record.name
+        name = format_workflow_name(run, self._home.read_drive())
+        return (
+            f"The Workflow {name!r} of the namespace {namespace!r} was deleted by another client, and unfinished steps "
+            f"were stopped. Continue the run: scanflow resume {run}"
         )
-
-
-def format_deletion(run: str, namespace: str) -> str:
-    return (
-        f"The Workflow of the run in the namespace {namespace!r} was deleted by another client, and unfinished steps "
-        f"were stopped. Continue the run: scanflow resume {run}"
-    )
 
 
 def write_outputs(home: RunHome, task: StepName, outputs: Mapping[str, str]) -> None:

@@ -39,3 +39,7 @@ class RunHome:
     def locate_attempt(self, task: StepName, number: int) -> Path:
         """Return the folder of an attempt's logs."""
         return self.path / "steps" / task / str(number)
+
+    def read_drive(self) -> int:
+        """Return the number of the last Workflow or job that was made."""
+        return int(self.driven.read_text(encoding="utf-8")) if self.driven.exists() else 1

@@ -60,6 +60,9 @@ class _PendingSince:
 class _Progress:
     started: bool = False
     waiting: _PendingSince | None = None
+    workers: dict[str, str] = field(default_factory=dict)
+    """The names of workers that have run, by uid."""
+
     gone_since: dict[str, float | None] = field(default_factory=dict)
     """For each worker that has run: the time since which it is gone; None: it runs."""
 
@@ -147,23 +150,23 @@ class JobDriver:
                 bound = format_duration(self._pending_s)
                 return f"The pods of {name!r} did not start in {bound}: {str(observed.waiting).rstrip('.')}."
             return None
-        n_lost = self._count_lost_workers(observed, now)
-        if n_lost:
+        if lost := self._find_lost_workers(observed, now):
             return (
-                f"{n_lost} of the workers of {name!r} were lost {format_duration(LOST_TIMEOUT_S)} ago, "
-                "and mpirun has not "
-                "noticed: a node failed, or pods were deleted. Start the job again."
+                f"Workers of {name!r} were lost {format_duration(LOST_TIMEOUT_S)} ago, and mpirun has not noticed: "
+                f"{', '.join(lost)}. A node failed, or pods were deleted. Start the job again."
             )
         return None
 
-    def _count_lost_workers(self, observed: ObservedJob, now: float) -> int:
-        """Return the number of workers that have been gone for too long."""
+    def _find_lost_workers(self, observed: ObservedJob, now: float) -> list[str]:
+        """Return the names of the workers that have been gone for too long."""
         gone_since = self._progress.gone_since
+        self._progress.workers.update(observed.workers)
         for worker in observed.workers:
             gone_since[worker] = None
-        for worker in gone_since.keys() - observed.workers:
+        for worker in gone_since.keys() - observed.workers.keys():
             gone_since[worker] = gone_since[worker] or now
-        return sum(since is not None and now - since > LOST_TIMEOUT_S for since in gone_since.values())
+        lost = [worker for worker, since in gone_since.items() if since is not None and now - since > LOST_TIMEOUT_S]
+        return sorted(self._progress.workers[worker] for worker in lost)
 
     def _report_waiting(self, observed: ObservedJob, now: float) -> None:
         what = f"the pods of {self._facts.workload.name}"

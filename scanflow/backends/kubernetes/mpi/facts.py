@@ -11,6 +11,7 @@ from scanflow.app.quantities import round_memory
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.facts import read_drive, write_outputs
 from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.layout import format_workflow_name
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
@@ -20,7 +21,7 @@ from scanflow.backends.kubernetes.mpi.observed_job import (
     ObservedJob,
     observe_job,
 )
-from scanflow.backends.kubernetes.mpi.output import RankOutput
+from scanflow.backends.kubernetes.mpi.output import ObservedRanks, RankOutput
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_first_failure, describe_running_ranks
@@ -116,8 +117,8 @@ class JobFacts:
         if previous == record or (previous is None and record.state == "pending"):
             return
         if previous is not None and previous.attempts == record.attempts and record.began is None:
-            previous_fields = {name: getattr(previous, name) for name in ("began", "seconds", "exit_code", "failure")}
-            record = record.model_copy(update=previous_fields)
+            previous_fields = {name: getattr(previous, name) for name in ("began", "seconds", "exit_code")}
+            record = record.model_copy(update={**previous_fields, "failure": previous.failure or record.failure})
         self._journal.set_task(self._run, record)
 
     def stop(self, manifest: Manifest, observed: ObservedJob, *, why: str | None = None) -> bool:
@@ -143,8 +144,9 @@ class JobFacts:
             self._journal.set_task(self._run, previous.model_copy(update={"state": state, "failure": failure}))
         if asked or why is not None:
             return None
+        name = format_workflow_name(self._run.record.name, self._home.read_drive())
         return (
-            f"The job of the run in the namespace {self._namespace!r} was deleted by another client, which stopped it. "
+            f"The job {name!r} of the namespace {self._namespace!r} was deleted by another client, which stopped it. "
             f"Start it again: scanflow resume {self._run.record.name}"
         )
 
@@ -158,9 +160,14 @@ class JobFacts:
         if observed.reason == "DeadlineExceeded" and self.workload.timeout_s is not None:
             cause = describe_running_ranks(name, output.n_tasks, self.workload.timeout_s, folder)
             return Failure(summary="timed out", cause=cause)
-        rank_ends = sorted(output.read().ended.items(), key=lambda rank_end: rank_end[1][0])
+        ranks = output.read()
+        rank_ends = sorted(ranks.ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
-        cause = describe_first_failure(name, exit_codes, folder) or self._describe_mpirun_failure(observed, output)
+        cause = describe_first_failure(name, exit_codes, folder)
+        if cause is None:
+            cause = self._describe_mpirun_failure(observed, output)
+            if ranks.began and (gone := _find_deleted_pods(ranks, observed)):
+                cause = f"{_describe_deleted(gone)} {cause}"
         if observed.lost_workers:
             cause = f"{_describe_lost(observed.lost_workers)} {cause}"
         if observed.reason == "OOMKilled":
@@ -180,6 +187,18 @@ def describe_excess_output(size: int, name: str) -> str:
         f"The ranks of {name!r} wrote {round_memory(size)}, more than {round_memory(MAX_OUTPUT_BYTES)}. Write results "
         "into files, and print fewer lines."
     )
+
+
+def _find_deleted_pods(ranks: ObservedRanks, observed: ObservedJob) -> list[str]:
+    """Return the pods that ran and are gone. Without its launcher an engine ends a job's other pods itself."""
+    gone = sorted(ranks.nodes.keys() - observed.pods - observed.lost_workers.keys())
+    launchers = [pod for pod in gone if "-launcher" in pod] if observed.launcher is None else []
+    return launchers or gone
+
+
+def _describe_deleted(pods: list[str]) -> str:
+    are = "The pods {} are" if len(pods) > 1 else "The pod {} is"
+    return f"{are.format(', '.join(pods))} gone: deleted by another client, or with the node."
 
 
 def _describe_lost(workers: Mapping[str, str]) -> str:

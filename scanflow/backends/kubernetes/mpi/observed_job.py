@@ -59,8 +59,11 @@ class ObservedJob:
     lost_workers: Mapping[str, str]
     """Workers that have failed, each with the reason."""
 
-    workers: frozenset[str]
-    """The uids of running workers' pods."""
+    workers: Mapping[str, str]
+    """The names of running workers' pods, by uid."""
+
+    pods: frozenset[str]
+    """The names of its pods."""
 
 
 def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[Manifest] = ()) -> ObservedJob:
@@ -100,9 +103,12 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
             for pod in workers
             if pod.get("status", {}).get("phase") == "Failed"
         },
-        workers=frozenset(
-            str(pod["metadata"].get("uid")) for pod in workers if pod.get("status", {}).get("phase") == "Running"
-        ),
+        workers={
+            str(pod["metadata"].get("uid")): str(pod["metadata"]["name"])
+            for pod in workers
+            if pod.get("status", {}).get("phase") == "Running"
+        },
+        pods=frozenset(str(pod["metadata"]["name"]) for pod in job_pods),
     )
 
 
