@@ -64,6 +64,13 @@ def odd(number: int) -> str:
 
 
 @sf.step
+def pick(number: int) -> int:
+    if number == 0:
+        raise ValueError("not this one")
+    return number
+
+
+@sf.step
 def wait(number: int) -> int:
     if number == 1 and not pathlib.Path(__file__).with_name("quick").exists():
         time.sleep(60)
@@ -78,6 +85,8 @@ def joined(first: str | None, second: str | None) -> list:
 numbers = load.bind()
 doubled = double.map(numbers)
 replicas = wait.map([0, 1, 2])
+picked = pick.map([0, 1, 2])
+aside = pick.options(name="aside").bind(number=1)
 tried = flaky.bind()
 branches = [
     tried,
@@ -91,6 +100,7 @@ app = sf.Application(
     workflows=[
         sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)]),
         sf.Workflow(name="branches", nodes=branches),
+        sf.Workflow(name="independent", nodes=[picked, total.bind(picked), aside, double.bind(number=aside)]),
         sf.Workflow(name="replicas", nodes=[replicas, total.bind(replicas)]),
     ],
 )
@@ -181,6 +191,21 @@ class RunsContract:
         record = deployer.run(RunRequest(run=failed.name), observe=events.append)
         assert (record.name, record.state) == (failed.name, "succeeded")
         assert [event.record.task for event in events if isinstance(event, TaskEnded)] == ["total"]
+
+    def test_after_a_failure_what_does_not_need_it_goes_on(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        failed = deployer.run(RunRequest(app, "independent", source=source))
+        assert failed.state == "failed"
+        assert {task.task: task.state for task in failed.tasks} == {
+            "pick.0": "failed",
+            "pick.1": "succeeded",
+            "pick.2": "succeeded",
+            "total": "pending",
+            "aside": "succeeded",
+            "double": "succeeded",
+        }
+        assert deployer.outputs(failed.name, "double") == {"result": 2}
 
     def test_a_run_that_was_begun_goes_on_by_itself_and_is_waited_for(
         self, deployer: Deployer, app: Application, source: Path

@@ -227,6 +227,28 @@ def test_a_failure_stops_what_comes_after_and_resume_goes_on_from_there(client: 
     assert ledger.read_text() == "first\nlast\n"
 
 
+def test_a_failure_stops_nothing_that_does_not_need_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCANFLOW_SLOTS", "1")
+    for name, text in {"fails.py": "raise SystemExit(1)", "works.py": "pass"}.items():
+        script(tmp_path, name, text)
+    bad = sf.Executor(name="bad", mainfile="fails.py")
+    tried = sf.Executor(name="tried", mainfile="fails.py", retries=sf.Retry(limit=1, delay="1ms"))
+    needy, first, last = (sf.Executor(name=name, mainfile="works.py") for name in ("needy", "first", "last"))
+    with pytest.raises(StepFailedError, match="bad failed"):
+        Client().run(app_of(tmp_path, bad, tried, needy, first, last, edges=[*(bad >> needy), *(first >> last)]))
+    record = client.show()
+    assert states(record) == {
+        "bad": "failed",
+        "tried": "failed",
+        "needy": "pending",
+        "first": "succeeded",
+        "last": "succeeded",
+    }
+    assert [task.attempts for task in record.tasks if task.task == "tried"] == [2]
+
+
 def test_a_step_whose_outputs_are_gone_runs_again(client: Client, home: Path, tmp_path: Path) -> None:
     script(tmp_path, "left.py", "import sys, pathlib; print(*pathlib.Path(sys.argv[2]).read_text().split())")
     script(tmp_path, "leave.py", "import scanflow as sf; (sf.output_dir() / 'file').write_text('a b')")

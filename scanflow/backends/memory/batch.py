@@ -281,17 +281,19 @@ class _Drive:
         )
 
     def run(self) -> RunState:
-        """Run all steps that can run, and return the run's final state."""
+        """Run all steps that can run, and return the run's final state. What needs no failed step goes on."""
+        failed = False
         while not self._run.stop and (step := self._progress.take_next_ready()) is not None:
             node = self._workflow.by_name[step]
             assert isinstance(node, Executor)
             try:
-                if not self._run_step(node):
-                    return self._compute_final_state("failed")
+                failed |= not self._run_step(node)
             except ScanflowError as error:
                 failure = Failure(summary="could not start", cause=str(error))
                 self._end(TaskRecord(task=StepName(step), step=step, state="failed", failure=failure), 1, 1)
-                return "failed"
+                failed = True
+        if failed:
+            return self._compute_final_state("failed")
         return self._compute_final_state("succeeded" if self._progress.finished else "stopped")
 
     def _compute_final_state(self, state: RunState) -> RunState:
@@ -304,7 +306,7 @@ class _Drive:
             self._end(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"), 1, 0)
             self._progress.end(node.name, "skipped")
             return True
-        tasks = self._inputs.expand_tasks(node)
+        tasks, failed = self._inputs.expand_tasks(node), False
         unfinished = len(tasks)
         for task, item in tasks:
             previous = self._run.tasks.get(task)
@@ -312,14 +314,13 @@ class _Drive:
                 if self._run.stop:
                     return False
                 state = self._run_task(node, task, item, len(tasks), unfinished)
-                if state == "stopped" and not self._run.stop:
-                    continue
+                failed |= state == "failed"
                 if state != "succeeded":
-                    return False
+                    continue
             unfinished -= 1
         if not unfinished:
             self._progress.end(node.name, "ran")
-        return True
+        return not failed
 
     def _run_task(self, node: Executor, task: StepName, item: Any, width: int, unfinished: int) -> TaskState:
         """Run a task with its retries, and return its final state."""

@@ -128,8 +128,8 @@ class RunEngine:
         return "succeeded" if self._progress.finished else "failed"
 
     def _advance(self) -> bool:
-        """Start all ready tasks; return whether there is anything to wait for."""
-        while not (self._failed or self._stopping):
+        """Start all ready tasks; return whether there is anything to wait for. What needs no failed step goes on."""
+        while not self._stopping:
             while (step := self._progress.take_next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
@@ -137,7 +137,7 @@ class RunEngine:
                 break
             self._begin(self._queue.popleft())  # one at a time: a cached task makes others ready at once
         busy = bool(self._running or self._threads or self._parked)
-        return busy or (not (self._failed or self._stopping) and bool(self._retries or self._queue))
+        return busy or (not self._stopping and bool(self._retries or self._queue))
 
     def _wait(self) -> None:
         now = self._clock()
@@ -352,7 +352,7 @@ class RunEngine:
 
     def _finish_attempt(self, task: _Task, record: TaskRecord) -> None:
         retry = task.node.retry
-        if record.state == "failed" and task.failures < retry.limit and not (self._stopping or self._failed):
+        if record.state == "failed" and task.failures < retry.limit and not self._stopping:
             task.failures += 1
             wait_s = retry.wait_s(task.failures)
             heapq.heappush(self._retries, (self._clock() + wait_s, id(task), task))
