@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 mpi = typer.Typer(name="mpi", help="Plan, simulate and inspect MPI jobs.", no_args_is_help=True)
 
 NodesOption = Annotated[
-    int | None, Option("--nodes", min=1, help="Plan for this many equal nodes instead of this machine.")
+    int | None, Option("--nodes", min=1, help="Plan for this many equal nodes instead of the backend's.")
 ]
 CoresOption = Annotated[float, Option("--cores", min=0.01, help="Cores of each node.")]
 
@@ -85,10 +85,13 @@ def logs(
     follow: Annotated[bool, Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
 ) -> None:
     """Print the output of a job's ranks, each line after its rank; or of one rank."""
+    from scanflow.backends.job_times import is_job
     from scanflow.deployer import TaskLog
 
     deployer = open_deployer()
     record = deployer.show(run)
+    if not is_job(record):
+        raise UsageError(f"The run {record.name!r} is not of an MPI job. See: scanflow logs {record.name}")
     ranks = [task.task for task in record.tasks if task.step == "ranks"]
     if not ranks:
         raise UsageError(f"No rank of the run {record.name!r} has started. See: scanflow show {record.name}")
@@ -196,7 +199,6 @@ def _plan_job(
     from scanflow.app.mpi import MPIWorkload
     from scanflow.loading import load_application
     from scanflow.placement.mpi.groups import ClusterNode
-    from scanflow.placement.mpi.local_plan import plan_local_job
     from scanflow.placement.mpi.plan import plan_job
 
     application, _, name = load_application(target)
@@ -209,7 +211,23 @@ def _plan_job(
         workload = _measure_profile(application, workflow, workload)
     if nodes is not None:
         return workload, plan_job(workload, [ClusterNode(name=f"node{place}", cores=cores) for place in range(nodes)])
-    return workload, plan_local_job(workload)
+    return workload, _plan_on_backend(application, workflow, workload)
+
+
+def _plan_on_backend(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIPlan:
+    """Return the plan of a job on the backend that would run it; on this machine, as if nothing else ran there."""
+    from scanflow.backends.port import JobPlanner
+    from scanflow.deployer.embedded import DEFAULT, open_backend
+    from scanflow.placement.mpi.local_plan import plan_local_job
+
+    settings = load_settings()
+    name = settings.backend or application.backend or DEFAULT
+    if name == DEFAULT:
+        return plan_local_job(workload)
+    backend = open_backend(settings, name).mpi()
+    if not isinstance(backend, JobPlanner):
+        raise UnsupportedError(f"The backend {name!r} does not plan MPI jobs. Set: SCANFLOW_BACKEND=local")
+    return backend.job_plan(application, workflow)
 
 
 def _measure_profile(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:

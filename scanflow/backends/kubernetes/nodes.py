@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from scanflow.app.quantities import parse_cpu, parse_memory
+from scanflow.app.quantities import parse_cpu, parse_memory, round_memory
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
@@ -93,6 +94,29 @@ def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
         return float(sys.maxsize), sys.maxsize
     allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
     return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)
+
+
+def explain_misfit(nodes: Iterable[Manifest], cores: float, memory_bytes: int | None) -> str:
+    """Return why no node can ever take a pod of this size, as they are now; empty: one can."""
+    allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
+    if not allocatable or any(
+        node_cores >= cores and node_memory >= (memory_bytes or 0) for node_cores, node_memory in allocatable
+    ):
+        return ""
+    most_cores, most_memory = (max(amounts) for amounts in zip(*allocatable, strict=True))
+    return (
+        f"fits on no node: it needs {cores:g} cores"
+        f"{f' and {round_memory(memory_bytes)}' if memory_bytes else ''}, and the largest node has {most_cores:g} and "
+        f"{round_memory(most_memory)}"
+    )
+
+
+def list_nodes(cluster: Cluster) -> list[Manifest]:
+    """Return all nodes; none without the right to list them."""
+    try:
+        return cluster.find("Node")[0]
+    except AccessDeniedError:
+        return []
 
 
 def _read_capacity(node: Manifest) -> KubeletPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,8 +96,7 @@ def plan_job(
     granularity = _choose_granularity(workload, len(nodes))
     free = sum(node.cores for node in nodes)
     wanted = workload.n_tasks * (1.0 if per_task.cores is None else per_task.cores)
-    crowded = wanted > free + 1e-9
-    if crowded and not workload.oversubscribe:
+    if wanted > free + 1e-9 and not workload.oversubscribe:
         raise InvalidError(
             f"{workload.name!r} needs {wanted:g} cores for its {workload.n_tasks} tasks, but {free:g} are available. "
             "Start fewer tasks, or let them share cores: oversubscribe=True."
@@ -104,6 +104,10 @@ def plan_job(
     memory = workload.memory_bytes
     _check_memory(workload, memory, nodes)
     cores = min(wanted, free)
+    if workload.oversubscribe and nodes:
+        largest_worker = math.ceil(workload.n_tasks / granularity.workers)
+        cores = min(cores, max(node.cores for node in nodes) * workload.n_tasks / largest_worker)
+    crowded = wanted > cores + 1e-9
     workers = make_workers(workload.n_tasks, granularity.workers, cores=cores, memory_bytes=memory)
     groups = build_groups(workers, min(granularity.groups, len(workers)))
     placed = placing(workers, groups, nodes)

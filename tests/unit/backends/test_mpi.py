@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
+from scanflow.backends.local.mpi import launcher
 from scanflow.backends.local.mpi.elf import read_needed_libraries
 from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, find_linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
@@ -145,6 +146,21 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
         find_launcher("mpich", script, name="x", which=installed("mpirun.openmpi"))
     with pytest.raises(NotFoundError, match="apt-get install openmpi-bin"):
         find_launcher(None, script, name="x", which=installed())
+
+
+def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        failure = launcher.RankFailedError("Rank 1 of 'ring' exited with code 7")
+        failure.exit_code = 7
+        raise failure
+
+    monkeypatch.setattr(launcher, "_launch", fail)
+    with pytest.raises(SystemExit) as ended:
+        launcher.launch({}, ["ring"])
+    assert ended.value.code == 7
+    assert "RankFailedError: Rank 1 of 'ring' exited with code 7" in capsys.readouterr().err
 
 
 def test_parameters_become_options_as_those_of_an_executor_do(tmp_path: Path) -> None:

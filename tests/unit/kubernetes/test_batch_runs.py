@@ -207,6 +207,18 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
     assert shop.runs.show(run).state == "succeeded"
 
 
+def test_a_plan_says_which_step_fits_on_no_node(shop: Shop) -> None:
+    for name in ("n0", "n1"):
+        status = {"allocatable": {"cpu": "2", "memory": "4Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        metadata = {"name": name}
+        shop.cluster.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status})
+    large = sf.Executor(name="large", mainfile="step.py", resources=sf.Resources(cpu=3))
+    workflow = shop.app.workflows[0].replace(nodes=(*shop.app.workflows[0].nodes, large))
+    notes = {step.name: step.notes for step in shop.runs.plan(shop.app, workflow).steps}
+    assert (notes["a"], notes["b"]) == ((), ())
+    assert notes["large"] == ("fits on no node: it needs 3 cores, and the largest node has 2 and 4Gi",)
+
+
 def test_a_workflow_that_somebody_deletes_is_named(shop: Shop) -> None:
     run = shop.enter().name
     shop.cluster.play("Workflow", lambda cluster, own: cluster.delete("Workflow", own["metadata"]["name"], NAMESPACE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from scanflow.backends.kubernetes.all_runs import KubernetesRuns
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.job import ROLE
-from scanflow.backends.kubernetes.mpi.observed_job import observe_job
+from scanflow.backends.kubernetes.mpi.observed_job import QUEUE_REASONS, observe_job
 from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -24,6 +25,7 @@ from scanflow.backends.records import Event
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
+from tests.conftest import Cli
 
 NAMESPACE = "scanflow-hpc-data"
 TIMES = {"startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:09Z"}
@@ -31,10 +33,13 @@ LOG = b"""[1,0]<stdout>:##scanflow began ring-launcher-0
 [1,1]<stdout>:##scanflow began ring-launcher-0
 [1,1]<stdout>:half of it
 [1,0]<stdout>:first
-[1,1]<stderr>:cannot read input.dat
+[1,1]<stderr>:%s
 [1,0]<stdout>:no end of line##scanflow ended 0
 [1,1]<stdout>:##scanflow ended %d
 """
+
+
+IMAGELESS = {"name": "worker", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}}
 
 
 def application(folder: Path, **fields: Any) -> sf.Application:
@@ -62,7 +67,9 @@ def runs(cluster: MemoryCluster, settings: Settings) -> KubernetesRuns:
     return KubernetesRuns(settings, cluster, own, preparation)
 
 
-def plays(code: int, *, phase: str = "Succeeded", reason: str = "") -> Callable[[MemoryCluster, Manifest], None]:
+def plays(
+    code: int, *, phase: str = "Succeeded", reason: str = "", said: bytes = b"cannot read input.dat"
+) -> Callable[[MemoryCluster, Manifest], None]:
     """Return what Volcano and a kubelet do about a job of one pod, which ends with this code."""
 
     def play(cluster: MemoryCluster, job: Manifest) -> None:
@@ -75,7 +82,7 @@ def plays(code: int, *, phase: str = "Succeeded", reason: str = "") -> Callable[
         pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "status": status, "spec": {**task["template"]["spec"]}}
         pod["spec"]["nodeName"] = "n1"
         pod["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": task["template"]["metadata"]["labels"]}
-        cluster.logs[NAMESPACE, name] = (LOG % code).replace(b"ring-launcher-0", name.encode())
+        cluster.logs[NAMESPACE, name] = (LOG % (said, code)).replace(b"ring-launcher-0", name.encode())
         cluster.create(pod)
         over = "Completed" if code == 0 else "Terminated"
         cluster.edit("Job", job["metadata"]["name"], NAMESPACE, {"status": {"state": {"phase": over}}})
@@ -339,6 +346,58 @@ def test_how_a_job_stands_is_read_from_its_pods() -> None:
     mpi: Manifest = {"kind": "MPIJob", "metadata": {"name": "j"}}
     mpi["status"] = {"conditions": [{"type": "Created", "status": "True"}, {"type": "Failed", "status": "True"}]}
     assert (observe_job(mpi, []).state, observe_job(mpi, []).is_final) == ("failed", True)
+
+
+def pending_pod(name: str, reason: str, message: str) -> Manifest:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    status = {"phase": "Pending", "conditions": [condition]}
+    return {"metadata": {"name": name}, "spec": {}, "status": status}
+
+
+def test_a_job_waits_for_room_as_long_as_it_takes_and_names_the_pod_that_has_none() -> None:
+    job: Manifest = {"kind": "Job", "metadata": {"name": "j"}, "status": {"state": {"phase": "Pending"}}}
+    room = pending_pod("j-launcher-0", "Schedulable", "can possibly be assigned to n0, once minAvailable is satisfied")
+    none = pending_pod("j-worker-0", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu")
+    waiting = observe_job(job, [room, none]).waiting
+    assert waiting is not None
+    assert waiting.reason == "Unschedulable"
+    for reason in ("Schedulable", "Undetermined", "Unschedulable", "Queued"):
+        assert reason in QUEUE_REASONS
+    image = {**pending_pod("j-worker-1", "x", ""), "status": {"containerStatuses": [IMAGELESS]}}
+    waiting = observe_job(job, [room, none, image]).waiting
+    assert waiting is not None
+    assert waiting.reason == "ImagePullBackOff"
+
+
+def test_a_plan_is_one_for_the_cluster_that_would_run_the_job(
+    runs: KubernetesRuns, tmp_path: Path, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application(tmp_path)
+    (tmp_path / "hpc.py").write_text(
+        "import scanflow as sf\n"
+        "ring = sf.MPIWorkload(name='ring', mainfile='ring.py', n_tasks=2)\n"
+        "job = sf.Workflow(name='job', type='mpi', nodes=[ring])\n"
+        "app = sf.Application(name='hpc', team='data', workflows=[job])\n"
+    )
+    monkeypatch.setenv("SCANFLOW_BACKEND", "kubernetes")
+    backend = SimpleNamespace(mpi=lambda: runs)
+    monkeypatch.setattr("scanflow.deployer.embedded.open_backend", lambda *_: backend)
+    planned = quick_cli("mpi", "plan", "hpc.py:job")
+    assert planned.returncode == 0, planned.stderr
+    assert "ranks 0-1 -> worker 0 on n0" in planned.stdout
+
+
+def test_an_image_of_a_jobs_own_is_said_to_have_no_files_of_the_application(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    app = application(tmp_path, image="lab/own:1")
+    (step,) = runs.plan(app, app.workflows[0]).steps
+    assert (
+        "ring.py is looked for in the image: the application's folder is not sent to an image of its own" in step.notes
+    )
+    cluster.play("Job", plays(2, phase="Failed", said=b"python3: can't open file 'ring.py': No such file or directory"))
+    record, _ = drive(runs, app)
+    assert "SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder" in record.tasks[-1].failure.cause
 
 
 def test_a_job_says_something_of_services_only_where_there_are_some(

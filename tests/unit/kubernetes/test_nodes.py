@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from scanflow.backends.kubernetes.nodes import read_kubelet_policies, sum_allocatable
+import pytest
+
+from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, read_kubelet_policies, sum_allocatable
 from scanflow.errors import UnavailableError
 from scanflow.testing.cluster import MemoryCluster
 
@@ -47,6 +49,22 @@ def test_a_plan_counts_on_the_nodes_that_take_pods() -> None:
     add_node(cluster, "cordoned", unschedulable=True)
     add_node(cluster, "control", taints=[{"key": "control", "effect": "NoSchedule"}])
     assert sum_allocatable(cluster) == (3.0, 4 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "why"),
+    [
+        (1.5, 2**31, ""),
+        (3.0, None, "fits on no node: it needs 3 cores, and the largest node has 1.5 and 2Gi"),
+        (1.0, 3 * 2**30, "fits on no node: it needs 1 cores and 3Gi, and the largest node has 1.5 and 2Gi"),
+    ],
+)
+def test_what_fits_on_no_node_is_said(cores: float, memory: int | None, why: str) -> None:
+    cluster = MemoryCluster()
+    add_node(cluster, "a")
+    add_node(cluster, "b")
+    assert explain_misfit(list_nodes(cluster), cores, memory) == why
+    assert not explain_misfit([], cores, memory), "nodes that may not be listed are not judged"
 
 
 def test_a_node_that_is_not_ready_takes_no_pods() -> None:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scanflow as sf
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, compute_node_score, place_groups
+from scanflow.placement.mpi.plan import plan_job
 from scanflow.placement.mpi.tasks import (
     MPIWorker,
     allocate_tasks,
@@ -121,7 +123,7 @@ def test_algorithms_4_and_5_choose_what_their_printed_form_chooses(
     groups = build_groups(workers, n_groups)
     wanted = printed_placing(workers, groups, nodes)
     if wanted is None:
-        with pytest.raises(InvalidError, match="but no node has them free"):
+        with pytest.raises(InvalidError, match="and no node has room for it"):
             place_groups(workers, groups, nodes)
     else:
         assert list(place_groups(workers, groups, nodes)) == wanted
@@ -154,9 +156,20 @@ def test_eight_times_the_tasks_on_eight_times_the_nodes_are_no_more_work_for_eac
     assert few < many < 12 * few  # docs/mpi.md has the seconds
 
 
+def test_a_job_whose_tasks_may_share_cores_fits_where_one_node_holds_its_largest_worker() -> None:
+    nodes = [ClusterNode(name="a", cores=2), ClusterNode(name="b", cores=4)]
+    job = sf.MPIWorkload(name="fft", mainfile="fft", n_tasks=6)
+    with pytest.raises(InvalidError, match="no node has room") as refused:
+        plan_job(job, nodes)
+    assert "oversubscribe" not in str(refused.value)
+    plan = plan_job(job.replace(oversubscribe=True), nodes)
+    assert (plan.oversubscribed, plan.ranks_by_node, plan.workers[0].cores) == (True, {"b": 6}, 4.0)
+    assert any("6 cores were requested and 4 are available" in reason for reason in plan.reasons)
+
+
 def test_what_fits_no_node_is_told() -> None:
     workers = make_workers(8, 1, cores=8)
-    with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, but no node has them free: the largest, 'b'"):
+    with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, and no node has room for it: the largest, 'b'"):
         place_groups(
             workers, build_groups(workers, 1), [ClusterNode(name="a", cores=2), ClusterNode(name="b", cores=4)]
         )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from scanflow.app.application import Application
-from scanflow.app.plan import IMAGE_NOTE, Plan, plan_workflow
+from scanflow.app.executor import Executor
+from scanflow.app.plan import IMAGE_NOTE, Plan, PlannedStep, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
@@ -38,7 +39,7 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.nodes import sum_allocatable
+from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_allocatable
 from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
@@ -97,12 +98,13 @@ class KubernetesBatch(ClusterRuns):
         self._check(RunDefinition(app, workflow))
         self._preparation.resolve_code(app, workflow)
         cores, memory = sum_allocatable(self._cluster)
-        plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
+        plan, nodes = (
+            plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory),
+            list_nodes(self._cluster),
+        )
+        executors = {node.name: node for node in workflow.steps}
         steps = tuple(
-            step.model_copy(
-                update={"notes": tuple(self._resolve_note(note, workflow, step.name) for note in step.notes)}
-            )
-            for step in plan.steps
+            step.model_copy(update={"notes": _list_notes(step, executors[step.name], nodes)}) for step in plan.steps
         )
         return plan.model_copy(update={"steps": steps})
 
@@ -117,9 +119,6 @@ class KubernetesBatch(ClusterRuns):
         pod_settings = self._preparation.build_pod_settings(derive_namespace(app.name, app.team), code)
         argo_workflow = build_workflow_manifest(document, definition, FinishedSteps(), pod_settings)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
-
-    def _resolve_note(self, note: str, workflow: Workflow, step: str) -> str:
-        return f"image {workflow.by_name[step].image}" if note == IMAGE_NOTE else note
 
     def _check(self, definition: RunDefinition) -> None:
         check_definition(definition, self._functions.check)
@@ -472,6 +471,13 @@ class KubernetesBatch(ClusterRuns):
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
+
+
+def _list_notes(step: PlannedStep, node: Executor, nodes: list[Manifest]) -> tuple[str, ...]:
+    """Return the notes of a planned step for a cluster of these nodes."""
+    notes = tuple(f"image {node.image}" if note == IMAGE_NOTE else note for note in step.notes)
+    misfit = explain_misfit(nodes, node.resources.cores or 0.0, node.resources.memory_bytes)
+    return (*notes, misfit) if misfit else notes
 
 
 def _list_finished(tasks: dict[StepName, TaskRecord]) -> list[StepName]:

@@ -67,7 +67,7 @@ class KubernetesMPI(ClusterRuns):
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         program, plan = self._plan_job(app, workflow)
-        notes = (f"image {program.image}", *plan.reasons, *plan.lines())
+        notes = (f"image {program.image}", *filter(None, [program.note]), *plan.reasons, *plan.lines())
         return build_one_step_plan(
             workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster)
         )

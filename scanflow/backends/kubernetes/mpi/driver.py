@@ -14,7 +14,7 @@ from scanflow.app.quantities import format_duration
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.facts import MAX_OUTPUT_BYTES, JobFacts, describe_excess_output
-from scanflow.backends.kubernetes.mpi.observed_job import STOPPED_ANNOTATION, ObservedJob
+from scanflow.backends.kubernetes.mpi.observed_job import QUEUE_REASONS, STOPPED_ANNOTATION, ObservedJob
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.records import (
     FINAL_STATES,
@@ -35,9 +35,6 @@ LOST_TIMEOUT_S: Final = 30.0
 
 END_TIMEOUT_S: Final = 60.0
 """How long an engine may take to end a job whose ``mpirun`` has ended."""
-
-_QUEUE_REASONS: Final = ("Queued", "Unschedulable", "FailedScheduling", "Pending")
-"""Reasons for which a job may wait without limit: no free resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +142,7 @@ class JobDriver:
         size = self._facts.open_output(read_drive(manifest)).size
         if size > MAX_OUTPUT_BYTES:
             return describe_excess_output(size, name)
-        if observed.waiting is not None and waiting is not None and observed.waiting.reason not in _QUEUE_REASONS:
+        if observed.waiting is not None and waiting is not None and observed.waiting.reason not in QUEUE_REASONS:
             if now - waiting.began > self._pending_s:
                 bound = format_duration(self._pending_s)
                 return f"The pods of {name!r} did not start in {bound}: {str(observed.waiting).rstrip('.')}."

@@ -33,6 +33,12 @@ MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 """Limit of the output of all ranks, which would otherwise fill this disk."""
 
 _TAIL: Final = 2_000
+_NOT_THERE: Final = ("not found", "No such file or directory")
+_OWN_IMAGE_HINT: Final = (
+    "A job with image='...' has the files of that image, and none of the application's folder. Put the program into the "
+    "image, or name no image and set SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder."
+)
+"""What to do about a program that an image of the job's own does not have."""
 
 
 class JobFacts:
@@ -168,6 +174,8 @@ class JobFacts:
             cause = self._describe_mpirun_failure(observed, output)
             if ranks.began and (gone := _find_deleted_pods(ranks, observed)):
                 cause = f"{_describe_deleted(gone)} {cause}"
+        if self.workload.image is not None and any(words in cause for words in _NOT_THERE):
+            cause += f" {_OWN_IMAGE_HINT}"
         if observed.lost_workers:
             cause = f"{_describe_lost(observed.lost_workers)} {cause}"
         if observed.reason == "OOMKilled":

@@ -22,6 +22,12 @@ _FINISHED_PHASES: Final = {"Aborted", "Completed", "Failed", "Succeeded", "Termi
 """Final phases of Volcano's Job and conditions of an MPIJob."""
 
 _SUCCEEDED_PHASES: Final = {"Completed", "Succeeded"}
+GANG_REASONS: Final = ("Schedulable", "Undetermined")
+"""Volcano's reasons of pods that wait for others of their job: they have room, or were not tried."""
+
+QUEUE_REASONS: Final = ("Queued", "Unschedulable", "FailedScheduling", "Pending", *GANG_REASONS)
+"""Reasons for which a job may wait without limit: no free resources."""
+
 _QUEUED_REASON: Final = "its queue has no room for all of its pods yet"
 
 
@@ -84,7 +90,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
     waiting = None
     if state == "pending":
         reasons = [pending for pod in job_pods if (pending := explain_pending(pod, events)) is not None]
-        telling = [pending for pending in reasons if pending.message or pending.remedy]
+        telling = sorted((pending for pending in reasons if pending.message or pending.remedy), key=_rank_reason)
         waiting = next(iter(telling or reasons), Pending("Queued", _QUEUED_REASON, "") if not job_pods else None)
     return ObservedJob(
         state=state,
@@ -110,6 +116,11 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         },
         pods=frozenset(str(pod["metadata"]["name"]) for pod in job_pods),
     )
+
+
+def _rank_reason(pending: Pending) -> tuple[bool, bool]:
+    """Return a sort key: first what no free resources would end, last pods that only wait for others."""
+    return pending.reason in QUEUE_REASONS, pending.reason in GANG_REASONS
 
 
 def _read_role(pod: Manifest) -> str:

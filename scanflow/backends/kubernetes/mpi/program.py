@@ -28,6 +28,9 @@ class PodProgram(NamedTuple):
     code: CodeConfigMap | None
     """The application's files, where the image lacks them."""
 
+    note: str = ""
+    """What may surprise about the program."""
+
 
 def build_pod_program(app: Application, workflow: Workflow, settings: KubernetesSettings) -> PodProgram:
     """Return the program of an MPI workflow's ranks.
@@ -43,7 +46,9 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     workload = program.workload
     _check_supported(workload)
     if workload.image is not None:
-        return PodProgram(workload, workload.image, _build_argv(program, workload.mainfile), None)
+        own = f"{workload.mainfile} is looked for in the image: the application's folder is not sent to an image of its own"
+        note = own if program.file is not None else ""
+        return PodProgram(workload, workload.image, _build_argv(program, workload.mainfile), None, note)
     if settings.mpi_image is None:
         raise UnsupportedError(
             f"MPIWorkload {workload.name!r} names no image, and pods need one with Open MPI and an sshd. Write "

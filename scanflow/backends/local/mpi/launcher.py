@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,12 +41,28 @@ POLL_S: Final = 0.05
 _READ_BYTES: Final = 1 << 20
 
 
+class RankFailedError(StepFailedError):
+    """A rank failed, or ``mpirun`` did."""
+
+    exit_code = 1
+    """That of ``mpirun``, as a shell reports it: of the first rank that failed."""
+
+
 def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = None) -> dict[str, Any]:
     """Run the ranks until they end, beside the services and jobs of a home; the result has their duration.
 
     Raises:
-        StepFailedError: a rank failed, the job took too long, or wrote too much. It names the rank.
+        StepFailedError: the job took too long, or wrote too much. It names the rank.
+        SystemExit: a rank failed; with its exit code, as in a cluster. The traceback names the rank.
     """
+    try:
+        return _launch(workload, argv, home)
+    except RankFailedError as error:
+        traceback.print_exc()
+        raise SystemExit(error.exit_code) from None
+
+
+def _launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None) -> dict[str, Any]:
     job = MPIWorkload.model_validate(workload)
     launcher = find_launcher(job.flavor, Path(argv[0]), name=job.name)
     job, notes = _resolve_profile(job, argv, launcher)
@@ -69,8 +86,12 @@ def _run(
             problem = _watch(process, folder, job, began)
         finally:
             end(process)
-    if problem is not None or process.returncode:
-        raise StepFailedError(problem or describe_failure(folder, job.name, process.returncode))
+    if problem is not None:
+        raise StepFailedError(problem)
+    if process.returncode:
+        failure = RankFailedError(describe_failure(folder, job.name, process.returncode))
+        failure.exit_code = process.returncode if process.returncode > 0 else 128 - process.returncode
+        raise failure
     return {"seconds": time.monotonic() - began, "ranks": job.n_tasks, "flavor": launcher.flavor, **notes}
 
 
