@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 import uuid
 from collections import defaultdict
@@ -15,10 +16,10 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
-from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_permissions
+from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_permissions, read_user
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
+from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnavailableError
 
 MIN_VERSION: Final = (1, 27)
 MAX_CHECKED_NODES: Final = 20
@@ -72,7 +73,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("API server", lambda: [_check_version(cluster, version)]),
         ("engines", lambda: _check_engines(cluster, settings, api_versions)),
-        ("rights", lambda: _check_rights(cluster, available_kinds)),
+        ("rights", lambda: _check_rights(cluster, settings, available_kinds)),
         ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=MAX_CHECKED_NODES))),
         ("storage", lambda: [_check_storage(cluster, settings)]),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
@@ -109,7 +110,10 @@ def _check_version(cluster: Cluster, version: Manifest) -> Finding:
 
 def _check_engines(cluster: Cluster, settings: KubernetesSettings, api_versions: set[str]) -> Iterator[Finding]:
     """Yield for each engine whether it is installed, its version, and whether its controller runs."""
-    deployments, _ = cluster.find("Deployment")
+    try:
+        deployments, _ = cluster.find("Deployment")
+    except AccessDeniedError:  # as with rights in one namespace: what is installed is known, not whether it runs
+        deployments = []
     controllers = {deployment["metadata"]["name"]: deployment for deployment in deployments}
     needed = {"Workflow", *({"HTTPRoute"} if settings.gateway else ())}
     needed |= {{"seldon": "SeldonDeployment", "kserve": "InferenceService"}.get(settings.serving, "Workflow")}
@@ -138,15 +142,27 @@ def _read_version(controller: Manifest) -> str:
     return str(version) if re.match(r"v?\d", version) else ""
 
 
-def _check_rights(cluster: Cluster, available_kinds: set[str]) -> Iterator[Finding]:
-    missing = find_missing_permissions(cluster, [kind for kind in USED_VERBS if kind in available_kinds])
+def _check_rights(cluster: Cluster, settings: KubernetesSettings, available_kinds: set[str]) -> Iterator[Finding]:
+    namespace, kinds = settings.namespace, [kind for kind in USED_VERBS if kind in available_kinds]
+    missing = find_missing_permissions(cluster, kinds, namespace=namespace)
+    user = (read_user(cluster) or "USER") if missing else ""
+    where = "in all namespaces" if namespace is None else f"in the namespace {namespace}"
     for resource, verbs in missing.items():
-        role = f"scanflow-{re.split('[./]', resource)[0]}"
-        command = f"kubectl create clusterrole {role} --verb={','.join(verbs)} --resource={resource}"
         mark: Mark = "–" if resource == "nodes/proxy" else "✗"
-        yield Finding(mark, "rights", f"may not {', '.join(verbs)} {resource} in all namespaces", f"{command}, bound")
+        command = _format_grant(resource, verbs, user, namespace)
+        yield Finding(mark, "rights", f"may not {', '.join(verbs)} {resource} {where}", command)
     if not missing:
         yield Finding("✓", "rights", "all that scanflow uses")
+
+
+def _format_grant(resource: str, verbs: list[str], user: str, namespace: str | None) -> str:
+    """Return the command that gives a user the verbs of a resource, for who may give them."""
+    name = f"scanflow-{re.sub('[./]', '-', resource)}"
+    kind, inside = ("clusterrole", "") if namespace is None else ("role", f" -n {namespace}")
+    return (
+        f"kubectl create {kind} {name}{inside} --verb={','.join(verbs)} --resource={resource} && "
+        f"kubectl create {kind}binding {name}{inside} --{kind}={name} --user={shlex.quote(user)}"
+    )
 
 
 def _check_nodes(policies: list[KubeletPolicy]) -> Iterator[Finding]:

@@ -41,6 +41,7 @@ KINDS: Final[dict[str, Kind]] = {
     "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
     "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
     "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", namespaced=False),
+    "SelfSubjectReview": Kind("authentication.k8s.io/v1", "selfsubjectreviews", namespaced=False),
     "SubjectAccessReview": Kind("authorization.k8s.io/v1", "subjectaccessreviews", namespaced=False),
     "StorageClass": Kind("storage.k8s.io/v1", "storageclasses", namespaced=False),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),

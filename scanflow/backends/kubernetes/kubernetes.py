@@ -109,7 +109,7 @@ class Kubernetes:
     def _list_cache(self) -> ListCache:
         from scanflow.backends.kubernetes.list_cache import ListCache
 
-        return ListCache(lambda: self.cluster)
+        return ListCache(lambda: self.cluster, namespace=self._cluster_settings.namespace)
 
     @cached_property
     def _find_image(self) -> BuiltImageFinder:

@@ -28,14 +28,21 @@ _Key = tuple[str, str]
 class ListCache:
     """The cached lists of one cluster. Threads may share it; do not change the returned objects, which are shared."""
 
-    def __init__(self, cluster: Callable[[], Cluster], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._clock = cluster, clock
+    def __init__(
+        self,
+        cluster: Callable[[], Cluster],
+        *,
+        namespace: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._namespace, self._clock = cluster, namespace, clock
         self._lists: dict[tuple[str, str], _List] = {}
         self._cache: dict[tuple[str, str], dict[_Key, tuple[str, object]]] = {}
         self._lock = threading.Lock()
 
     def find(self, kind: str, labels: str) -> list[Manifest]:
-        """Return the objects of a kind with those labels, in all namespaces; from the watch where there is one."""
+        """Return the objects of a kind with those labels, in the cache's namespace or in all; from the watch where there
+        is one."""
         return self._list(kind, labels).list_objects(self._cluster())
 
     def renew(self, kind: str, labels: str) -> None:
@@ -44,7 +51,7 @@ class ListCache:
 
     def _list(self, kind: str, labels: str) -> _List:
         with self._lock:
-            return self._lists.setdefault((kind, labels), _List(kind, labels, self._clock))
+            return self._lists.setdefault((kind, labels), _List(kind, self._namespace, labels, self._clock))
 
     def read(self, kind: str, labels: str, make: Callable[[Manifest], _Value]) -> list[_Value]:
         """Return the result of ``make`` for each object; it is called once for each version of an object."""
@@ -62,8 +69,8 @@ class ListCache:
 
 
 class _List:
-    def __init__(self, kind: str, labels: str, clock: Callable[[], float]) -> None:
-        self._kind, self._labels, self._clock = kind, labels, clock
+    def __init__(self, kind: str, namespace: str | None, labels: str, clock: Callable[[], float]) -> None:
+        self._kind, self._namespace, self._labels, self._clock = kind, namespace, labels, clock
         self._lock = threading.Lock()
         self._read_times: list[float] = []
         self._watched: dict[_Key, Manifest] | None = None
@@ -84,7 +91,7 @@ class _List:
             self._read_times = [*[at for at in self._read_times if now - at < OFTEN_S][1 - OFTEN :], now]
             if self._watched is not None and not self._renew:
                 return list(self._watched.values())
-            manifests, version = cluster.find(self._kind, labels=self._labels)
+            manifests, version = cluster.find(self._kind, self._namespace, labels=self._labels)
             self._renew = False
             begins = self._watched is None and len(self._read_times) >= OFTEN
             if begins or self._watched is not None:
@@ -96,10 +103,11 @@ class _List:
 
     def _watch(self, cluster: Cluster, version: str) -> None:
         """Watch for as long as the list is read; after it ends, the next read lists again."""
-        labels = self._labels
         try:
             while self._clock() - self._read_times[-1] < IDLE_TIMEOUT_S:
-                for event in cluster.watch(self._kind, labels=labels, since=version, within_s=WATCH_S, bookmarks=True):
+                for event in cluster.watch(
+                    self._kind, self._namespace, labels=self._labels, since=version, within_s=WATCH_S, bookmarks=True
+                ):
                     version = event.object["metadata"]["resourceVersion"]
                     self._apply_event(event.type, event.object)
             self._read_times = []

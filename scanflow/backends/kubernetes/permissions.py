@@ -7,6 +7,7 @@ from typing import Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.errors import ScanflowError
 
 _READ: Final = ("get", "list", "watch")
 _OWN_VERBS: Final = (*_READ, "create", "patch", "delete")
@@ -38,6 +39,9 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The verbs used on each kind, in environments or, for kinds without a namespace, in the cluster."""
 
+QUOTA_KINDS: Final = frozenset({"LimitRange", "ResourceQuota"})
+"""Kinds that the stock role ``admin`` may only read, and that are made on request."""
+
 SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "pods/log": ("", "get"),
     "pods/exec": ("", "get"),
@@ -48,18 +52,38 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 """For subresources: the API group and the verb. The last one is granted to steps; the granter needs it too."""
 
 
-def find_missing_permissions(cluster: Cluster, kinds: Iterable[str] = USED_VERBS) -> dict[str, list[str]]:
-    """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``."""
+def find_missing_permissions(
+    cluster: Cluster, kinds: Iterable[str] = USED_VERBS, *, namespace: str | None = None
+) -> dict[str, list[str]]:
+    """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``.
+
+    With a ``namespace``: those that are needed in it, where somebody made it.
+    """
     missing: dict[str, list[str]] = {}
-    for kind in kinds:
+    used = [kind for kind in kinds if namespace is None or (KINDS[kind].namespaced and kind not in QUOTA_KINDS)]
+    for kind in used:
         group, resource = get_group(kind), KINDS[kind].plural
         for verb in USED_VERBS[kind]:
-            if not is_allowed(cluster, verb, resource, group):
+            if not is_allowed(cluster, verb, resource, group, namespace or ""):
                 missing.setdefault(f"{resource}.{group}" if group else resource, []).append(verb)
     for resource, (group, verb) in SUBRESOURCES.items():
-        if (group != "argoproj.io" or "Workflow" in kinds) and not is_allowed(cluster, verb, resource, group):
+        is_used = (group != "argoproj.io" or "Workflow" in kinds) and (namespace is None or resource != "nodes/proxy")
+        if is_used and not is_allowed(cluster, verb, resource, group, namespace or ""):
             missing[f"{resource}.{group}" if group else resource] = [verb]
     return missing
+
+
+def read_user(cluster: Cluster) -> str | None:
+    """Return the caller's name, as a role is bound to it; None: the cluster does not tell."""
+    review: Manifest = {
+        "apiVersion": KINDS["SelfSubjectReview"].api_version,
+        "kind": "SelfSubjectReview",
+        "metadata": {},
+    }
+    try:
+        return str(cluster.create(review)["status"]["userInfo"]["username"])
+    except (ScanflowError, KeyError):
+        return None
 
 
 def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", namespace: str = "") -> bool:

@@ -112,12 +112,37 @@ def test_an_engine_whose_controller_does_not_run_is_said(cluster: MemoryCluster)
 
 def test_what_is_not_allowed_is_named_with_the_role_that_allows_it(cluster: MemoryCluster) -> None:
     cluster.denied = {("create", "workflows"), ("patch", "workflows"), ("get", "nodes")}
+    bind = "kubectl create clusterrolebinding {0} --clusterrole={0} --user=system:serviceaccount:team:ada"
     workflows, nodes = found_about("rights", cluster)
     assert (workflows.mark, workflows.found) == ("✗", "may not create, patch workflows.argoproj.io in all namespaces")
     assert workflows.advice == (
-        "kubectl create clusterrole scanflow-workflows --verb=create,patch --resource=workflows.argoproj.io, bound"
+        "kubectl create clusterrole scanflow-workflows-argoproj-io --verb=create,patch --resource=workflows.argoproj.io && "
+        + bind.format("scanflow-workflows-argoproj-io")
     )
     assert (nodes.mark, nodes.found) == ("–", "may not get nodes/proxy in all namespaces")
+
+
+def test_each_role_that_is_missing_has_a_name_of_its_own(cluster: MemoryCluster) -> None:
+    cluster.denied = {("get", "pods"), ("list", "pods")}
+    names = [one.advice.split()[3] for one in found_about("rights", cluster)]
+    assert names == ["scanflow-pods", "scanflow-pods-log", "scanflow-pods-exec", "scanflow-pods-proxy"]
+
+
+def test_in_one_namespace_the_stock_role_admin_is_enough(cluster: MemoryCluster) -> None:
+    for kind in ("limitranges", "resourcequotas"):
+        cluster.denied |= {(verb, kind) for verb in ("create", "patch", "delete")}
+    for kind in ("namespaces", "nodes", "storageclasses"):
+        cluster.denied |= {(verb, kind) for verb in ("create", "patch", "delete", "list", "get")}
+    assert [one.mark for one in found_about("rights", cluster, namespace="scanflow-shop-data")] == ["✓"]
+    cluster.denied.add(("create", "workflows"))
+    (missing,) = found_about("rights", cluster, namespace="scanflow-shop-data")
+    assert missing.found == "may not create workflows.argoproj.io in the namespace scanflow-shop-data"
+    assert missing.advice.startswith("kubectl create role scanflow-workflows-argoproj-io -n scanflow-shop-data ")
+
+
+def test_who_may_not_list_deployments_is_told_which_engines_are_installed(cluster: MemoryCluster) -> None:
+    cluster.refuse(lambda verb, kind, _: AccessDeniedError("no") if (verb, kind) == ("find", "Deployment") else None)
+    assert [one.mark for one in found_about("Argo Workflows", cluster)] == ["✓"]
 
 
 def test_nodes_whose_cores_cannot_be_had_alone_are_named(cluster: MemoryCluster) -> None:

@@ -53,6 +53,27 @@ def test_an_environment_is_made_once(cluster: MemoryCluster) -> None:
     assert cluster.find("Pod")[1] == version
 
 
+def test_with_the_stock_role_admin_of_a_namespace_that_somebody_made_an_environment_is_made(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+
+    def forbid(verb: str, kind: str, _: Any) -> ScanflowError | None:
+        may_only_read = kind in {"Namespace", "LimitRange", "ResourceQuota"} and verb not in {"get", "find", "watch"}
+        return AccessDeniedError("forbidden") if may_only_read or kind in {"Node", "StorageClass"} else None
+
+    cluster.refuse(forbid)
+    made = ensured(cluster, namespace=HOME)
+    assert "ServiceAccount scanflow-pod: created" in made.changed
+    assert ensured(cluster, namespace=HOME).changed == ()
+
+
+def test_an_application_of_another_namespace_than_the_only_one_is_refused(cluster: MemoryCluster) -> None:
+    with pytest.raises(UsageError, match=rf"'{HOME}', but SCANFLOW_KUBERNETES_NAMESPACE=mine .* or set it to {HOME}"):
+        ensured(cluster, namespace="mine")
+    assert cluster.get("Namespace", HOME) is None
+
+
 def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is_looked_at(
     cluster: MemoryCluster,
 ) -> None:

@@ -187,7 +187,8 @@ def test_a_pod_that_somebody_deletes_is_named(
 
     record = runs.drive(entered.name, environment=lambda _: {}, observe=go_on)
     failure = record.tasks[-1].failure
-    assert (record.state, failure is not None) == ("failed", True)
+    assert record.state == "failed"
+    assert failure is not None
     assert failure.cause.startswith(f"The pod {entered.name}-{gone}-0 is gone: deleted by another client")
 
 
@@ -197,6 +198,7 @@ def test_a_job_that_somebody_deletes_is_named(runs: KubernetesRuns, cluster: Mem
     cluster.play("Job", lambda cluster, job: cluster.delete("Job", job["metadata"]["name"], NAMESPACE))
     record = runs.drive(entered.name, environment=lambda _: {}, observe=lambda _: None)
     assert record.state == "stopped"
+    assert record.error is not None
     assert f"The job '{entered.name}' of the namespace '{NAMESPACE}' was deleted by another client" in record.error
 
 

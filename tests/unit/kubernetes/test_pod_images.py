@@ -51,7 +51,7 @@ def mount_as_a_kubelet(code: CodeConfigMap, volume: Path) -> Path:
     (volume / "..data").symlink_to(written.name)
     for path in written.iterdir():
         (volume / path.name).symlink_to(Path("..data") / path.name)
-    return volume / code.mount.get("subPath", "")
+    return volume / str(code.mount.get("subPath", ""))
 
 
 def test_a_pod_sees_the_folder_that_a_laptop_has(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -52,6 +52,15 @@ def test_a_list_of_services_that_are_ready_asks_for_no_pods(many: Served) -> Non
     assert (len(found), _pods_asked(many), len(many.cluster.calls)) == (51, [], 3), "one list of each of three kinds"
 
 
+def test_services_are_listed_in_the_only_namespace_that_is_used(many: Served) -> None:
+    many.cluster.calls.clear()
+    store = ServiceStore(many.cluster, namespace=NAMESPACE)
+    assert len(store.list_services()) == 51
+    assert store.find("serving") is not None
+    assert {call.namespace for call in many.cluster.calls} == {NAMESPACE}
+    assert ServiceStore(many.cluster, namespace="default").list_services() == []
+
+
 @pytest.mark.parametrize(
     "status", [{"replicas": 3, "readyReplicas": 2}, {"replicas": 2, "readyReplicas": 2}, {"observedGeneration": 0}, {}]
 )

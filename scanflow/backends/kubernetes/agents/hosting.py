@@ -153,7 +153,9 @@ class KubernetesAgents:
             if self._parts is None or self._clock() - self._parts.at >= PARTS_S:
                 labels = f"{MANAGED_SELECTOR},{AGENT}"
                 objects = [manifest for kind in _PARTS for manifest in self._list_cache().find(kind, labels)]
-                objects += self._cluster.find("Secret", labels=labels)[0]  # the rights do not include a watch
+                objects += self._cluster.find("Secret", self._settings.namespace, labels=labels)[
+                    0
+                ]  # the rights do not include a watch
                 self._parts = _Parts(frozenset(map(_get_object_key, objects)), self._clock(), set())
             parts, key = self._parts, (agent.app, agent.team, agent.name)
             if key in parts.checked:

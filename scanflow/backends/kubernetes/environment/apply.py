@@ -49,6 +49,12 @@ class Environments:
         """Create or update an environment; an unchanged one takes one request, and a full comparison once a minute."""
         manifests = build_environment_manifests(app, self._settings)
         namespace, digest = derive_namespace(app.name, app.team), hash_manifests(manifests)
+        if self._settings.namespace not in {None, namespace}:
+            raise UsageError(
+                f"The environment of the application {app.name!r} of team {app.team!r} is the namespace {namespace!r}, but "
+                f"SCANFLOW_KUBERNETES_NAMESPACE={self._settings.namespace} is the only one that is used. Unset it, or set "
+                f"it to {namespace}."
+            )
         changed: list[str] = []
         conflicts: list[str] = []
         with self._lock:
@@ -195,7 +201,12 @@ class Environments:
         namespace = manifests[-1]["metadata"]["namespace"]
         described = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
         for kind, name in OPTIONAL:
-            if (kind, name) not in described and self._cluster.delete(kind, name, namespace):
+            # Looked for first: who may not delete a quota, as the role admin of a namespace, seldom has one.
+            if (
+                (kind, name) not in described
+                and self._cluster.get(kind, name, namespace) is not None
+                and self._cluster.delete(kind, name, namespace)
+            ):
                 yield f"{kind} {name}: removed"
 
     def _explain_pending(self, namespace: str) -> str:

@@ -169,11 +169,10 @@ class JobFacts:
         ranks = output.read()
         rank_ends = sorted(ranks.ended.items(), key=lambda rank_end: rank_end[1][0])
         exit_codes = [(rank, code) for rank, (_, code) in rank_ends]
-        cause = describe_first_failure(name, exit_codes, folder)
-        if cause is None:
-            cause = self._describe_mpirun_failure(observed, output)
-            if ranks.began and (gone := _find_deleted_pods(ranks, observed)):
-                cause = f"{_describe_deleted(gone)} {cause}"
+        rank_failure = describe_first_failure(name, exit_codes, folder)
+        cause = rank_failure or self._describe_mpirun_failure(observed, output)
+        if rank_failure is None and ranks.began and (gone := _find_deleted_pods(ranks, observed)):
+            cause = f"{_describe_deleted(gone)} {cause}"
         if self.workload.image is not None and any(words in cause for words in _NOT_THERE):
             cause += f" {_OWN_IMAGE_HINT}"
         if observed.lost_workers:

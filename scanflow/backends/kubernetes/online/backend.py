@@ -126,8 +126,8 @@ class KubernetesServices:
             status_caches,
             clock,
         )
-        self._list_cache = list_cache or ListCache(lambda: cluster)
-        self._store = ServiceStore(cluster, self._list_cache)
+        self._list_cache = list_cache or ListCache(lambda: cluster, namespace=settings.namespace)
+        self._store = ServiceStore(cluster, self._list_cache, settings.namespace)
         self._switch = TrafficSwitch(cluster, settings)
         self._reconciler = ServiceReconciler(cluster, self._store, self._switch, self._get_totals, clock=clock)
         self._rollout = Rollout(cluster, settings, self._store, self._switch, build_pod_options)

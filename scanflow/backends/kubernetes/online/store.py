@@ -52,10 +52,11 @@ class ServiceConfigMap(NamedTuple):
 
 
 class ServiceStore:
-    """The services of one cluster."""
+    """The services of one cluster, or of one namespace."""
 
-    def __init__(self, cluster: Cluster, list_cache: ListCache | None = None) -> None:
-        self._cluster, self._list_cache = cluster, list_cache or ListCache(lambda: cluster)
+    def __init__(self, cluster: Cluster, list_cache: ListCache | None = None, namespace: str | None = None) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        self._list_cache = list_cache or ListCache(lambda: cluster, namespace=namespace)
 
     def list_services(self) -> list[ServiceConfigMap]:
         """Return all services, sorted by name."""
@@ -63,7 +64,7 @@ class ServiceStore:
         return sorted(services, key=lambda service: service.state.name)
 
     def find(self, name: str) -> ServiceConfigMap | None:
-        manifests, _ = self._cluster.find("ConfigMap", labels=f"{_SERVICES},{SERVICE}={name}")
+        manifests, _ = self._cluster.find("ConfigMap", self._namespace, labels=f"{_SERVICES},{SERVICE}={name}")
         return _parse_service(manifests[0]) if manifests else None
 
     def get(self, name: str) -> ServiceConfigMap:
