@@ -8,8 +8,8 @@ from scanflow.backends.port import LogPage, LogPart, LogReader
 class WholeLinesReader:
     """Reads a log of several sources, such as standard output and standard error.
 
-    An incomplete line waits for its rest while there is more to read. Then it is shown, as a prompt is, and what another
-    source writes after it begins on a line of its own.
+    An incomplete line waits for its rest while there is more to read. Then it is shown, as a prompt is, and what
+    another source writes after it begins on a line of its own.
     """
 
     def __init__(self, reader: LogReader) -> None:

@@ -422,13 +422,13 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
         return UsageError(f"The request exceeds the namespace's quota: {message}. Raise the quota, or request less.")
     if "denied the request" in message or "denied request" in message:
         return InvalidError(
-            f"The cluster's admission control rejects {_describe_object(path, status)}: {message}. Change what it rejects, or "
-            "ask the cluster's administrator to allow it."
+            f"The cluster's admission control rejects {_describe_object(path, status)}: {message}. Change what it "
+            "rejects, or ask the cluster's administrator to allow it."
         )
     if "failed calling webhook" in message:
         return UnavailableError(
-            f"The cluster cannot admit {_describe_object(path, status)} now: {message}. Is the webhook's server up? Look: "
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+            f"The cluster cannot admit {_describe_object(path, status)} now: {message}. Is the webhook's server up? "
+            "Look: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
         )
     if code == 403:
         return AccessDeniedError(

@@ -65,6 +65,6 @@ def _check_named(file: str, context: str, what: str, name: str | None, names: Ma
         others = f"It has {', '.join(map(repr, sorted(names)))}." if names else f"It has no {what}."
         raise UsageError(
             f"The context {context!r} of the kubeconfig {file!r} names the {what} {name!r}, which the file does not "
-            f"have. {others} Add it (kubectl config set-{'credentials' if what == 'user' else what}), or choose another "
-            f"context with SCANFLOW_KUBERNETES_CONTEXT. {_LIST}"
+            f"have. {others} Add it (kubectl config set-{'credentials' if what == 'user' else what}), or choose "
+            f"another context with SCANFLOW_KUBERNETES_CONTEXT. {_LIST}"
         )

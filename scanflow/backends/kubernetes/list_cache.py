@@ -41,8 +41,8 @@ class ListCache:
         self._lock = threading.Lock()
 
     def find(self, kind: str, labels: str) -> list[Manifest]:
-        """Return the objects of a kind with those labels, in the cache's namespace or in all; from the watch where there
-        is one."""
+        """Return the objects of a kind with those labels, in the cache's namespace or in all; from the watch where
+        there is one."""
         return self._list(kind, labels).list_objects(self._cluster())
 
     def renew(self, kind: str, labels: str) -> None:

@@ -70,8 +70,7 @@ _DENIAL_REMEDIES: Final = (
     ("exceeded quota", "Raise the namespace's quota, or ask for less. Look: kubectl describe quota -n {namespace}"),
     (
         "must specify limits",
-        "The quota asks for limits of every container, an engine's own too: have the namespace's LimitRange give defaults "
-        "(default: cpu, memory). Look: kubectl describe quota,limits -n {namespace}",
+        "It asks for limits of all containers: have a LimitRange give defaults. Look: kubectl get quota -n {namespace}",
     ),
     (
         "failed quota",

@@ -28,8 +28,8 @@ class KubernetesSettings(BaseModel):
     cluster that the pod runs in."""
 
     namespace: str | None = None
-    """The only namespace that is used, for who has rights in one alone: that of the application's environment, as somebody
-    made it. Services and agents are listed there. Unset: in all namespaces."""
+    """The only namespace that is used, for who has rights in one alone: that of the application's environment, as
+    somebody made it. Services and agents are listed there. Unset: in all namespaces."""
 
     serving: ServingEngine = "deployment"
     """What online workflows become: ``Deployment``, ``SeldonDeployment`` or ``InferenceService``."""

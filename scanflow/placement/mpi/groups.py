@@ -147,6 +147,6 @@ def _explain_no_fit(worker: MPIWorker, nodes: Sequence[ClusterNode], placing: _G
     needed = f"{worker.cores:g} cores" + ("" if worker.memory_bytes is None else f" and {worker.memory_bytes:,} bytes")
     return (
         f"Worker {worker.index} needs {needed}, and no node has room for it: the largest, {largest.name!r}, has "
-        f"{largest.cores:g} cores for jobs, and beside the job's other workers at most {max(placing.cores):g} are left on "
-        "one node. Request fewer tasks or cores, or cut the job into more workers: n_workers."
+        f"{largest.cores:g} cores for jobs, and beside the job's other workers at most {max(placing.cores):g} are "
+        "left on one node. Request fewer tasks or cores, or cut the job into more workers: n_workers."
     )

@@ -104,7 +104,7 @@ def test_an_error_of_argo_itself_is_said_to_be_one() -> None:
         ('pods "wf" is forbidden: exceeded quota: small, requested: cpu=2', "kubectl describe quota -n ns"),
         (
             'pods "wf" is forbidden: failed quota: q: must specify limits.memory for: init,wait',
-            "LimitRange give defaults",
+            "have a LimitRange give defaults",
         ),
         ('pods "wf" is forbidden: violates PodSecurity "restricted:latest": x', "pod-security.kubernetes.io/enforce"),
         ('admission webhook "policy" denied the request: no', "Change what it rejects"),

@@ -75,8 +75,8 @@ class Shop:
 
         self.cluster.play("Workflow", play)
 
-    def ends(self, run: str, **phases: str) -> None:
-        """Have Argo end the run's Workflows, each of their steps so (as far as they have it)."""
+    def ends(self, **phases: str) -> None:
+        """Have Argo end Workflows, each of their steps so (as far as they have it)."""
 
         def play(cluster: MemoryCluster, workflow: Manifest) -> None:
             if workflow.get("status"):
@@ -234,7 +234,7 @@ def test_a_workflow_that_somebody_deletes_is_named(shop: Shop) -> None:
 
 def test_what_is_still_there_is_kept(shop: Shop) -> None:
     run = shop.enter().name
-    shop.ends(run, a="Succeeded", b="Failed")
+    shop.ends(a="Succeeded", b="Failed")
     assert shop.drive(run).state == "failed"
     steps, started = shop.drive_again(run)
     assert (steps, started.kept, started.gone) == (["b"], 1, ())
@@ -242,7 +242,7 @@ def test_what_is_still_there_is_kept(shop: Shop) -> None:
 
 def test_what_was_on_a_claim_that_was_deleted_runs_again(shop: Shop) -> None:
     run = shop.enter().name
-    shop.ends(run, a="Succeeded", b="Failed")
+    shop.ends(a="Succeeded", b="Failed")
     shop.drive(run)
     shop.claim()
     steps, started = shop.drive_again(run)
@@ -251,7 +251,7 @@ def test_what_was_on_a_claim_that_was_deleted_runs_again(shop: Shop) -> None:
 
 def test_what_was_in_a_namespace_that_was_deleted_runs_again(shop: Shop) -> None:
     run = shop.enter().name
-    shop.ends(run, a="Succeeded", b="Failed")
+    shop.ends(a="Succeeded", b="Failed")
     shop.drive(run)
     shop.cluster.delete("Namespace", NAMESPACE)
     shop.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -261,7 +261,7 @@ def test_what_was_in_a_namespace_that_was_deleted_runs_again(shop: Shop) -> None
 
 def test_outputs_that_are_gone_are_named_as_such(shop: Shop) -> None:
     run = shop.enter().name
-    shop.ends(run, a="Succeeded", b="Succeeded")
+    shop.ends(a="Succeeded", b="Succeeded")
     assert shop.drive(run).state == "succeeded"
     shop.claim()
     with pytest.raises(NotFoundError, match=rf"outputs of the run '{run}' are gone.*scanflow resume {run}"):

@@ -116,8 +116,8 @@ def test_what_is_not_allowed_is_named_with_the_role_that_allows_it(cluster: Memo
     workflows, nodes = found_about("rights", cluster)
     assert (workflows.mark, workflows.found) == ("✗", "may not create, patch workflows.argoproj.io in all namespaces")
     assert workflows.advice == (
-        "kubectl create clusterrole scanflow-workflows-argoproj-io --verb=create,patch --resource=workflows.argoproj.io && "
-        + bind.format("scanflow-workflows-argoproj-io")
+        "kubectl create clusterrole scanflow-workflows-argoproj-io --verb=create,patch "
+        "--resource=workflows.argoproj.io && " + bind.format("scanflow-workflows-argoproj-io")
     )
     assert (nodes.mark, nodes.found) == ("–", "may not get nodes/proxy in all namespaces")
 

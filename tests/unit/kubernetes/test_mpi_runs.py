@@ -394,9 +394,7 @@ def test_an_image_of_a_jobs_own_is_said_to_have_no_files_of_the_application(
 ) -> None:
     app = application(tmp_path, image="lab/own:1")
     (step,) = runs.plan(app, app.workflows[0]).steps
-    assert (
-        "ring.py is looked for in the image: the application's folder is not sent to an image of its own" in step.notes
-    )
+    assert "ring.py is looked for in the image: the application's folder is not sent to an own image" in step.notes
     cluster.play("Job", plays(2, phase="Failed", said=b"python3: can't open file 'ring.py': No such file or directory"))
     record, _ = drive(runs, app)
     assert "SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder" in record.tasks[-1].failure.cause

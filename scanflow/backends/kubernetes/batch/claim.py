@@ -21,8 +21,8 @@ def record_claim(cluster: Cluster, namespace: str, home: RunHome) -> None:
 def are_outputs_gone(cluster: Cluster, namespace: str, home: RunHome, *, has_document: bool) -> bool:
     """Return whether a run's outputs are gone: its claim was deleted, alone or with its environment.
 
-    ``has_document``: whether the run's ConfigMap, which was deleted with the environment, is there. It decides where the
-    claim was not recorded.
+    ``has_document``: whether the run's ConfigMap, which was deleted with the environment, is there. It decides where
+    the claim was not recorded.
     """
     before = home.claim.read_text(encoding="utf-8") if home.claim.exists() else ""
     now = _read_uid(cluster, namespace)
@@ -37,8 +37,8 @@ def check_outputs(cluster: Cluster, namespace: str, run: str, home: RunHome) -> 
     """
     if are_outputs_gone(cluster, namespace, home, has_document=True):
         raise NotFoundError(
-            f"The outputs of the run {run!r} are gone: the claim {OUTPUTS!r} of the namespace {namespace!r}, which they "
-            f"were on, was deleted. Run its steps again: scanflow resume {run}"
+            f"The outputs of the run {run!r} are gone: the claim {OUTPUTS!r} of the namespace {namespace!r}, which "
+            f"they were on, was deleted. Run its steps again: scanflow resume {run}"
         )
 
 

@@ -17,9 +17,9 @@ MAX_CAUSE_LENGTH = 2_000
 
 _READ_ONLY = "Read-only file system"
 _READ_ONLY_HINT = (
-    "In a pod the application's folder is read-only, and what a step wrote there would not reach later ones. Write files "
-    "to the folder in $SCANFLOW_OUTPUT_DIR, where later steps find them at /workflow/<step>/..., or temporary ones to "
-    "/tmp."
+    "In a pod the application's folder is read-only, and what a step wrote there would not reach later ones. Write "
+    "files to the folder in $SCANFLOW_OUTPUT_DIR, where later steps find them at /workflow/<step>/..., or temporary "
+    "ones to /tmp."
 )
 
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's

@@ -51,9 +51,9 @@ class Environments:
         namespace, digest = derive_namespace(app.name, app.team), hash_manifests(manifests)
         if self._settings.namespace not in {None, namespace}:
             raise UsageError(
-                f"The environment of the application {app.name!r} of team {app.team!r} is the namespace {namespace!r}, but "
-                f"SCANFLOW_KUBERNETES_NAMESPACE={self._settings.namespace} is the only one that is used. Unset it, or set "
-                f"it to {namespace}."
+                f"The environment of the application {app.name!r} of team {app.team!r} is the namespace "
+                f"{namespace!r}, but SCANFLOW_KUBERNETES_NAMESPACE={self._settings.namespace} is the only one that is "
+                f"used. Unset it, or set it to {namespace}."
             )
         changed: list[str] = []
         conflicts: list[str] = []

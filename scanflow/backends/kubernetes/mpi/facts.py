@@ -35,8 +35,8 @@ MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024
 _TAIL: Final = 2_000
 _NOT_THERE: Final = ("not found", "No such file or directory")
 _OWN_IMAGE_HINT: Final = (
-    "A job with image='...' has the files of that image, and none of the application's folder. Put the program into the "
-    "image, or name no image and set SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder."
+    "A job with image='...' has the files of that image, and none of the application's folder. Put the program into "
+    "the image, or name no image and set SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder."
 )
 """What to do about a program that an image of the job's own does not have."""
 

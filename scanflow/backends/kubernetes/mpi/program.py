@@ -46,7 +46,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
     workload = program.workload
     _check_supported(workload)
     if workload.image is not None:
-        own = f"{workload.mainfile} is looked for in the image: the application's folder is not sent to an image of its own"
+        own = f"{workload.mainfile} is looked for in the image: the application's folder is not sent to an own image"
         note = own if program.file is not None else ""
         return PodProgram(workload, workload.image, _build_argv(program, workload.mainfile), None, note)
     if settings.mpi_image is None:
