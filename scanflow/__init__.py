@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scanflow.app.application import Application, Tracker
     from scanflow.app.edges import Dependency
     from scanflow.app.executor import Executor, Retry
+    from scanflow.app.fan_out import crossed, zipped
     from scanflow.app.mpi import MPIWorkload
     from scanflow.app.references import Condition, Ref, item
     from scanflow.app.resources import Affinity, Resources
@@ -36,6 +37,7 @@ _NAMES = {
     "app.application": "Application Tracker",
     "app.edges": "Dependency",
     "app.executor": "Executor Retry",
+    "app.fan_out": "crossed zipped",
     "app.mpi": "MPIWorkload",
     "app.references": "Condition Ref item",
     "app.resources": "Affinity Resources",
@@ -55,8 +57,8 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 __all__ = [
     "Affinity", "Agent", "Application", "Batching", "Client", "Condition", "Dependency", "Executor", "Guard",
     "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Sensor", "Service", "Serving", "Strategy",
-    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "drift", "every", "item", "on_call", "on_event",
-    "output", "output_dir", "step",
+    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "crossed", "drift", "every", "item", "on_call",
+    "on_event", "output", "output_dir", "step", "zipped",
 ]  # fmt: skip
 
 

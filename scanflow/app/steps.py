@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from scanflow.app.executor import Executor, Target
+from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.parameters import with_article
 from scanflow.app.references import Ref, find_references, item
 from scanflow.errors import InvalidError, did_you_mean
@@ -83,22 +84,33 @@ class Step(Generic[P, R]):
 
     def bind(self, *args: Any, **kwargs: Any) -> Executor:
         """Return a node that calls the function with these arguments; nodes and references stand for their outputs."""
-        try:
-            bound = _accept_by_name(self.signature).bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidError(f"The step {self.__name__!r}: {error}. Its signature: {self}.") from None
-        return self._build_node(self._collect_parameters(bound))
+        return self._build_node(self._collect_parameters(self._match(self._matched.bind, args, kwargs)))
 
-    def map(self, over: Executor | Ref | Sequence[Any], *args: Any, **kwargs: Any) -> Executor:
+    def map(
+        self, over: Executor | Ref | Sequence[Any] | FanOut | None = None, /, *args: Any, **kwargs: Any
+    ) -> Executor:
         """Return a node that runs once for each item of ``over``, a list or an output that is a list.
 
         The item is the function's first parameter that is not given here, unless an argument uses ``sf.item``.
+        Without ``over`` it runs for each item of the only list given by name: ``train.map(rate=[0.1, 0.2],
+        frame=frame)``. ``over`` may be several lists: ``sf.zipped(rate=..., depth=...)`` or ``sf.crossed(...)``.
         Later steps get the list of the results, in the order of the items.
+
+        Raises:
+            InvalidError: an argument is wrong, or it is not clear which one is the list.
         """
+        if over is None and "over" in kwargs and "over" not in self.signature.parameters:
+            over = kwargs.pop("over")
+        if isinstance(over, FanOut):
+            return self._map_over_several(over, args, kwargs)
+        if over is None:
+            given = self._collect_parameters(self._match(self._matched.bind_partial, args, kwargs))
+            name = choose_fan_out(given, self._takes_list, self.__name__)
+            return self.options(for_each=given[name]).bind(**{**given, name: item})
         if not find_references([list(args), kwargs, self.fields.get("when")]) or not _is_using_item(
             [*args, *kwargs.values()]
         ):
-            taken = set(self.signature.bind_partial(*args, **kwargs).arguments)
+            taken = set(self._match(self._matched.bind_partial, args, kwargs).arguments)
             free = [name for name in self.signature.parameters if name not in taken]
             if not free:
                 raise InvalidError(
@@ -107,9 +119,49 @@ class Step(Generic[P, R]):
             kwargs[free[0]] = item
         return self.options(for_each=over).bind(*args, **kwargs)
 
+    def _map_over_several(self, over: FanOut, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Executor:
+        if doubled := [name for name in over.names if name in kwargs]:
+            raise InvalidError(
+                f"The step {self.__name__!r} is given {doubled[0]!r} twice: as a list to fan out, and alone."
+            )
+        items = {name: item[name] for name in over.names}
+        node = self.options(for_each=list(over.items)).bind(*args, **kwargs, **items)
+        who = f"Step {node.name!r}"
+        for given, kept in zip(over.items, node.for_each, strict=True):
+            checked = check_parameters(self.function, {**node.parameters, **kept}, who=who)
+            for name, value in given.items():
+                _check_kept(value, checked[name], name, who=f"{who}, an item")
+        return node
+
+    def _match(
+        self, match: Callable[..., inspect.BoundArguments], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> inspect.BoundArguments:
+        """Match arguments with the function's parameters; InvalidError: one is wrong or missing."""
+        try:
+            return match(*args, **kwargs)
+        except TypeError as error:
+            parameters, what = self.signature.parameters, f": {error}."
+            takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+            if unknown := [name for name in kwargs if name not in parameters and not takes_any]:
+                what = f" has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], parameters)}"
+            raise InvalidError(f"The step {self.__name__!r}{what} Its signature: {self}.") from None
+
+    def _takes_list(self, name: str, value: Any) -> bool:
+        """Return whether a parameter's annotation takes a list as a whole."""
+        hint = _get_signature(self.function)[1].get(name, Any)
+        try:
+            _validate([] if find_references(value) else value, hint, "")
+        except InvalidError:
+            return False
+        return hint is not Any
+
     @cached_property
     def signature(self) -> inspect.Signature:
         return _read_signature(self.function)
+
+    @cached_property
+    def _matched(self) -> inspect.Signature:
+        return _accept_by_name(self.signature)
 
     @cached_property
     def target(self) -> Target:
@@ -227,6 +279,11 @@ def _is_exact_json(value: Any) -> bool:
     if type(value) is dict:
         return all(type(key) is str and _is_exact_json(inner) for key, inner in value.items())
     return value is None or type(value) in {str, int, float, bool}
+
+
+def get_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the annotations of a function's parameters, as far as their names are known here."""
+    return _get_signature(function)[1]
 
 
 def _is_json(value: Any) -> bool:

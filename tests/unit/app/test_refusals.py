@@ -359,7 +359,8 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         # Steps
         (train.bind, [(), "many", 1.5, None], "parameter 'epochs' is"),
         (lambda value: train.bind(), [0], "missing a required argument: 'epochs'. Its signature: train(epochs: int, "),
-        (lambda value: train.bind(1, **value), [{"lrr": 3}, {"retries": 3}], "got an unexpected keyword argument"),
+        (lambda value: train.bind(1, lrr=value), [3], "has no parameter 'lrr'. Did you mean 'lr'? Its signature: "),
+        (lambda value: train.bind(1, retries=value), [3], "has no parameter 'retries'. Known: epochs, lr, mode."),
         (lambda value: train.bind(*value), [(1, 2, "fast", 4)], "too many positional arguments. Its signature: train("),
         (lambda value: train.bind(1, lr=value), [[]], "the parameter 'lr' is [], which is not float: "),
         (lambda value: train.bind(1, lr=value), [{1}], "Executor 'train': the parameter 'lr' is a set, which cannot"),
