@@ -201,6 +201,16 @@ class Condition(Model):
                 f"The condition '{self}' cannot be tested: {str(self.left)!r} is {value!r} ({error})."
             ) from error
 
+    def holds_if_skipped(self) -> bool:
+        """Return whether the condition holds where the step was skipped, whose outputs are None.
+
+        A comparison that None cannot take part in does not hold.
+        """
+        try:
+            return self.holds(None)
+        except InvalidError:
+            return False
+
 
 def read_reference(value: Any) -> Ref | None:
     """Convert ``{"$from": ...}`` to a reference; return references unchanged, None for anything else."""

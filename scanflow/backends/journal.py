@@ -224,6 +224,9 @@ class Journal:
     def set_task(self, run: JournalRun, record: TaskRecord) -> None:
         self._select(_WRITE_TASK, _build_task_row(run.id, record))
 
+    def delete_task(self, run: JournalRun, task: StepName) -> None:
+        self._select("DELETE FROM tasks WHERE run = ? AND task = ?", (run.id, task))
+
     def read_tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
         rows = self._select("SELECT * FROM tasks WHERE run = ?", (run.id,))
         return {StepName(row["task"]): _parse_task_record(row) for row in rows}

@@ -52,7 +52,11 @@ class StepInputs:
         self._skipped.add(step)
 
     def is_condition_met(self, node: Executor) -> bool:
-        return node.when is None or node.when.holds(self._look_up(node.when.left))
+        if node.when is None:
+            return True
+        if node.when.left.step in self._skipped:
+            return node.when.holds_if_skipped()
+        return node.when.holds(self._look_up(node.when.left))
 
     def expand_tasks(self, node: Executor) -> list[tuple[StepName, Any]]:
         """Return a step's tasks, each with its fan-out item.

@@ -26,7 +26,7 @@ from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.findings import Finding
-from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.records import Observer, RunRecord, StepFile
 from scanflow.names import RunName
 from scanflow.settings import Settings
 
@@ -203,6 +203,15 @@ class RunBackend(Protocol):
 
         Raises:
             NotFoundError: the step did not finish in that run.
+        """
+        ...
+
+    def files(self, run: str, step: str | None = None, /) -> list[StepFile]:
+        """Return the files that a run's steps, or one step or task, left in their output folders, by task and name.
+
+        Raises:
+            NotFoundError: there is no such step.
+            UnsupportedError: the backend does not list them.
         """
         ...
 

@@ -18,13 +18,20 @@ RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 FINAL_STATES: Final = frozenset({"succeeded", "failed", "stopped"})
 """The states of a run, or of an MPI job, that has ended."""
 
-TaskState = Literal["pending", "running", "succeeded", "failed", "skipped", "stopped"]
+TaskState = Literal["pending", "running", "succeeded", "failed", "skipped", "stopped", "empty"]
+"""``empty``: the one record of a fan-out over no items, which has no tasks and whose output is an empty list."""
+
+FINISHED_STATES: Final = frozenset({"succeeded", "skipped", "empty"})
+"""The states of tasks that later steps do not wait for any more."""
 
 
 class Record(BaseModel):
     """A record or event of a backend: stored, sent and compared as it is."""
 
     model_config = ConfigDict(frozen=True)
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - set(dir(BaseModel)) | set(type(self).model_fields))
 
     def with_details(self, **details: Any) -> Self:
         """Return a copy with backend-specific details, as JSON values."""
@@ -58,6 +65,18 @@ class TaskRecord(Record):
     """The run whose outputs were reused (from the cache, or as a spin's input)."""
 
     failure: Failure | None = None
+
+
+class StepFile(Record):
+    """A file that a step left in its output folder."""
+
+    task: StepName
+    name: str
+    """Its path below the task's output folder, with ``/``."""
+
+    size_bytes: int
+    path: str
+    """Where it is, on the machine of the backend."""
 
 
 class RunRecord(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from scanflow.app.graph import find_ancestors
 from scanflow.app.references import find_references
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.records import FINISHED_STATES, RunRecord, TaskRecord
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
 
@@ -50,10 +50,7 @@ def select_running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
         NotFoundError: the run has no such task.
         UsageError: none of them is running.
     """
-    matches = [record for record in run.tasks if task in {record.task, record.step}]
-    if not matches:
-        names = {name for record in run.tasks for name in (record.task, record.step)}
-        raise NotFoundError(f"The run {run.name!r} has no task {task!r}.{did_you_mean(task, names)}")
+    matches = select_tasks(run, task)
     running = [record for record in matches if record.state == "running"]
     if not running:
         states = ", ".join(sorted({record.state for record in matches}))
@@ -79,17 +76,52 @@ def find_logged_task(run: RunRecord, task: str) -> TaskRecord:
     raise NotFoundError(f"The run {run.name!r} has no log of {task!r}.{hint}")
 
 
+def build_empty_record(step: str) -> TaskRecord:
+    """Return the record of a fan-out over no items."""
+    return TaskRecord(task=StepName(step), step=step, state="empty")
+
+
+def group_by_step(tasks: Iterable[TaskRecord]) -> dict[str, set[StepName]]:
+    """Return the names of the tasks of each step."""
+    names: dict[str, set[StepName]] = {}
+    for record in tasks:
+        names.setdefault(record.step, set()).add(record.task)
+    return names
+
+
+def select_tasks(run: RunRecord, step: str | None) -> list[TaskRecord]:
+    """Return the tasks of that name, or of the step of that name; None: all.
+
+    Raises:
+        NotFoundError: the run has no such task.
+    """
+    matches = [record for record in run.tasks if step is None or step in {record.task, record.step}]
+    if not matches and step is not None:
+        names = {name for record in run.tasks for name in (record.task, record.step)}
+        raise NotFoundError(f"The run {run.name!r} has no task {step!r}.{did_you_mean(step, names)}")
+    return matches
+
+
 def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
-    """Return the tasks whose outputs are those of a step or task.
+    """Return the tasks whose outputs are those of a step or task; none for a fan-out over no items.
 
     Raises:
         NotFoundError: the step did not finish in that run.
     """
     tasks = [task for task in run.tasks if step in {task.step, task.task}]
+    if tasks and all(task.state == "empty" for task in tasks):
+        return []
     if not tasks or any(task.state != "succeeded" for task in tasks):
         done = {task.step for task in run.tasks if task.state == "succeeded"}
         raise NotFoundError(f"The step {step!r} has no outputs in the run {run.name!r}.{did_you_mean(step, done)}")
     return tasks
+
+
+def arrange_outputs(
+    step: str, tasks: Sequence[TaskRecord], values: list[dict[str, Any]]
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the outputs of a step's tasks: those of its only task, or a list of a fan-out's."""
+    return values[0] if tasks and step == tasks[0].task else values
 
 
 def find_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
@@ -101,7 +133,7 @@ def find_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRec
     needed = set(definition.workflow.by_name) - {split_task(definition.step or "")[0]}
     records = [record for record in past.tasks if record.step in needed]
     done = {record.step for record in records} - {
-        record.step for record in records if record.state not in {"succeeded", "skipped"}
+        record.step for record in records if record.state not in FINISHED_STATES
     }
     missing = sorted(needed - done)
     if missing:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
+from scanflow.backends.records import FINISHED_STATES, Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.deployer.masking import mask_problem
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import Job, Lines
@@ -185,7 +185,7 @@ def derive_events(before: RunRecord | None, now: RunRecord) -> list[Event]:
     """Return the events between two states of a run. Pure."""
     old_tasks = {} if before is None else {task.task: task for task in before.tasks}
     width = Counter(task.step for task in now.tasks)
-    remaining = Counter(task.step for task in now.tasks if task.state not in {"succeeded", "skipped"})
+    remaining = Counter(task.step for task in now.tasks if task.state not in FINISHED_STATES)
     events: list[Event] = []
     if before is None:
         events.append(RunStarted(run=now.name, steps=len(width)))

@@ -35,6 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class TestBatchOnArgo(RunsContract):
+    keeps_files = False
     scratch = "/workflow/"
 
     @pytest.fixture

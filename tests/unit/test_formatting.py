@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.records import RunRecord, StepFile, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
@@ -65,13 +65,17 @@ def test_runs() -> None:
     failed = run(
         "failed", task("load", origin="old-fox-1"), *fan_out, task("total", "skipped", attempts=0, seconds=None)
     )
+    empty = task("score", "empty", attempts=0, seconds=None, cpu_s=None, max_rss_bytes=None)
+    left = [("load", "data.csv"), *((f"train.{index}", "model.bin") for index in range(7))]
+    files = [StepFile(task=StepName(step), name=name, size_bytes=2048, path=f"/o/{name}") for step, name in left]
     alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
     screens = [
         *("# list", runs.format_runs([run(), run("interrupted", seconds=None)])),
         *("# show", *runs.format_run(failed)),
         *("# show, stopped", *runs.format_run(run("stopped", task("load", "stopped")))),
+        *("# show, without items, with files", *runs.format_run(run("succeeded", task("load"), empty), files)),
         *("# failures", *runs.format_failure(alone), *runs.format_failure(run("failed", error="the disk is full"))),
-        *("# lines", *(runs.format_task(one) for one in failed.tasks)),
+        *("# lines", *(runs.format_task(one) for one in (*failed.tasks, empty))),
         *("# outcomes", *(runs.format_outcome(run(state)) for state in ("succeeded", "failed", "stopped", "running"))),
         *("# outputs", *runs.format_output("select", {"rate": 0.3}), *runs.format_output("x", list(range(1000)))),
     ]

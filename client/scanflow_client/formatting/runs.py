@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.app.plan import IMAGE_NOTE, Plan
 from scanflow.app.quantities import format_count, format_duration
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.records import RunRecord, StepFile, TaskRecord
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import (
@@ -21,6 +21,10 @@ from scanflow_client.formatting.text import (
 )
 
 MAX_FAILURE_LINES = 12
+MAX_SHOWN_FILES = 5
+"""The number of files of a step that are named."""
+NO_ITEMS = "no items"
+_STATE_WORDS = {"empty": NO_ITEMS}
 _CHANGES = {"create": "+", "change": "~", "conflict": "!", "refused": "✗"}
 
 
@@ -31,6 +35,8 @@ def format_task(record: TaskRecord, *, label: str | None = None) -> str:
         remark = f"reused from {record.origin}"
     elif record.state == "skipped":
         remark = "skipped"
+    elif record.state == "empty":
+        remark = NO_ITEMS
     took = "" if record.seconds is None or record.origin else format_duration(record.seconds)
     mark = MARKS["reused" if record.origin else record.state]
     return f"  {mark} {label or record.task:<28} {took:>9}  {remark}".rstrip()
@@ -93,8 +99,23 @@ def format_runs(records: Sequence[RunRecord]) -> Table:
     )
 
 
-def format_run(record: RunRecord) -> Screen:
-    """Return a run: its state, its steps (a fan-out is one row), the folder of its outputs, and the next command."""
+def format_files(files: Sequence[StepFile]) -> list[str]:
+    """Return a line for each step: the first of the files that it left, and how many more there are."""
+    by_step: dict[str, list[str]] = {}
+    for file in files:
+        step, _, index = file.task.partition(".")
+        by_step.setdefault(step, []).append(
+            f"{f'{index}/' if index else ''}{file.name} ({format_bytes(file.size_bytes)})"
+        )
+    lines = []
+    for step, names in by_step.items():
+        more = f", and {len(names) - MAX_SHOWN_FILES} more" if len(names) > MAX_SHOWN_FILES else ""
+        lines.append(f"Files of {step}: {', '.join(names[:MAX_SHOWN_FILES])}{more}")
+    return lines
+
+
+def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
+    """Return a run: its state, its steps (a fan-out is one row), their files and folder, and the next command."""
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
     workflow = f"{record.app}:{record.workflow}"
     head = f"{MARKS[record.state]} {record.name}  {workflow}  {record.state}{took}, {format_age(record.created)}"
@@ -106,7 +127,7 @@ def format_run(record: RunRecord) -> Screen:
         [_format_step(step, tasks) for step, tasks in by_step.items()],
     )
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
-    return [head, steps, f"Outputs: {record.folder}/outputs", *after]
+    return [head, steps, *format_files(files), f"Outputs: {record.folder}/outputs", *after]
 
 
 def format_check(
@@ -192,10 +213,12 @@ def _format_objects(plan: Plan) -> Screen:
 def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
     states = Counter(task.state for task in tasks)
     worst = next(
-        state for state in ("failed", "running", "stopped", "pending", "succeeded", "skipped") if state in states
+        state
+        for state in ("failed", "running", "stopped", "pending", "succeeded", "skipped", "empty")
+        if state in states
     )
     shown = f"{MARKS[worst]} " + (
-        worst if len(states) == 1 else ", ".join(f"{n} {state}" for state, n in states.items())
+        _STATE_WORDS.get(worst, worst) if len(states) == 1 else ", ".join(f"{n} {state}" for state, n in states.items())
     )
     if origins := {task.origin for task in tasks if task.origin}:
         shown = f"{MARKS['reused']} reused from {', '.join(sorted(origins))}"

@@ -11,7 +11,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.text.printable import make_one_line
 
 MARKS = {
-    "succeeded": "✓", "failed": "✗", "skipped": "–", "stopped": "■", "running": "●", "pending": "·",
+    "succeeded": "✓", "failed": "✗", "skipped": "–", "empty": "–", "stopped": "■", "running": "●", "pending": "·",
     "interrupted": "!", "reused": "≡", "ready": "✓", "starting": "·", "degraded": "!", "backup": "!", "idle": "–",
     "unsupervised": "?", "draining": "·", "waiting": "↻",
 }  # fmt: skip

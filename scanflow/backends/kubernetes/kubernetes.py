@@ -53,7 +53,7 @@ class Kubernetes:
     def objects(self, app: Application, workflow: Workflow) -> list[ObjectChange]:
         from scanflow.backends.kubernetes.differences import compute_differences
 
-        backend = self._services(None) if workflow.type == "online" else self.batch()
+        backend = self._services(None) if workflow.type == "online" else self._runs
         manifests = backend.manifests(app, workflow)
         return [*self._environments.plan(app), *compute_differences(self.cluster, manifests)]
 
@@ -71,7 +71,7 @@ class Kubernetes:
 
         return Environments(self.cluster, self._cluster_settings)
 
-    def batch(self) -> KubernetesRuns:
+    def batch(self) -> RunBackend:
         """Return the run backend of batch workflows and MPI jobs."""
         return self._runs
 

@@ -18,7 +18,9 @@ from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.records import RunRecord
+from scanflow.backends.records import RunRecord, StepFile
+from scanflow.backends.tasks import select_tasks
+from scanflow.errors import UnsupportedError
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName
 from scanflow.processes.files import hold_driver_lock, is_locked
@@ -83,6 +85,13 @@ class ClusterRuns(ABC):
             record = self._refresh(journal, journal_run)
             tasks, last = journal.read_changed_tasks(journal_run, since)
             return record.model_copy(update={"tasks": tuple(tasks)}), last
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        select_tasks(self.show(run), step)
+        raise UnsupportedError(
+            "The backend 'kubernetes' does not list the files of steps, which are on the cluster's storage. Read them "
+            "in a later step, or output their names."
+        )
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None

@@ -28,6 +28,7 @@ from scanflow.backends.records import (
     RunRecord,
     RunStarted,
     RunState,
+    StepFile,
     TaskEnded,
     TaskRecord,
     TaskStarted,
@@ -36,11 +37,15 @@ from scanflow.backends.records import (
 from scanflow.backends.schedule import StepProgress
 from scanflow.backends.tasks import (
     add_pending_tasks,
+    arrange_outputs,
+    build_empty_record,
     cut_down,
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
+    group_by_step,
     select_running_tasks,
+    select_tasks,
 )
 from scanflow.backends.values import copy_value
 from scanflow.errors import (
@@ -80,6 +85,10 @@ class _Run:
     def note(self, record: TaskRecord) -> None:
         self.tasks[record.task] = record
         self.changed[record.task] = max(self.changed.values(), default=0) + 1
+
+    def forget(self, task: StepName) -> None:
+        self.tasks.pop(task)
+        self.changed.pop(task, None)
 
     @property
     def shown(self) -> RunRecord:
@@ -240,7 +249,11 @@ class MemoryBatch:
         run = self._run(name)
         tasks = find_output_tasks(run.complete, step)
         values = [copy_value(run.outputs[task.task]) for task in tasks]
-        return values[0] if step == tasks[0].task else values
+        return arrange_outputs(step, tasks, values)
+
+    def files(self, name: str, step: str | None = None) -> list[StepFile]:
+        select_tasks(self._run(name).complete, step)
+        return []  # steps have no folders here
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> MemoryLogs:
         run = self._run(name)
@@ -275,7 +288,7 @@ class _Drive:
         self._functions = functions
         self._run, self._clock, self._sleep, self._observe = run, clock, sleep, observe
         self._workflow, self._files = run.definition.workflow, AppFiles(run.definition.app, run.definition.workflow)
-        self._progress = StepProgress(self._workflow.parents)
+        self._progress, self._recorded = StepProgress(self._workflow.parents), group_by_step(run.tasks.values())
         self._inputs = StepInputs(
             run.definition, read=run.outputs.__getitem__, outputs=_OUTPUTS, max_fan_out=max_fan_out
         )
@@ -307,6 +320,10 @@ class _Drive:
             self._progress.end(node.name, "skipped")
             return True
         tasks, failed = self._inputs.expand_tasks(node), False
+        for name in self._recorded.get(node.name, set()) - {name for name, _ in tasks}:
+            self._run.forget(name)  # its list of items has changed since, or has become known
+        if not tasks:
+            self._end(build_empty_record(node.name), 1, 0)
         unfinished = len(tasks)
         for task, item in tasks:
             previous = self._run.tasks.get(task)

@@ -69,6 +69,23 @@ def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
     assert found.outputs == {"load": {"result": "[1]"}}
 
 
+def test_a_fan_out_that_succeeded_without_pods_had_no_items() -> None:
+    def graph(name: str, phase: str) -> dict[str, Any]:
+        return {"name": name, "type": "DAG", "phase": phase, "templateName": "each"}
+
+    observed = observe_workflow(
+        workflow(
+            graph("wf", "Succeeded"),
+            graph("wf.none", "Succeeded"),
+            graph("wf.some", "Succeeded"),
+            pod("wf.some.item(0:0)(0)", "Succeeded", step="some", index=0),
+            graph("wf.later", "Running"),
+        )
+    )
+    states = {name: task.state for name, task in observed.tasks.items()}
+    assert states == {"none": "empty", "some.0": "succeeded"}
+
+
 @pytest.mark.parametrize(
     ("message", "summary"),
     [

@@ -111,6 +111,8 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
     assert (found, kept) == (FinishedSteps(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
     whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
     assert find_finished_steps(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
+    empty = [TaskRecord(task=StepName("wide"), step="wide", state="empty")]
+    assert find_finished_steps(workflow, {task.task: task for task in empty})[0].done == {"wide"}
 
 
 def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:

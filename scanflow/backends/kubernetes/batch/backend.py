@@ -44,10 +44,20 @@ from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
-from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
+from scanflow.backends.records import (
+    FINAL_STATES,
+    FINISHED_STATES,
+    Observer,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    RunState,
+    TaskRecord,
+)
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,
+    arrange_outputs,
     cut_down,
     find_logged_task,
     find_output_tasks,
@@ -291,7 +301,7 @@ class KubernetesBatch(ClusterRuns):
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
             return None
-        forget_outputs(home, [task for task, record in tasks.items() if record.state not in {"succeeded", "skipped"}])
+        forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         if code.config_map is not None:
             self._ensure_code(code.config_map)
         redefine_run(journal, run, definition)
@@ -375,7 +385,7 @@ class KubernetesBatch(ClusterRuns):
             )
         key = self._get_key(namespace, record.app, record.team) if _has_pickled_outputs(homes) else b""
         values = [dict(Outputs(homes[task.task].locate_outputs(task.task), key)) for task in tasks]
-        return values[0] if step == tasks[0].task else values
+        return arrange_outputs(step, tasks, values)
 
     def _find_output_run(self, record: RunRecord, task: TaskRecord) -> str:
         """Return the run whose folder has the outputs of a task: for an input of a spin, the past run."""

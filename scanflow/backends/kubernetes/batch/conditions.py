@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch.signals import WRONG
-from scanflow.errors import InvalidError
 
 Sources = Mapping[str, str]
 """From a step to the task of Argo's graph that reports its signals."""
@@ -49,7 +48,7 @@ def build_when(
         clauses.append(" || ".join(f"'{{{{tasks.{step}.status}}}}' == 'Succeeded'" for step in waits_for))
     if node.when is not None and node.when.left.step is not None:
         step = node.when.left.step
-        skipped = ("true" if _is_true_if_skipped(node) else "false") if step in may_skip else None
+        skipped = ("true" if node.when.holds_if_skipped() else "false") if step in may_skip else None
         clauses.append(f"'{format_output_reference(sources[step], f'when-{node.name}', skipped)}' == 'true'")
     return " && ".join(f"({clause})" for clause in clauses) if len(clauses) > 1 else next(iter(clauses), None)
 
@@ -65,12 +64,3 @@ def format_output_reference(task: str, name: str, default: str | None) -> str:
         return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"
     reference = f"tasks['{task}']"
     return f"{{{{={reference}.status == 'Succeeded' ? {reference}.outputs.parameters['{name}'] : '{default}'}}}}"
-
-
-def _is_true_if_skipped(node: Executor) -> bool:
-    """Return whether a condition holds for a skipped step (output None). Invalid: True, since the step reports it."""
-    assert node.when is not None
-    try:
-        return node.when.holds(None)
-    except InvalidError:
-        return True

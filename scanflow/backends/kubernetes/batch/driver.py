@@ -142,8 +142,10 @@ class WorkflowDriver:
                 continue
             self._emitted.ended.add(key)
             self._report_ended(attempt, observed, again=attempt.number < last[attempt.task])
+        begun_before = {record.step for record in self._previous_tasks.values()}
         for name, task in observed.tasks.items():
-            if task.state == "skipped" and (name, 0) not in self._emitted.ended:
+            is_new = task.state == "skipped" or (task.state == "empty" and task.step not in begun_before)
+            if is_new and (name, 0) not in self._emitted.ended:
                 self._emitted.ended.add((name, 0))
                 self._observe(TaskEnded(run=self._run, record=task, width=1))
         return observed

@@ -67,7 +67,13 @@ class Facts:
     def note(self, tasks: Mapping[StepName, TaskRecord]) -> None:
         """Record the tasks that changed."""
         recorded = self._journal.read_tasks(self._run)
+        begun_steps = {task.step for task in [*recorded.values(), *tasks.values()] if task.state != "empty"}
+        for name, task in recorded.items():
+            if task.state == "empty" and task.step in begun_steps:
+                self._journal.delete_task(self._run, name)  # its list has items now
         for name, task in tasks.items():
+            if task.state == "empty" and task.step in begun_steps:
+                continue  # its tasks ended in an earlier drive
             if recorded.get(name) != task and not (task.state == "pending" and name not in recorded):
                 self._journal.set_task(self._run, task)
 

@@ -39,7 +39,9 @@ def find_finished_steps(
         states = {task.state for task in step_tasks}
         if states == {"skipped"}:
             skipped.add(node.name)
-        elif states == {"succeeded"} and _is_whole(node, step_tasks, followed=bool(begun_steps & children[node.name])):
+        elif states in ({"empty"}, {"succeeded"}) and _is_whole(
+            node, step_tasks, followed=states == {"empty"} or bool(begun_steps & children[node.name])
+        ):
             done.add(node.name)
         elif node.for_each is not None:
             kept_tasks[node.name] = tuple(

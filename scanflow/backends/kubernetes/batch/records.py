@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.pods import explain_denied_pod
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.records import TaskRecord, TaskState
-from scanflow.backends.tasks import format_task_name
+from scanflow.backends.tasks import build_empty_record, format_task_name
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
@@ -100,6 +100,7 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
         if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.OUTPUTS_PARAMETER)):
             outputs[attempt.task] = json.loads(text)
     tasks |= _find_skipped(nodes, name)
+    tasks |= _find_empty(nodes, name, {task.step for task in tasks.values()})
     return ObservedWorkflow(
         phase=_derive_phase(status, shut_down, tasks, given_up),
         error=_derive_error(status, tasks),
@@ -262,6 +263,20 @@ def _find_skipped(nodes: Mapping[str, Any], workflow: str) -> dict[StepName, Tas
         if node.get("type") == "Skipped" and node.get("phase") == "Skipped" and re.fullmatch(r"[-a-z0-9]+", step):
             records[StepName(step)] = TaskRecord(task=StepName(step), step=step, state="skipped")
     return records
+
+
+def _find_empty(nodes: Mapping[str, Any], workflow: str, begun_steps: Collection[str]) -> dict[StepName, TaskRecord]:
+    """Return the fan-outs that ended without tasks in this Workflow; all their tasks may have ended in earlier ones."""
+    steps = (
+        node["name"].removeprefix(f"{workflow}.")
+        for node in nodes.values()
+        if node.get("type") == "DAG" and node.get("phase") == "Succeeded" and node["name"] != workflow
+    )
+    return {
+        StepName(step): build_empty_record(step)
+        for step in steps
+        if re.fullmatch(r"[-a-z0-9]+", step) and step not in begun_steps
+    }
 
 
 def _find_retrying(nodes: Mapping[str, Any], tasks: Mapping[StepName, TaskRecord]) -> Iterator[StepName]:

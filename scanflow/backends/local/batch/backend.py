@@ -28,15 +28,27 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.backends.pickles import read_home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
-from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted, RunState, TaskRecord
+from scanflow.backends.records import (
+    FINAL_STATES,
+    Observer,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    RunState,
+    StepFile,
+    TaskRecord,
+)
 from scanflow.backends.schedule import Budget, Share
+from scanflow.backends.step_files import list_step_files
 from scanflow.backends.tasks import (
     add_pending_tasks,
+    arrange_outputs,
     cut_down,
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
     select_running_tasks,
+    select_tasks,
     split_task,
 )
 from scanflow.backends.values import Outputs
@@ -273,7 +285,17 @@ class LocalBackend:
         tasks = find_output_tasks(record, step)
         folder, key = RunFolder(Path(record.folder)), read_home_key(self._home.path)
         values = [dict(Outputs(folder.get_outputs_folder(task.task), key)) for task in tasks]
-        return values[0] if step == tasks[0].task else values
+        return arrange_outputs(step, tasks, values)
+
+    def files(self, name: str, step: str | None = None) -> list[StepFile]:
+        record = self.show(name)
+        folder, names = RunFolder(Path(record.folder)), {task.task for task in record.tasks}
+        return [
+            file
+            for task in select_tasks(record, step)
+            if task.task == task.step or task.step not in names  # a job's ranks write into its own folder
+            for file in list_step_files(task.task, folder.get_outputs_folder(task.task))
+        ]
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)

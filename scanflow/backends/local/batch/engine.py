@@ -40,6 +40,7 @@ from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.backends.step_cache import copy_outputs
+from scanflow.backends.tasks import build_empty_record, group_by_step
 from scanflow.backends.values import copy_value, describe_missing_result
 from scanflow.errors import ScanflowError
 from scanflow.files.disk import build_disk_error
@@ -95,6 +96,7 @@ class RunEngine:
         self._inputs, self._observe, self._clock = launcher.inputs, observe, clock
         self._folder = RunFolder(Path(run.record.folder))
         self._known: Mapping[StepName, TaskRecord] = journal.read_tasks(run)
+        self._recorded = group_by_step(self._known.values())
         self._progress = StepProgress(workflow.parents)
         self._steps: dict[str, _Step] = {}
         self._queue: deque[_Task] = deque()
@@ -173,19 +175,27 @@ class RunEngine:
             self._end(failed, build_task_record(step, StepName(step), describe_refusal(error)))
             return
         self._steps[step] = _Step(node, len(tasks), len(tasks))
+        current = {name for name, _ in tasks} or {StepName(step)}
+        for name in self._recorded.get(step, set()) - current:
+            self._journal.delete_task(self._run, name)  # its list of items has changed since, or has become known
         share = Share(node.resources.cores or 1.0, node.resources.memory_bytes or 0)
         if not tasks:
+            self._note_without_attempt(build_empty_record(step))
             self._progress.end(step, "ran")
         for name, item in tasks:
             self._enter(_Task(name, node, item, share))
 
     def _skip(self, node: Executor) -> None:
         self._inputs.skip(node.name)
-        record = TaskRecord(task=StepName(node.name), step=node.name, state="skipped")
-        if self._known.get(record.task) != record:
+        self._note_without_attempt(TaskRecord(task=StepName(node.name), step=node.name, state="skipped"))
+        self._progress.end(node.name, "skipped")
+
+    def _note_without_attempt(self, record: TaskRecord) -> None:
+        """Record and report that a step was skipped or had no items."""
+        before = self._known.get(record.task)
+        if before is None or before.state != record.state:
             self._journal.set_task(self._run, record)
         self._observe(TaskEnded(run=self._run.record.name, record=record, width=1))
-        self._progress.end(node.name, "skipped")
 
     def _enter(self, task: _Task) -> None:
         """Count, adopt or queue a task, by its state in the journal."""
