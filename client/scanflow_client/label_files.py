@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scanflow.app.parameter_texts import parse_json
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_client.cli.options import parse_value
 
 FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
@@ -65,7 +65,7 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
                     unlabelled += 1
                 elif not id:
                     wrong.append(f"line {rows.line_num}: it has a label but no id")
-                elif (value := parse_value(label)) is None:
+                elif (value := parse_json(label)) is None:
                     wrong.append(f"line {rows.line_num}: the label of {id!r} is null. Leave it empty")
                 else:
                     labels.append({"id": id, "label": value, "line": rows.line_num})

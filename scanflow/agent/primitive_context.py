@@ -84,6 +84,10 @@ class Runs(Protocol):
         """
         ...
 
+    def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
+        """Return the newest run of a whole workflow, not of one step of it; None: there is none."""
+        ...
+
     def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         """Return the runs of a workflow, the newest first."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -14,10 +14,13 @@ from scanflow.app.graph import collect_parents, compute_levels
 from scanflow.app.inference import check_inference
 from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.mpi import MPIWorkload
+from scanflow.app.parameter_texts import parse_parameter, parse_script_parameter
 from scanflow.app.parameters import with_article
+from scanflow.app.references import Ref, find_references
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
+from scanflow.app.steps import get_annotations, get_defaults
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
 
@@ -169,26 +172,75 @@ class Workflow(Model):
             raise NotFoundError(f"Workflow {self.name!r} has no node {name!r}.{did_you_mean(name, self.by_name)}")
         return self.by_name[name]
 
-    def with_parameters(self, changes: Mapping[str, Any]) -> Workflow:
-        """Return the workflow with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one."""
+    def with_parameters(self, changes: Mapping[str, Any], *, step: str | None = None) -> Workflow:
+        """Return the workflow with parameters set: ``epochs`` for every step that has it, ``train.epochs`` for one.
+
+        A short name sets plain values; what another step or the item of a fan-out feeds is set by its full name only.
+
+        Args:
+            changes: The values, by names.
+            step: Set them in this step only.
+
+        Raises:
+            NotFoundError: there is no such parameter.
+            InvalidError: a short name matches nothing but what is fed.
+        """
         if not changes:
             return self
-        nodes = {node.name: node for node in self.nodes}
+        nodes = dict(self.by_name)
+
+        def change(match: _Match, value: Any) -> Executor | Service | MPIWorkload:
+            node = nodes[match.node]
+            return node.replace(parameters={**node.parameters, match.name: value})
+
+        matches = {key: self._match_parameter(key, step) for key in changes}
+        for is_full_name in (False, True):  # a full name is the more precise one
+            for key, value in changes.items():
+                for match in matches[key]:
+                    if match.is_full_name == is_full_name and match.is_settable:
+                        nodes[match.node] = change(match, value)
         for key, value in changes.items():
-            hits = [
-                (node.name, own)
-                for node in nodes.values()
-                for own in _list_settable(node)
-                if key in {own, f"{node.name}.{own}"}
-            ]
-            if not hits:
-                names = {
-                    name for node in self.nodes for own in _list_settable(node) for name in (own, f"{node.name}.{own}")
-                }
-                raise NotFoundError(f"Workflow {self.name!r} has no parameter {key!r}.{did_you_mean(str(key), names)}")
-            for name, own in hits:
-                nodes[name] = nodes[name].replace(parameters={**nodes[name].parameters, own: value})
+            if not any(match.is_settable for match in matches[key]) and any(
+                change(match, value) != nodes[match.node] for match in matches[key]
+            ):
+                raise _build_fed_error(self.name, key, matches[key])
         return self.replace(nodes=tuple(nodes.values()))
+
+    def parse_parameters(self, texts: Mapping[str, str], *, step: str | None = None) -> dict[str, Any]:
+        """Return parameters given as text, as on a command line, as the values that :meth:`with_parameters` takes.
+
+        Each obeys the annotation of its function's parameter, else the type of its present value or default, else it
+        is JSON where it is JSON. A script gets the text as it is. A short name that means different values in several
+        steps becomes their full names.
+        """
+        parameters: dict[str, Any] = {}
+        for key, text in texts.items():
+            values = {
+                f"{match.node}.{match.name}": _parse_text(self.by_name[match.node], match, text)
+                for match in self._match_parameter(key, step)
+                if match.is_settable
+            }
+            first = next(iter(values.values()), text)
+            is_same = all(type(value) is type(first) and value == first for value in values.values())
+            parameters |= {key: first} if is_same else values
+        return parameters
+
+    def _match_parameter(self, key: str, step: str | None) -> list[_Match]:
+        """Return the parameters that a name means; NotFoundError: there is none."""
+        matches, names = [], set[str]()
+        for node in self.nodes:
+            if step not in {None, node.name}:
+                continue
+            for name in _list_settable(node):
+                full_name = f"{node.name}.{name}"
+                if key in {name, full_name}:
+                    refs = tuple(find_references(node.parameters.get(name)))
+                    matches.append(_Match(node.name, name, key != name, refs))
+                names |= {name, full_name}
+        if not matches:
+            where = f"Workflow {self.name!r}" if step is None else f"The step {step!r}"
+            raise NotFoundError(f"{where} has no parameter {key!r}.{did_you_mean(str(key), names)}")
+        return matches
 
     def with_shape(
         self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None
@@ -205,6 +257,45 @@ class Workflow(Model):
                 fields["resources"] = node.resources.replace(cpu=None if place else cores)
             changed.append(node.replace(**fields))
         return self.replace(nodes=changed)
+
+
+class _Match(NamedTuple):
+    """A parameter that a name means."""
+
+    node: str
+    name: str
+    is_full_name: bool
+    fed_by: tuple[Ref, ...]
+    """The outputs, or the item of a fan-out, that its present value is made of."""
+
+    @property
+    def is_settable(self) -> bool:
+        return self.is_full_name or not self.fed_by
+
+
+def _build_fed_error(workflow: str, key: str, matches: Sequence[_Match]) -> InvalidError:
+    feeds = "; ".join(
+        f"{match.name!r} of the step {match.node!r} is fed by "
+        + ", ".join("the item of its fan-out" if ref.step is None else repr(str(ref)) for ref in match.fed_by)
+        for match in matches
+    )
+    names = " or ".join(f"{match.node}.{match.name}" for match in matches)
+    return InvalidError(
+        f"Workflow {workflow!r}: the short name {key!r} sets plain values only, and {feeds}. To replace what feeds it, "
+        f"write the full name: {names}"
+    )
+
+
+def _parse_text(node: Executor | Service | MPIWorkload, match: _Match, text: str) -> Any:
+    present = None if match.fed_by else node.parameters.get(match.name)
+    if isinstance(node, MPIWorkload) or (isinstance(node, Executor) and node.target is None):
+        return parse_script_parameter(text, present)
+    call = node.target.call if isinstance(node, Executor) and node.target is not None else None
+    if call is None:
+        return parse_parameter(text, present=present)
+    if present is None:
+        present = get_defaults(call).get(match.name)
+    return parse_parameter(text, get_annotations(call).get(match.name, Any), present)
 
 
 def _list_settable(node: Executor | Service | MPIWorkload) -> Sequence[str]:

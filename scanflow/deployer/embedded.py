@@ -16,11 +16,11 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
-from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, Waiting
+from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.functions import check_live_functions, find_application, remember_application, save_functions
 from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_plan, mask_run
-from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.remote_home import find_mlflow_url
 from scanflow.deployer.service_client import connect_service
 from scanflow.deployer.whole_lines import WholeLinesReader
@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # most commands are about runs, and need none of these
 DEFAULT = "local"
 LOG_POLL_S = 0.2
 RUN_POLL_S = 0.2
+SEARCHED_RUNS = 200
+"""The number of newest runs of a workflow among which a whole one is searched."""
 
 
 def _ignore(_: object) -> None:
@@ -120,22 +122,23 @@ class EmbeddedDeployer(Deployer):
                     f"The workflow {chosen.name!r} is of type 'online': it serves requests and does not finish. Deploy "
                     "it: scanflow deploy"
                 )
-            return RunDefinition(app, self._save_functions(chosen), request.parameters, request.source)
+            return RunDefinition(app, self._save_functions(chosen), request.changed_parameters, request.source)
         past, earlier = self.batch.show(request.run), self.batch.definition(request.run)
         app, workflow = request.app or earlier.app, earlier.workflow
-        if request.app is not None:
-            workflow = self._save_functions(app.workflow(workflow.name).with_parameters(earlier.parameters))
-        else:
+        if request.app is None:
             check_live_functions(workflow)
+        elif (current := self._save_functions(app.workflow(workflow.name))) != workflow:
+            workflow = current.with_parameters(earlier.parameters)
         if request.step is None:
             return replace(earlier, app=app, workflow=workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
         workflow.node(step)
-        changes = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in request.parameters.items()}
+        changes = request.read_parameters(workflow, step)
+        full_names = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in changes.items()}
         return RunDefinition(
             app,
-            workflow.with_parameters(changes),
-            {**earlier.parameters, **changes},
+            workflow.with_parameters(changes, step=step),
+            {**earlier.parameters, **full_names},
             earlier.source,
             step=request.step,
             past=past.name,
@@ -199,7 +202,9 @@ class EmbeddedDeployer(Deployer):
         refuse_while_loading()
         if request.run is not None:
             past = self.batch.show(request.run)
-            app = request.app or _reload_application(past) or find_application(past.name)
+            if request.step is not None and request.run == LATEST:
+                past = self.find_full_run(app=past.app, team=past.team, workflow=past.workflow) or past
+            app = request.app or reload_application(past) or find_application(past.name)
             request = replace(request, run=past.name, app=app)
         definition = self.define(request)
         if request.run is not None and request.step is None:
@@ -222,6 +227,11 @@ class EmbeddedDeployer(Deployer):
         """Return the newest runs first; only of an application, team or workflow if one is given."""
         return list(map(self.mask, self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)))
 
+    def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
+        """Return the newest run of a whole workflow, without its tasks; None: its newest runs are spins of steps."""
+        records = self.runs(limit=SEARCHED_RUNS, app=app, team=team, workflow=workflow)
+        return next((record for record in records if self.batch.definition(record.name).step is None), None)
+
     def follow(self, run: str, since: int = -1) -> tuple[RunRecord, int]:
         """Return a run with only the tasks changed after ``since``, and the next ``since``."""
         record, last = self.batch.follow(run, since)
@@ -237,6 +247,9 @@ class EmbeddedDeployer(Deployer):
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self.batch.outputs(run, step)
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        return self.batch.files(run, step)
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
         return self._read_parts(self.log_reader(of), follow=follow)
@@ -326,7 +339,12 @@ class EmbeddedDeployer(Deployer):
         return build_served_variables(url, make_step_token(token, app.name, app.team))
 
 
-def _reload_application(record: RunRecord) -> Application | None:
+def reload_application(record: RunRecord) -> Application | None:
+    """Return the application that a run's file defines now; None: there is no such file here.
+
+    Raises:
+        NotFoundError: it has no longer the run's workflow.
+    """
     if record.source is None or not Path(record.source).is_file():
         return None
     app, _, _ = load_application(record.source)

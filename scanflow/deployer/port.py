@@ -11,13 +11,17 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import LogPart, Stream
-from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.records import Observer, RunRecord, StepFile
 from scanflow.errors import UsageError
 
 if TYPE_CHECKING:
     from scanflow.backends.port import ServiceClient
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+
+
+LATEST = "@latest"
+"""The newest run; for a spin, the newest one of the whole workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ class RunRequest:
     _: KW_ONLY
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Parameters to change in the workflow, or in the step."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Parameters given as text, as on a command line: their types are read from the application's definition."""
 
     source: Path | None = None
     """The file of ``app``, which is read again when the run is resumed."""
@@ -56,9 +63,27 @@ class RunRequest:
         Raises:
             NotFoundError: there is no such workflow, or no such parameter.
         """
+        return self._named_workflow.with_parameters(self.changed_parameters)
+
+    @property
+    def _named_workflow(self) -> Workflow:
+        """Return the named workflow, or the only batch workflow, as the application has it."""
         batches = [workflow.name for workflow in self.application.workflows if workflow.type == "batch"]
         name = batches[0] if self.workflow is None and len(batches) == 1 else self.workflow
-        return self.application.workflow(name).with_parameters(self.parameters)
+        return self.application.workflow(name)
+
+    @property
+    def changed_parameters(self) -> dict[str, Any]:
+        """The parameters of a new run that are changed."""
+        return self.read_parameters(self._named_workflow)
+
+    def read_parameters(self, workflow: Workflow, step: str | None = None) -> dict[str, Any]:
+        """Return all parameters to change in a workflow, or in one step of it, those given as text as values.
+
+        Raises:
+            NotFoundError: there is no such parameter.
+        """
+        return {**self.parameters, **workflow.parse_parameters(self.texts, step=step)}
 
 
 class TaskLog(NamedTuple):
@@ -125,6 +150,14 @@ class Deployer(Protocol):
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         """Return a step's outputs; a list for a fanned-out step."""
+        ...
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        """Return the files that a run's steps, or one step or task, left in their output folders.
+
+        Raises:
+            UnsupportedError: the backend does not list them.
+        """
         ...
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:

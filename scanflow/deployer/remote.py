@@ -16,12 +16,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
 from scanflow.backends.port import LogPart, ServiceClient
-from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord
+from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.background import build_still_running_error
+from scanflow.deployer.embedded import reload_application
 from scanflow.deployer.functions import find_application, remember_application
-from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.serialization import encode_application
 from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
@@ -120,11 +121,19 @@ class RemoteDeployer(Deployer):
         body = encode_application(app, self._server)
         if request.step is None:
             return build_path("runs", request.run, "resume"), body
-        return build_path("runs", request.run, "spin"), {
-            **body,
-            "step": request.step,
-            "parameters": dict(request.parameters),
-        }
+        body |= {"step": request.step, "parameters": dict(request.parameters)}
+        if request.texts:
+            body |= self._encode_texts(request)
+        return build_path("runs", request.run, "spin"), body
+
+    def _encode_texts(self, request: RunRequest) -> dict[str, Any]:
+        """Encode the parameters of a spin, those given as text as values where the run's file says their types."""
+        past = self.show(request.run or LATEST)
+        app = request.app or reload_application(past)
+        if app is None:
+            return {"texts": dict(request.texts)}
+        step = (request.step or "").partition(".")[0]
+        return {"parameters": request.read_parameters(app.workflow(past.workflow), step)}
 
     def _submit(self, path: str, body: dict[str, Any], key: str) -> RunRecord:
         return RunRecord.model_validate(self._server.post(path, body, key=key))
@@ -148,6 +157,9 @@ class RemoteDeployer(Deployer):
             build_path("runs", run, "steps", step, "outputs")
         )
         return outputs
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        return [StepFile.model_validate(file) for file in self._server.get(build_path("runs", run, "files"), step=step)]
 
     def logs(self, of: TaskLog | InstanceLogs, *, follow: bool = False) -> Iterator[LogPart]:
         on = "true" if follow else None
@@ -309,5 +321,5 @@ def _encode_new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]
     for node in chosen.steps:
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
-    about = {"workflow": chosen.name, "parameters": dict(request.parameters)}
+    about = {"workflow": chosen.name, "parameters": request.changed_parameters}
     return encode_application(request.application.with_workflow(chosen), server, request.source) | about

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.backends.port import LogPart
-from scanflow.backends.records import Event, TaskEnded, TaskStarted
+from scanflow.backends.records import Event, RunRecord, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.testing.services import ServicesContract
@@ -78,6 +78,18 @@ def wait(number: int) -> int:
 
 
 @sf.step
+def label(text: str = "1.0") -> str:
+    return text
+
+
+@sf.step
+def leave(name: str) -> None:
+    folder = sf.output_dir() / "notes"
+    folder.mkdir()
+    folder.joinpath(name).write_text("four")
+
+
+@sf.step
 def joined(first: str | None, second: str | None) -> list:
     return [first, second]
 
@@ -94,6 +106,14 @@ branches = [
     odd.options(when=tried["attempts"].equals(2)).bind(tried),
 ]
 branches.append(joined.bind(branches[1], branches[2]))
+nothing = even.options(name="nothing", when=tried["attempts"].equals(9)).bind(tried)
+guarded = [
+    tried,
+    nothing,
+    odd.options(name="high", when=nothing.output > 0.5).bind(tried),
+    odd.options(name="after", when=nothing.output.equals(None)).bind(tried),
+    even.options(name="only", when=nothing.output > 0.5).bind(nothing),
+]
 app = sf.Application(
     name="contract",
     team="tests",
@@ -101,6 +121,8 @@ app = sf.Application(
         sf.Workflow(name="sums", nodes=[numbers, doubled, total.bind(doubled)]),
         sf.Workflow(name="branches", nodes=branches),
         sf.Workflow(name="independent", nodes=[picked, total.bind(picked), aside, double.bind(number=aside)]),
+        sf.Workflow(name="guarded", nodes=[*guarded, label.bind()]),
+        sf.Workflow(name="files", nodes=[label.bind(), leave.map(["a.txt", "b.txt"])]),
         sf.Workflow(name="replicas", nodes=[replicas, total.bind(replicas)]),
     ],
 )
@@ -112,6 +134,9 @@ class RunsContract:
 
     interrupts = True
     """Whether a stopped task ends at once. Else it runs to its end, and its result is discarded."""
+
+    keeps_files = True
+    """Whether steps leave files, which the backend lists."""
 
     scratch = ""
     """Folder for files that later attempts read: beside the application's file. Where that cannot be written, as in a
@@ -147,7 +172,7 @@ class RunsContract:
         assert sorted(both.splitlines()) == [b"a word of warning", b"loading 3"]
         with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
             deployer.stop(good.name)
-        spun = deployer.run(RunRequest(parameters={"values": [5, 6]}, run=good.name, step="total"))
+        spun = deployer.run(RunRequest(parameters={"total.values": [5, 6]}, run=good.name, step="total"))
         assert [run.name for run in deployer.runs(limit=2)] == [spun.name, good.name], "the newest run comes first"
         assert deployer.show("@latest-1").name == good.name
         assert deployer.outputs(spun.name, "total") == {"result": 11}
@@ -177,6 +202,92 @@ class RunsContract:
         assert deployer.outputs(record.name, "joined") == {"result": [None, "odd"]}
         log = TaskLog(record.name, "flaky", stream="stderr", attempt=1)
         assert b"the first attempt fails" in _text(deployer.logs(log))
+
+    def test_a_condition_on_the_output_of_a_skipped_step_skips(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        request = RunRequest(app, "guarded", parameters={"name": f"{self.scratch}guarded"}, source=source)
+        record = deployer.run(request)
+        assert record.state == "succeeded"
+        skipped = {"nothing", "high", "only"}
+        assert {task.task for task in record.tasks if task.state == "skipped"} == skipped
+        assert {task.task for task in record.tasks if task.state == "succeeded"} == {"flaky", "after", "label"}
+
+    def test_a_fan_out_over_no_items_has_ended_with_an_empty_list(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        failed = deployer.run(RunRequest(app, "sums", parameters={"count": 0}, source=source))
+        assert (failed.state, _get_states(failed)["double"]) == ("failed", "empty")
+        assert deployer.outputs(failed.name, "double") == []
+        (source.parent / "mended").touch()
+        events: list[Event] = []
+        done = deployer.run(RunRequest(run=failed.name), observe=events.append)
+        assert (done.state, _get_states(done)) == (
+            "succeeded",
+            {"load": "succeeded", "double": "empty", "total": "succeeded"},
+        )
+        assert [event.record.attempts for event in events if isinstance(event, TaskEnded)][-1] == 2
+        assert deployer.show(done.name) == done
+        assert deployer.outputs(done.name, "total") == {"result": 0}
+        spun = deployer.run(RunRequest(run=done.name, step="total"))
+        assert (spun.state, _get_states(spun)["double"]) == ("succeeded", "empty")
+        alone = deployer.run(RunRequest(run=done.name, step="double"))
+        assert (alone.state, deployer.outputs(alone.name, "double")) == ("succeeded", [])
+
+    def test_a_spin_of_the_latest_run_is_of_the_latest_whole_one(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        (source.parent / "mended").touch()
+        whole = deployer.run(RunRequest(app, "sums", parameters={"count": 2}, source=source))
+        first = deployer.run(RunRequest(parameters={"count": 5}, run="@latest", step="load"))
+        assert deployer.show("@latest").name == first.name
+        second = deployer.run(RunRequest(run="@latest", step="total"))
+        assert deployer.outputs(second.name, "total") == deployer.outputs(whole.name, "total") == {"result": 2}
+        assert {task.origin for task in second.tasks if task.step == "double"} == {whole.name}
+
+    def test_a_short_name_cuts_no_edge_and_no_item(self, deployer: Deployer, app: Application, source: Path) -> None:
+        (source.parent / "mended").touch()
+        before = deployer.runs()
+        for name, full_name in (("values", "total.values"), ("number", "double.number")):
+            with pytest.raises(InvalidError, match=rf"sets plain values only.*write the full name: {full_name}"):
+                deployer.run(RunRequest(app, "sums", parameters={name: [1]}, source=source))
+        assert deployer.runs() == before
+        cut = deployer.run(RunRequest(app, "sums", parameters={"total.values": [5]}, source=source))
+        assert deployer.outputs(cut.name, "total") == {"result": 5}
+        with pytest.raises(InvalidError, match=r"'values' of the step 'total' is fed by 'double\.result'"):
+            deployer.run(
+                RunRequest(app, parameters={"values": [1]}, run=_run_sums(deployer, app, source), step="total")
+            )
+
+    def test_parameters_given_as_text_are_what_the_annotations_say(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        name = {"name": f"{self.scratch}texts"}
+        run = deployer.run(RunRequest(app, "guarded", parameters=name, texts={"text": "1.10"}, source=source))
+        assert deployer.outputs(run.name, "label") == {"result": "1.10"}
+        spun = deployer.run(RunRequest(texts={"text": "1234567e100"}, run=run.name, step="label"))
+        assert deployer.outputs(spun.name, "label") == {"result": "1234567e100"}
+        by_app = deployer.run(RunRequest(app, texts={"label.text": "12345"}, run=run.name, step="label"))
+        assert deployer.outputs(by_app.name, "label") == {"result": "12345"}
+        sums = deployer.plan(RunRequest(app, "sums", texts={"count": "4"}))
+        assert [step.name for step in sums.steps] == ["load", "double", "total"]
+        with pytest.raises(InvalidError, match="'count' is 'many'"):
+            deployer.plan(RunRequest(app, "sums", texts={"count": "many"}))
+
+    def test_files_that_steps_left_are_listed(self, deployer: Deployer, app: Application, source: Path) -> None:
+        run = deployer.run(RunRequest(app, "files" if self.keeps_files else "guarded", source=source))
+        with pytest.raises(NotFoundError, match=r"has no task 'lable'. Did you mean 'label'"):
+            deployer.files(run.name, "lable")
+        if not self.keeps_files:
+            return
+        files = deployer.files(run.name)
+        assert [(file.task, file.name, file.size_bytes) for file in files] == [
+            ("leave.0", "notes/a.txt", 4),
+            ("leave.1", "notes/b.txt", 4),
+        ]
+        assert deployer.files(run.name, "leave") == files
+        assert [Path(file.path).name for file in deployer.files(run.name, "leave.1")] == ["b.txt"]
+        assert deployer.files(run.name, "label") == []
 
     def test_a_failed_run_says_why_and_resume_runs_what_had_not_finished(
         self, deployer: Deployer, app: Application, source: Path
@@ -275,6 +386,31 @@ class RunsContract:
 
 class DeployerContract(RunsContract, ServicesContract):
     """The complete contract of a deployer, for runs and services."""
+
+    def test_a_fan_out_over_a_changed_list_has_the_tasks_of_the_new_one(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        def with_list(items: list[int]) -> Application:
+            workflow = app.workflow("replicas")
+            first, last = workflow.nodes
+            return app.with_workflow(workflow.replace(nodes=[first.replace(for_each=items), last]))
+
+        run = deployer.run(RunRequest(with_list([]), "replicas", source=source))
+        assert _get_states(run) == {"wait": "empty", "total": "failed"}
+        resumed = deployer.run(RunRequest(with_list([0, 2]), run=run.name))
+        assert _get_states(resumed) == {"wait.0": "succeeded", "wait.1": "succeeded", "total": "failed"}
+        (source.parent / "mended").touch()
+        done = deployer.run(RunRequest(with_list([]), run=run.name))
+        assert _get_states(done) == {"wait": "empty", "total": "succeeded"}
+        assert deployer.outputs(run.name, "total") == {"result": 0}
+
+
+def _run_sums(deployer: Deployer, app: Application, source: Path) -> str:
+    return deployer.run(RunRequest(app, "sums", source=source)).name
+
+
+def _get_states(record: RunRecord) -> dict[str, str]:
+    return {str(task.task): task.state for task in record.tasks}
 
 
 def _text(parts: Iterable[LogPart]) -> bytes:

@@ -109,6 +109,10 @@ class SpinBody(ResumeBody):
 
     step: Text
     parameters: Document = Field(default_factory=dict)
+    texts: Annotated[dict[str, str], AfterValidator(check_text), AfterValidator(refuse_mask)] = Field(
+        default_factory=dict
+    )
+    """Parameters given as text: each is of the type of its present value, else JSON where it is JSON."""
 
 
 class DeployBody(AppBody):

@@ -81,6 +81,9 @@ class RequestedRuns:
     def get_job_planner(self) -> JobPlanner:
         return require_job_planner(self._context.deployer.batch)
 
+    def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
+        return self._context.deployer.find_full_run(app=app, team=team, workflow=workflow)
+
     def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 

@@ -58,18 +58,29 @@ def request_run(
 
 
 def request_spin(
-    context: ServerContext, request: RunRequest, *, key: str | None = None, by: str | None = None, own: bool = False
+    context: ServerContext,
+    request: RunRequest,
+    *,
+    latest: bool = False,
+    key: str | None = None,
+    by: str | None = None,
+    own: bool = False,
 ) -> RunRecord:
     """Request a run of one step on the inputs it had in a past run.
 
-    ``own``: as for :func:`request_run`.
+    ``latest``: that run is a caller's newest one, and stands for the newest of its whole workflow. ``own``: as for
+    :func:`request_run`.
     """
     run, document = request.run or "@latest", None if request.app is None else to_document(request.app)
     definition = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
+    if request.texts:
+        definition["texts"] = dict(request.texts)
     once = _IdempotentRequest("spin", key, None if own else keys.compute_fingerprint({**definition, "of": run}))
     if (name := once.find_earlier_target(context)) is not None:  # by now it may be the newest run itself
         return _ensure_run_entered(context, name)
     past = show_run(context, run)
+    if latest:
+        past = context.deployer.find_full_run(app=past.app, team=past.team, workflow=past.workflow) or past
     context.deployer.batch.check(context.deployer.define(replace(request, run=past.name)))
     wanted = RequestedRun(
         name="",

@@ -83,8 +83,45 @@ def test_a_failing_step_costs_at_most_twelve_lines_and_ends_with_what_to_do(cli:
     resumed = cli("resume")
     assert (resumed.returncode, "2 tasks kept" in resumed.stdout) == (0, True)
     assert cli("output").stdout == "total = 100\n", "the file was read again"
-    spun = cli("spin", "total", "-p", "values=[3, 4]", "--json")
+    refused = cli("spin", "total", "-p", "values=[3, 4]")
+    assert (refused.returncode, "write the full name: total.values" in refused.stderr) == (2, True)
+    spun = cli("spin", "total", "-p", "total.values=[3, 4]", "--json")
     assert json.loads(spun.stdout)["state"] == "succeeded"
+    assert cli("output").stdout == "total = 7\n"
+
+
+TEXTS = """
+import scanflow as sf
+
+@sf.step
+def text(version: str, sha="x") -> list[str]:
+    sf.output_dir().joinpath("notes.txt").write_text(version)
+    return [version, sha]
+
+@sf.step
+def shout(item: str) -> str:
+    print(item)
+    return item
+
+nodes = [text.bind("1.0"), shout.map(["a", "b"]), shout.options(name="none").map([])]
+nodes.append(sf.Executor(name="script", mainfile="script.py", parameters={"version": None, "sha": 1}))
+app = sf.Application(name="texts", workflows=[sf.Workflow(name="w", nodes=nodes)])
+"""
+
+
+def test_text_stays_text_and_a_run_shows_its_files_and_all_logs_of_a_fan_out(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(TEXTS)
+    (tmp_path / "script.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    ran = cli("run", "-p", "version=1.10", "-p", "sha=1234567e100")
+    assert ran.returncode == 0, ran.stderr
+    assert cli("logs", "@latest", "script").stdout == "['--version', '1.10', '--sha', '1234567e100']\n"
+    shown = cli("output", "@latest", "text").stdout
+    assert shown == 'text = ["1.10", "1234567e100"]\nFiles of text: notes.txt (4 B)\n'
+    assert "Files of text: notes.txt (4 B)" in cli("show").stdout
+    assert [file["name"] for file in json.loads(cli("show", "--json").stdout)["files"]] == ["notes.txt"]
+    assert cli("logs", "@latest", "shout").stdout == "── shout.0\na\n── shout.1\nb\n"
+    assert cli("output", "@latest", "none").stdout == "none = []\n"
+    assert "pending" not in cli("show").stdout
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from scanflow.errors import NotFoundError, StepFailedError, UnsupportedError, Us
 from scanflow.placement.sysfs import read_topology
 from scanflow.settings import Settings
 from scanflow_client.client import Client
+from scanflow_client.run_handle import RunHandle
 from tests.conftest import Cli
 from tests.waiting import patient
 
@@ -44,7 +45,7 @@ def app_of(folder: Path, *nodes: sf.Executor, edges: Any = ()) -> sf.Application
     return sf.Application(name="a", app_dir=folder, workflows=[workflow])
 
 
-def states(record: RunRecord) -> dict[str, str]:
+def states(record: RunRecord | RunHandle) -> dict[str, str]:
     return {task.task: task.state for task in record.tasks}
 
 
@@ -328,7 +329,7 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
     assert client.output("double") == [0, 2, 4]
     assert {task.origin for task in spun.tasks if task.step == "numbers"} == {past.name}
     assert "total" not in states(spun)
-    client.spin("total", run=past.name, app=app, parameters={"values": [1, 1]})
+    client.spin("total", run=past.name, app=app, parameters={"total.values": [1, 1]})
     assert client.output("total") == 2
     one = client.spin("double.2", run=past.name, app=app)
     assert states(one)["double.2"] == "succeeded"
@@ -339,7 +340,7 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
     with pytest.raises(UsageError, match=r"runs once, so it has no task 'numbers\.1'"):
         client.spin("numbers.1", run=past.name)
     # What replaces all that differs from item to item makes it one task.
-    spun = client.spin("double", run=past.name, app=app, parameters={"number": 50})
+    spun = client.spin("double", run=past.name, app=app, parameters={"double.number": 50})
     assert [task.task for task in spun.tasks if task.step == "double"] == ["double"]
     assert client.output("double", run=spun.name) == 100
 

@@ -130,19 +130,20 @@ def find_model_node(agent: Agent, service: Workflow, node: str | None) -> tuple[
 
 
 def check_parameters(agent: Agent, workflow: Workflow, parameters: Mapping[str, Any]) -> None:
-    """Check that the workflow has these parameters, so that a wrong name is an error at loading time."""
+    """Check that these parameters can be set in the workflow, so that a wrong name is an error at loading time."""
     try:
         workflow.with_parameters(parameters)
-    except NotFoundError as error:
+    except (NotFoundError, InvalidError) as error:
         raise InvalidError(
             f"Agent {agent.name!r} runs {workflow.name!r} with {', '.join(map(repr, parameters))}. {error}"
         ) from error
 
 
 def has_parameter(workflow: Workflow, name: str) -> bool:
+    """Return whether a workflow has a parameter that can be set by this name."""
     try:
         workflow.with_parameters({name: ""})
-    except NotFoundError:
+    except (NotFoundError, InvalidError):
         return False
     return True
 

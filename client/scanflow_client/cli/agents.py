@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from scanflow.app.quantities import format_count
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow_client.cli.options import JsonOption, LimitOption, open_client, parse_value
+from scanflow_client.cli.options import JsonOption, LimitOption, open_client
 from scanflow_client.cli.output import respond
 
 if TYPE_CHECKING:
@@ -165,9 +165,11 @@ def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
 
 
 def _parse_label(word: str) -> dict[str, Any]:
+    from scanflow.app.parameter_texts import parse_json
+
     id, equals, text = word.partition("=")
     if not equals or not id or not text:
         raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
-    if (label := parse_value(text)) is None:
+    if (label := parse_json(text)) is None:
         raise InvalidError(f"The label of {id!r} is null. Leave it out; for the word, write '{id}=\"null\"'")
     return {"id": id, "label": label}

@@ -14,7 +14,7 @@ from scanflow_client.cli.options import (
     load_settings,
     open_client,
     open_deployer,
-    parse_parameters,
+    split_parameters,
 )
 from scanflow_client.cli.output import choose_progress_stream, print_json, say
 
@@ -64,12 +64,13 @@ def demo(
         run_in_cluster(open_backend(settings), load_small_demo()[0], page.expanduser().absolute(), say)
         return
     application, path, parameters, corrupted = load_demo(data, drifted)
-    parameters |= parse_parameters(parameter)
     report_progress(f"The demo is an application like yours: {path}")
     with provide_control_plane(settings, client, report_progress, keep=keep):
         session = DemoSession(open_deployer(), client, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
-        request = RunRequest(application, "mnist-wf", parameters=parameters, source=path)
+        request = RunRequest(
+            application, "mnist-wf", parameters=parameters, texts=split_parameters(parameter), source=path
+        )
         record = watch(session.deployer, request, as_json, last=False)
         loop = session.close_the_loop(corrupted, keep=keep, stream=choose_progress_stream(as_json))
         home = settings.home.expanduser().absolute()

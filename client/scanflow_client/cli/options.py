@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,25 +104,15 @@ def _find_address(settings: Settings) -> str | None:
     return running.server.url if running is not None and running.server.is_alive() else None
 
 
-def parse_parameters(words: Sequence[str] | None) -> dict[str, Any]:
-    """Return ``["epochs=3", "name=cnn"]`` as a mapping of names to values."""
-    parameters: dict[str, Any] = {}
+def split_parameters(words: Sequence[str] | None) -> dict[str, str]:
+    """Return ``["epochs=3", "name=cnn"]`` as a mapping of names to texts; the application says their types."""
+    texts: dict[str, str] = {}
     for word in words or ():
         name, equals, text = word.partition("=")
         if not equals or not name:
             raise InvalidError(f"The parameter {word!r} cannot be read. Write it as name=value, such as epochs=3.")
-        parameters[name] = parse_value(text)
-    return parameters
-
-
-def parse_value(text: str) -> Any:
-    """Return JSON as its value, other text (``NaN`` too) as it is."""
-    try:
-        value = json.loads(text)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, RecursionError):
-        return text
-    return value
+        texts[name] = text
+    return texts
 
 
 def check_choice(value: str, choices: Sequence[str], option: str) -> Any:

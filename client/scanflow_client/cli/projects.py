@@ -15,7 +15,7 @@ from scanflow_client.cli.options import (
     TargetArgument,
     load_settings,
     open_deployer,
-    parse_parameters,
+    split_parameters,
 )
 from scanflow_client.cli.output import respond, say
 from scanflow_client.cli.services import (
@@ -114,7 +114,7 @@ def plan(
     sizing = parse_shape_options(instances, cores, affinity, cut, into)
     if any(value is not None for value in sizing.values()):
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
-    workflow_plan = open_deployer().plan(RunRequest(application, workflow, parameters=parse_parameters(parameter)))
+    workflow_plan = open_deployer().plan(RunRequest(application, workflow, texts=split_parameters(parameter)))
     online = application.workflow(workflow_plan.workflow).type == "online"
     respond(workflow_plan, as_json, lambda: format_plan(workflow_plan, online=online))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, did_you_mean
+from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, UnsupportedError, did_you_mean
 from scanflow_client.cli.options import (
     JsonOption,
     LimitOption,
@@ -16,14 +16,14 @@ from scanflow_client.cli.options import (
     TargetArgument,
     check_choice,
     open_deployer,
-    parse_parameters,
+    split_parameters,
 )
 from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scanflow.backends.records import RunRecord
+    from scanflow.backends.records import RunRecord, StepFile
     from scanflow.deployer import Deployer, RunRequest
 
 
@@ -34,7 +34,7 @@ def run(target: TargetArgument = None, parameter: ParameterOption = None, as_jso
 
     deployer = open_deployer()
     application, path, workflow = load_application(target)
-    watch(deployer, RunRequest(application, workflow, parameters=parse_parameters(parameter), source=path), as_json)
+    watch(deployer, RunRequest(application, workflow, texts=split_parameters(parameter), source=path), as_json)
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
@@ -53,7 +53,7 @@ def spin(
     """Run one step again on its inputs from a past run. The file's current code is used."""
     from scanflow.deployer import RunRequest
 
-    watch(open_deployer(), RunRequest(parameters=parse_parameters(parameter), run=on, step=step), as_json)
+    watch(open_deployer(), RunRequest(texts=split_parameters(parameter), run=on, step=step), as_json)
 
 
 def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
@@ -66,11 +66,14 @@ def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
 
 
 def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
-    """Show a run: its steps, their states, usage and outputs."""
+    """Show a run: its steps, their states, usage, and the files that they left."""
     from scanflow_client.formatting.runs import format_run
 
-    record = open_deployer().show(name)
-    respond(record, as_json, lambda: format_run(record))
+    deployer = open_deployer()
+    record = deployer.show(name)
+    files = _list_files(deployer, record.name)
+    detailed = record.with_details(files=[file.model_dump() for file in files]) if files else record
+    respond(detailed, as_json, lambda: format_run(record, files))
 
 
 def output(
@@ -78,14 +81,15 @@ def output(
     step: Annotated[str | None, Argument(metavar="[STEP]", help="The step. Default: the last one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the result of a step, or its named outputs."""
-    from scanflow_client.formatting.runs import format_output
+    """Print the result of a step, or its named outputs, and the files that it left."""
+    from scanflow_client.formatting.runs import format_files, format_output
 
     deployer = open_deployer()
     record = deployer.show(name)
     chosen = step or _find_last_step(record)
     value = _simplify(deployer.outputs(record.name, chosen))
-    respond(value, as_json, lambda: format_output(chosen, value), mask=False)
+    files = [] if as_json else _list_files(deployer, record.name, chosen)
+    respond(value, as_json, lambda: [*format_output(chosen, value), *format_files(files)], mask=False)
 
 
 def logs(
@@ -105,7 +109,7 @@ def logs(
     raw: Annotated[bool, Option("--raw", help="Pass escape sequences on to the terminal.")] = False,
 ) -> None:
     """Print the logs of a run's steps or a service's instances."""
-    from scanflow.deployer import TaskLog
+    from scanflow_client.task_logs import format_heading, iterate_task_blocks, select_logged_tasks
 
     chosen = check_choice(stream, ("stdout", "stderr", "both"), "--stream")
     deployer = open_deployer()
@@ -118,15 +122,12 @@ def logs(
             raise NotFoundError(f"There is no run and no service {name!r}.{did_you_mean(name, names)}") from None
         _print_service_logs(deployer, name, instance=instance or task, follow=follow, raw=raw)
         return
-    tasks = [task] if task else [entry.task for entry in record.tasks if entry.attempts]
-    if not tasks:
-        raise NotFoundError(f"No step of the run {record.name!r} has started. See: scanflow show {record.name}")
+    tasks = select_logged_tasks(record, task)
     silent = []
     for task_name in tasks:
         if len(tasks) > 1:
-            say(f"── {task_name}")
-        parts = deployer.logs(TaskLog(record.name, task_name, chosen, attempt), follow=follow)
-        blocks = (part.data for part in parts)
+            say(format_heading(task_name))
+        blocks = iterate_task_blocks(deployer, record.name, task_name, stream=chosen, attempt=attempt, follow=follow)
         silent += [] if write_blocks(blocks, raw=raw) else [task_name]
     if silent:
         say(f"There is no output of {', '.join(silent)}.", err=True)
@@ -181,10 +182,17 @@ def _format_result(deployer: Deployer, record: RunRecord) -> list[str]:
 
 
 def _find_last_step(record: RunRecord) -> str:
-    ended = [task.step for task in record.tasks if task.state == "succeeded"]
+    ended = [task.step for task in record.tasks if task.state in {"succeeded", "empty"}]
     if not ended:
         raise NotFoundError(f"No step of the run {record.name!r} has succeeded. See: scanflow show {record.name}")
     return ended[-1]
+
+
+def _list_files(deployer: Deployer, run: str, step: str | None = None) -> list[StepFile]:
+    try:
+        return deployer.files(run, step)
+    except UnsupportedError:  # what else there is to show is shown
+        return []
 
 
 def _simplify(outputs: Any) -> Any:

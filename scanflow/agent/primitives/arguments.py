@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from scanflow.agent.primitive_model import BuiltInPrimitive
-from scanflow.app.parameters import Parameters
+from scanflow.app.parameters import FrozenDict, to_plain_mapping
+from scanflow.app.references import read_reference
 from scanflow.app.resources import AffinityMode, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
@@ -37,8 +38,20 @@ SomeMode: TypeAlias = Annotated[AffinityMode | None, Field(description="Where an
 Placed: TypeAlias = AffinityMode | dict[str, Any] | None
 """``"cpumem"``, the fields of an :class:`~scanflow.app.resources.Affinity`, or None for no preference."""
 
+
+def _write_reference(value: Any) -> dict[str, str] | None:
+    ref = read_reference(value)
+    return None if ref is None else ref.model_dump()
+
+
+def _to_plain_settings(value: Any) -> Any:
+    """Copy parameters as JSON values; a reference, to which a revert sets an input again, stays one."""
+    return to_plain_mapping(value, special=_write_reference)
+
+
 Settings: TypeAlias = Annotated[
-    Parameters | None, Field(description="Parameters to set: 'epochs', or 'train.epochs' for one step.")
+    Annotated[Mapping[str, Any], BeforeValidator(_to_plain_settings), AfterValidator(FrozenDict)] | None,
+    Field(description="Parameters to set: 'epochs', or 'train.epochs' for one step."),
 ]
 ModelAddress: TypeAlias = Annotated[
     str,

@@ -106,7 +106,7 @@ class RunExecutor(ExecutorPrimitive):
     writes = ("EXECUTOR.running",)
     rest = "parameters"
 
-    run: Annotated[RunName, Field(description="The past run. Unset: the workflow's newest.")] = LATEST
+    run: Annotated[RunName, Field(description="The past run. Unset: the newest of the whole workflow.")] = LATEST
     parameters: Settings = None
 
     if TYPE_CHECKING:
@@ -122,8 +122,10 @@ class RunExecutor(ExecutorPrimitive):
         if record is None:  # only then: by now the started run is the newest
             stored, workflow = context.workflow(self.workflow)
             past = _find_past_run(context, self.workflow, self.run)
-            workflow.node(self.executor)
-            parameters = self.parameters or {}
+            if self.run == LATEST:
+                full = context.runs.find_full_run(app=context.app, team=context.team, workflow=self.workflow)
+                past = full or past
+            workflow.with_parameters(parameters := self.parameters or {}, step=self.executor)
             request = RunRequest(stored.application, parameters=parameters, run=past.name, step=self.executor)
             record = context.runs.begin(request, key=context.key)
         return build_run_result(context, record)
@@ -178,16 +180,15 @@ class UpgradeExecutor(ExecutorPrimitive):
         return self
 
     def carry_out(self, context: PrimitiveContext) -> PrimitiveResult:
-        parameters, step = dict(self.parameters or {}), _get_step(context.workflow(self.workflow)[1], self.executor)
-        if unknown := [name for name in parameters if name not in step.settable]:
-            raise NotFoundError(
-                f"The step {step.name!r} has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], step.settable)}"
-            )
-        before = {name: _dump(step)["parameters"][name] for name in parameters}
+        workflow = context.workflow(self.workflow)[1]
+        step, parameters = _get_step(workflow, self.executor), dict(self.parameters or {})
+        workflow.with_parameters(parameters, step=step.name)
+        changes = {name.removeprefix(f"{step.name}."): value for name, value in parameters.items()}
+        before = {name: _dump(step)["parameters"][name] for name in changes}
         return _change_step(
             context,
             self,
-            lambda executor: executor.replace(parameters={**executor.parameters, **parameters}),
+            lambda executor: executor.replace(parameters={**executor.parameters, **changes}),
             before,
             {"parameters": before},
         )

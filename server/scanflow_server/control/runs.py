@@ -150,7 +150,8 @@ def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
         app = None if definition.get("application") is None else load_json(json.dumps(definition["application"]))
         request = RunRequest(app, run.workflow, parameters=definition["parameters"])
         if run.asked.action == "spin":
-            request = replace(request, run=definition["of"], step=definition["step"])
+            texts = definition.get("texts", {})
+            request = replace(request, run=definition["of"], step=definition["step"], texts=texts)
         elif run.source is not None:
             request = replace(request, source=Path(run.source))
         context.deployer.batch.enter(context.deployer.define(request), RunName(run.name))

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi import Path as InPath
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.plan import Plan
 from scanflow.backends.port import Stream
-from scanflow.backends.records import RunRecord
+from scanflow.backends.records import RunRecord, StepFile
 from scanflow.deployer import RunRequest, TaskLog
+from scanflow.deployer.port import LATEST
 from scanflow_server import requests
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
@@ -29,7 +30,8 @@ from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS, route_class=ApiRoute)
 
-Task = Annotated[str, InPath(pattern=r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$", max_length=80)]
+_TASK = r"^[a-z0-9][-a-z0-9]*(\.[0-9]{1,9})?$"
+Task = Annotated[str, InPath(pattern=_TASK, max_length=80)]
 _BYTES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "What was written.",
@@ -93,13 +95,23 @@ def resume(
 
 
 @router.post("/{run}/spin", status_code=201, dependencies=[DEFINITION])
-def spin(context: ContextDep, caller: Editor, run: OwnRun, body: SpinBody, key: Key = None) -> RunRecord:
-    """Run one step again on the inputs it had in a past run, as a run of its own."""
+def spin(
+    context: ContextDep, caller: Editor, run: OwnRun, body: SpinBody, request: Request, key: Key = None
+) -> RunRecord:
+    """Run one step again on the inputs it had in a past run, as a run of its own.
+
+    For ``@latest``, that is the newest run of the whole workflow, which is no spin itself.
+    """
     app = None
     if body.application is not None:
         app = read_own_application(context, caller, body.application, body.source)
-    request = RunRequest(app, parameters=body.parameters, run=run, step=body.step)
-    return requests.request_spin(context, request, key=caller.scope_key(key), by=caller.name)
+    return requests.request_spin(
+        context,
+        RunRequest(app, parameters=body.parameters, texts=body.texts, run=run, step=body.step),
+        latest=request.path_params["run"] == LATEST,
+        key=caller.scope_key(key),
+        by=caller.name,
+    )
 
 
 @router.post("/{run}/stop")
@@ -140,6 +152,21 @@ def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> di
     shown = [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
     masked: dict[str, Any] | list[dict[str, Any]] = context.deployer.load_masker(run).mask_outputs(shown)
     return masked
+
+
+@router.get("/{run}/files")
+def files(
+    context: ContextDep,
+    _caller: Reader,
+    run: OwnRun,
+    step: Annotated[str | None, Query(pattern=_TASK, max_length=80)] = None,
+) -> list[StepFile]:
+    """List the files that the steps of a run left, or one step or task, with the run's secrets masked."""
+    masker = context.deployer.load_masker(run)
+    return [
+        file.model_copy(update={"name": masker.mask_text(file.name), "path": masker.mask_text(file.path)})
+        for file in context.deployer.files(run, step)
+    ]
 
 
 @router.get("/{run}/tasks/{task}/logs", response_class=StreamingResponse, responses=_BYTES)

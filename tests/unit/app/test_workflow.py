@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.references import Ref
+from scanflow.app.references import Ref, find_references
 from scanflow.errors import InvalidError, NotFoundError
 from tests.unit.app.making import batch, edges_of_dags, keys, plain_values, script, shop, workflows
 
@@ -50,16 +50,83 @@ def test_a_slash_at_the_output_folders_end_makes_no_difference() -> None:
 
 
 @given(workflows(), plain_values, st.data())
-def test_a_parameter_is_set_where_it_is(workflow: sf.Workflow, value: Any, data: st.DataObject) -> None:
+def test_a_short_name_sets_plain_values_and_what_is_fed_stays_so(
+    workflow: sf.Workflow, value: Any, data: st.DataObject
+) -> None:
     known = sorted({key for step in workflow.steps for key in step.parameters})
     assume(known)
     key = data.draw(st.sampled_from(known))
     assume(all(f"{step.name}.{own}" != key for step in workflow.steps for own in step.parameters))
+    settable = {step.name for step in workflow.steps if key in step.parameters and not is_fed(step, key)}
+    if not settable:
+        with pytest.raises(InvalidError, match="sets plain values only"):
+            workflow.with_parameters({key: value})
+        return
     changed = workflow.with_parameters({key: value})
     for before, after in zip(workflow.steps, changed.steps, strict=True):
-        assert after == (
-            before.replace(parameters={**before.parameters, key: value}) if key in before.parameters else before
+        expected = before.replace(parameters={**before.parameters, key: value}) if before.name in settable else before
+        assert after == expected
+
+
+def is_fed(step: sf.Executor, key: str) -> bool:
+    return bool(find_references(step.parameters.get(key)))
+
+
+@sf.step
+def load(data: str = "raw") -> str:
+    return f"L({data})"
+
+
+@sf.step
+def train(data: str, epochs: int = 3, mode: Any = None) -> str:
+    return f"T({data})"
+
+
+def test_a_short_name_cuts_no_edge_and_a_full_name_says_so() -> None:
+    loaded = load.bind()
+    workflow = batch(loaded, train.bind(loaded))
+    changed = workflow.with_parameters({"data": "b"})
+    assert [changed.steps[0].parameters["data"], changed.steps[1].parameters["data"]] == ["b", Ref(step="load")]
+    assert workflow.with_parameters({"train.data": "b"}).parents == {"load": (), "train": ()}
+    both = workflow.with_parameters({"load.data": "b", "data": "c"})
+    assert both.steps[0].parameters["data"] == "b", "the full name is the more precise one, in any order"
+
+
+def test_a_short_name_that_means_only_edges_and_items_is_refused_with_what_feeds_them() -> None:
+    loaded = load.options(name="make").bind()
+    renamed = train.options(name="edge").bind(loaded)
+    mapped = train.options(name="each").map(loaded)
+    nested = train.options(name="deep").bind("x", mode={"inner": [loaded["a"]]})
+    workflow = batch(loaded, renamed, mapped, nested)
+    with pytest.raises(
+        InvalidError, match=r"'mode' of the step 'deep' is fed by 'make\.a'\. .* write the full name: deep\.mode"
+    ):
+        batch(loaded, nested).with_parameters({"mode": 1})
+    with pytest.raises(
+        InvalidError, match=r"'edge' is fed by 'make\.result'; .*'each' is fed by the item of its fan-out.*each\.data"
+    ):
+        batch(loaded.replace(function=None, mainfile="make.py", parameters={}), renamed, mapped).with_parameters(
+            {"data": "b"}
         )
+    assert workflow.with_parameters({"each.data": "b"}).steps[2].parameters["data"] == "b"
+
+
+def test_what_was_set_is_set_again_without_a_change() -> None:
+    loaded = load.bind()
+    fed = batch(loaded, train.bind(loaded)).with_parameters({"mode": loaded.output})
+    assert fed.steps[1].parameters["mode"] == Ref(step="load")
+    assert fed.with_parameters({"mode": {"$from": "load.result"}}) == fed
+
+
+def test_parameters_are_set_in_one_step_only_if_it_is_named() -> None:
+    loaded = load.bind()
+    workflow = batch(loaded, train.bind(loaded), train.options(name="other").bind("x"))
+    changed = workflow.with_parameters({"epochs": 5}, step="train")
+    assert [step.parameters.get("epochs") for step in changed.steps] == [None, 5, None]
+    with pytest.raises(InvalidError, match=r"'data' of the step 'train' is fed by 'load\.result'"):
+        workflow.with_parameters({"data": "b"}, step="train")
+    with pytest.raises(NotFoundError, match=r"The step 'train' has no parameter 'epocs'\. Did you mean 'epochs'"):
+        workflow.with_parameters({"epocs": 5}, step="train")
 
 
 @given(st.lists(keys, min_size=1, max_size=4, unique=True), plain_values)

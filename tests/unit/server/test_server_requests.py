@@ -245,6 +245,14 @@ def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past: str) -> None
     assert (other[0], "was used for another request" in other[1]["detail"]) == (422, True)
 
 
+def test_text_in_a_spin_is_of_the_type_of_the_present_value(api: Api, past: str, context: ServerContext) -> None:
+    status, spun = post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"count": "2"}}')
+    assert (status, spun["name"] != past) == (201, True)
+    assert context.deployer.batch.definition(spun["name"]).parameters == {"load.count": 2}
+    wrong = post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"cuont": "2"}}', key="twice")
+    assert (wrong[0], "no parameter 'cuont'. Did you mean 'count'" in wrong[1]["detail"]) == (404, True)
+
+
 def test_a_run_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
     api: Api, application: Application, source: Path
 ) -> None:

@@ -61,6 +61,10 @@ class InlineRuns:
         assert isinstance(self._deployer, EmbeddedDeployer)
         return require_job_planner(self._deployer.batch)
 
+    def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
+        assert isinstance(self._deployer, EmbeddedDeployer)
+        return self._deployer.find_full_run(app=app, team=team, workflow=workflow)
+
     def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
         found = self._deployer.runs(limit=limit)
         return [one for one in found if (one.app, one.team, one.workflow) == (app, team, workflow)]

@@ -10,9 +10,10 @@ import pytest
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
+from scanflow.app.references import Ref
 from scanflow.backends.records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import NotFoundError, ScanflowError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
@@ -88,6 +89,31 @@ def test_a_step_is_run_anew_on_what_it_had(doing: Batch) -> None:
         doing("run_executor", key="x", workflow="scripts", executor="train", run=past)
     with pytest.raises(NotFoundError, match="has not been run yet"):
         doing("run_executor", key="x", workflow="scripts", executor="train")
+
+
+@pytest.mark.processes
+def test_a_step_is_run_again_on_the_newest_run_of_the_whole_workflow(doing: Batch) -> None:
+    doing("run_workflow", workflow="sums")
+    alone = doing("run_executor", key="first", workflow="sums", executor="load", parameters={"count": 9})
+    done = doing("run_executor", key="second", workflow="sums", executor="total")
+    assert alone.result["run"] != done.result["run"]
+    assert doing.deployer.outputs(done.result["run"], "total") == {"result": 3}
+
+
+@pytest.mark.parametrize("primitive", ["run_workflow", "run_executor", "upgrade_workflow", "upgrade_executor"])
+def test_an_input_from_another_step_is_set_by_its_full_name_only(doing: Batch, primitive: str) -> None:
+    if primitive == "run_executor":
+        doing("run_workflow", workflow="sums")
+    where: dict[str, Any] = {"workflow": "sums"} | ({"executor": "total"} if primitive.endswith("executor") else {})
+    with pytest.raises(InvalidError, match=r"is fed by 'load\.result'\. .*write the full name: total\.values"):
+        doing(primitive, key="short", **where, parameters={"values": [1]})
+    done = doing(primitive, key="full", **where, parameters={"total.values": [1]})
+    if primitive.startswith("run"):
+        assert doing.deployer.outputs(done.result["run"], "total") == {"result": 1}
+        return
+    assert doing.step("sums", "total").parameters["values"] == [1]
+    doing.undo(done)
+    assert doing.step("sums", "total").parameters["values"] == Ref(step="load")
 
 
 OTHER = {"name": "other", "app": "other"}
