@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, overload
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -17,9 +16,10 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.parameters import pick_output
-from scanflow.backends.records import RunRecord
+from scanflow.backends.port import Stream
+from scanflow.backends.records import RunRecord, StepFile
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
-from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
 from scanflow.deployer.service_client import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
@@ -31,6 +31,7 @@ from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import resolve_application
 from scanflow_client.progress import show_run_progress, show_service_changes
 from scanflow_client.run_handle import RunHandle
+from scanflow_client.task_logs import format_heading, iterate_task_blocks, select_logged_tasks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,81 +115,45 @@ class Client(MeasuringClient):
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
 
-    @overload
     def run(
         self,
-        what: Application | Workflow,
-        workflow: str | None = ...,
-        *,
-        parameters: Mapping[str, Any] | None = ...,
-        wait: Literal[True] = ...,
-    ) -> RunRecord: ...
-    @overload
-    def run(
-        self,
-        what: Application | Workflow,
-        workflow: str | None = ...,
-        *,
-        parameters: Mapping[str, Any] | None = ...,
-        wait: Literal[False],
-    ) -> RunHandle: ...
-    def run(
-        self,
-        what: Application | Workflow,
+        what: Application | Workflow | str,
         workflow: str | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
         wait: bool = True,
-    ) -> RunRecord | RunHandle:
+    ) -> RunHandle:
         """Run a workflow to its end; :class:`~scanflow.errors.StepFailedError` has the frames of the step that failed.
 
         The run is kept, and :meth:`resume` continues it. With ``wait=False`` it only starts, and the returned handle
         waits for it, shows it and stops it. A server drives the run even if this program ends; without one, this
         program does, and waits for it before it ends.
+
+        A name, ``client.run("brisk-otter-123")`` or ``"@latest"``, runs nothing: it returns the handle of that run.
         """
+        if isinstance(what, str):
+            if workflow is not None or parameters is not None:
+                raise UsageError(
+                    f"client.run({what!r}) returns an earlier run, which takes no workflow and no parameters. To run "
+                    "an application, give the application itself: client.run(app)."
+                )
+            return RunHandle(self, self._deployer.show(what))
         request = RunRequest(resolve_application(what), workflow, parameters=parameters or {})
         return self._begin(request, wait=wait)
 
-    def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunRecord:
+    def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunHandle:
         """Wait until a run has ended, and return it; UnavailableError: it continues after ``timeout_s``."""
         with show_run_progress(self._choose_stream()) as observe:
-            return _require_success(self._deployer.wait(run, timeout_s=timeout_s, observe=observe))
+            record = self._deployer.wait(run, timeout_s=timeout_s, observe=observe)
+        return RunHandle(self, _require_success(record))
 
-    @overload
-    def resume(
-        self, run: str = ..., *, app: Application | Workflow | None = ..., wait: Literal[True] = ...
-    ) -> RunRecord: ...
-    @overload
-    def resume(
-        self, run: str = ..., *, app: Application | Workflow | None = ..., wait: Literal[False]
-    ) -> RunHandle: ...
     def resume(
         self, run: str = "@latest", *, app: Application | Workflow | None = None, wait: bool = True
-    ) -> RunRecord | RunHandle:
+    ) -> RunHandle:
         """Continue a run from its current state; with ``app``, with the steps defined there. ``wait``: as for
         :meth:`run`."""
         return self._begin(RunRequest(None if app is None else resolve_application(app), run=run), wait=wait)
 
-    @overload
-    def spin(
-        self,
-        step: str,
-        *,
-        run: str = ...,
-        app: Application | Workflow | None = ...,
-        parameters: Mapping[str, Any] | None = ...,
-        wait: Literal[True] = ...,
-    ) -> RunRecord: ...
-    @overload
-    def spin(
-        self,
-        step: str,
-        *,
-        run: str = ...,
-        app: Application | Workflow | None = ...,
-        parameters: Mapping[str, Any] | None = ...,
-        wait: Literal[False],
-    ) -> RunHandle: ...
     def spin(
         self,
         step: str,
@@ -197,8 +162,12 @@ class Client(MeasuringClient):
         app: Application | Workflow | None = None,
         parameters: Mapping[str, Any] | None = None,
         wait: bool = True,
-    ) -> RunRecord | RunHandle:
-        """Run one step again on the inputs it had in a past run. ``wait``: as for :meth:`run`."""
+    ) -> RunHandle:
+        """Run one step again on the inputs it had in a past run; ``@latest``: the newest one of the whole workflow.
+
+        ``parameters``: plain values by short names, inputs from other steps by full ones (``train.data``). ``wait``:
+        as for :meth:`run`.
+        """
         application = None if app is None else resolve_application(app)
         return self._begin(RunRequest(application, parameters=parameters or {}, run=run, step=step), wait=wait)
 
@@ -258,11 +227,32 @@ class Client(MeasuringClient):
             return [pick_output(task_outputs, name, step) for task_outputs in outputs]
         return pick_output(outputs, name, step)
 
-    def logs(self, task: str, *, run: str = "@latest", attempt: int | None = None) -> str:
-        """Return a task's standard output, then its standard error."""
-        logs = (TaskLog(run, task, "stdout", attempt), TaskLog(run, task, "stderr", attempt))
-        parts = chain.from_iterable(self._deployer.logs(log) for log in logs)
-        return b"".join(part.data for part in parts).decode("utf-8", errors="replace")
+    def files(self, step: str | None = None, *, run: str = "@latest") -> list[StepFile]:
+        """Return the files that the steps of a run left in their output folders, or one step or task.
+
+        UnsupportedError: the backend does not list them.
+        """
+        return self._deployer.files(run, step)
+
+    def logs(
+        self, task: str | None = None, *, run: str = "@latest", attempt: int | None = None, stream: Stream = "both"
+    ) -> str:
+        """Return what the command ``logs`` shows: the log of a task, of a step's tasks, or of the whole run.
+
+        Args:
+            task: A task (``train.3``) or a step. None: all that have started.
+            run: The run's name.
+            attempt: The attempt. None: the last.
+            stream: ``stdout``, ``stderr``, or both in the order in which they were written, as far as that is known.
+        """
+        record = self._deployer.show(run)
+        tasks = select_logged_tasks(record, task)
+        texts = []
+        for name in tasks:
+            blocks = iterate_task_blocks(self._deployer, record.name, name, stream=stream, attempt=attempt)
+            text = make_printable(b"".join(blocks).decode("utf-8", errors="replace"))
+            texts.append(f"{format_heading(name)}\n{text}" if len(tasks) > 1 else text)
+        return "".join(texts)
 
     def deploy(
         self,
@@ -438,8 +428,8 @@ class Client(MeasuringClient):
 
         return find_history(self._open_knowledge, self._home, target, goal)
 
-    def _begin(self, request: RunRequest, *, wait: bool) -> RunRecord | RunHandle:
-        return self._run(request) if wait else RunHandle(self, self._deployer.begin(request).name)
+    def _begin(self, request: RunRequest, *, wait: bool) -> RunHandle:
+        return RunHandle(self, self._run(request) if wait else self._deployer.begin(request))
 
     def _run(self, request: RunRequest) -> RunRecord:
         with show_run_progress(self._choose_stream()) as observe:

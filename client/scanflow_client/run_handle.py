@@ -1,35 +1,61 @@
-"""A handle of a run in the background."""
+"""A handle of a run: of one that has ended, that goes on in the background, or of an earlier one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from scanflow.backends.records import RunRecord
+from scanflow.backends.port import Stream
+from scanflow.backends.records import RunRecord, RunState, StepFile, TaskRecord
+from scanflow.names import RunName
 
 if TYPE_CHECKING:
     from scanflow_client.client import Client
 
 
 class RunHandle:
-    """A run in the background, from ``client.run(app, wait=False)``. It may be awaited: ``record = await handle``."""
+    """A run: of ``client.run(app)``, ``client.run(app, wait=False)``, or an earlier one: ``client.run("NAME")``.
 
-    def __init__(self, client: Client, name: str) -> None:
-        self.client, self.name = client, name
+    What its record has (``state``, ``seconds``, ``error``, ``folder``, ...) is had from the handle too, in its current
+    state. A run in the background may be awaited: ``await handle``.
+    """
 
-    def wait(self, timeout_s: float | None = None) -> RunRecord:
-        """Return the run once it has ended. Ctrl-C ends the wait, and the run goes on.
+    def __init__(self, client: Client, record: RunRecord) -> None:
+        self.client, self._record = client, record
+
+    @property
+    def name(self) -> RunName:
+        return self._record.name
+
+    @property
+    def state(self) -> RunState:
+        return self.record.state
+
+    @property
+    def tasks(self) -> tuple[TaskRecord, ...]:
+        """The run's tasks, in their current states: a step, or an item of a fan-out."""
+        return self.record.tasks
+
+    @property
+    def record(self) -> RunRecord:
+        """The run's record, in its current state; of one that succeeded, as it was when that was seen."""
+        return self._record if self._record.state == "succeeded" else self.show()
+
+    def wait(self, timeout_s: float | None = None) -> Self:
+        """Wait until the run has ended, and return this handle. Ctrl-C ends the wait, and the run goes on.
 
         Raises:
             StepFailedError: the run failed; with the frames of the step.
             UnavailableError: the run continues after ``timeout_s``.
         """
-        return self.client.wait(self.name, timeout_s=timeout_s)
+        self._record = self.client.wait(self.name, timeout_s=timeout_s).record
+        return self
 
     def show(self) -> RunRecord:
         """Return the run with its tasks, in its current state."""
-        return self.client.show(self.name)
+        self._record = self.client.show(self.name)
+        return self._record
 
     def stop(self) -> RunRecord:
         """Request the run to stop; it can be resumed."""
@@ -39,15 +65,36 @@ class RunHandle:
         """Return an output of a step, as :meth:`~scanflow_client.client.Client.output` does."""
         return self.client.output(step, name, run=self.name)
 
-    def logs(self, task: str) -> str:
-        """Return the output of a task so far."""
-        return self.client.logs(task, run=self.name)
+    def files(self, step: str | None = None) -> list[StepFile]:
+        """Return the files that the steps left, or one step, as :meth:`~scanflow_client.client.Client.files` does."""
+        return self.client.files(step, run=self.name)
 
-    def __await__(self) -> Generator[Any, None, RunRecord]:
+    def logs(self, task: str | None = None, *, attempt: int | None = None, stream: Stream = "both") -> str:
+        """Return what the steps wrote so far, as :meth:`~scanflow_client.client.Client.logs` does."""
+        return self.client.logs(task, run=self.name, attempt=attempt, stream=stream)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.record, name)
+
+    def __dir__(self) -> list[str]:
+        own = (name for name in super().__dir__() if not name.startswith("_"))
+        return sorted({*own, *(name for name in dir(self._record) if not name.startswith("_"))})
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RunHandle):
+            return self.record == other.record
+        return self.record == other if isinstance(other, RunRecord) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __await__(self) -> Generator[Any, None, Self]:
         return asyncio.to_thread(self.wait).__await__()
 
     def _repr_html_(self) -> str:
-        return self.show()._repr_html_()
+        return self.record._repr_html_()
 
     def __repr__(self) -> str:
         return f"<run {self.name}>"

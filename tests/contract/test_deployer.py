@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+import scanflow as sf
 from scanflow.app.application import Application
 from scanflow.backends.memory import Memory
 from scanflow.backends.records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up_state
+from scanflow.errors import InvalidError, StepFailedError
 from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow.testing.deployer import DeployerContract
+from scanflow.testing.deployer import APP, DeployerContract
 from scanflow_client import control_plane
 from tests.conftest import home_in
 from tests.serving import held_port
@@ -98,7 +100,7 @@ class TestEmbeddedDeployer(DeployerContract):
 
 
 class TestMemoryDeployer(DeployerContract):
-    interrupts = False
+    interrupts = keeps_files = False
 
     @pytest.fixture
     def deployer(self, settings: Settings) -> Deployer:
@@ -110,6 +112,62 @@ class TestRemoteDeployer(DeployerContract):
     @pytest.fixture
     def deployer(self, remote: RemoteDeployer) -> Deployer:
         return remote
+
+
+class RunHandlesContract:
+    """What ``client.run`` gives is the same wherever the client works, and whether it waited or not."""
+
+    @pytest.fixture
+    def app(self, tmp_path: Path) -> Application:
+        (tmp_path / "contract_app.py").write_text(APP, encoding="utf-8")
+        (tmp_path / "mended").touch()
+        return load_application(str(tmp_path / "contract_app.py"))[0]
+
+    def test_a_run_is_held_in_one_way(self, client: sf.Client, app: Application) -> None:
+        waited = client.run(app, "sums", parameters={"count": 2})
+        begun = client.run(app, "sums", parameters={"count": 2}, wait=False)
+        with pytest.raises(InvalidError, match=r"write the full name: total\.values"):
+            client.spin("total", run=begun.wait().name, parameters={"values": [1]})
+        for run in (waited, begun, client.run(waited.name), client.wait(begun.name), client.resume(begun.name)):
+            assert (run.state, run.app, run.team, run.workflow) == ("succeeded", "contract", "tests", "sums")
+            assert [task.task for task in run.tasks] == ["load", "double.0", "double.1", "total"]
+            assert (run.output("total"), run.output("double")) == (2, [0, 2])
+            assert run.show() == client.show(run.name) == run
+            assert run.logs("load") == client.logs("load", run=run.name) == "loading 2\na word of warning\n"
+            assert run.logs().startswith("── load\nloading 2\na word of warning\n── double.0\n")
+            assert run.files() == []
+            assert dir(run) == dir(waited)
+        spun = client.spin("total", parameters={"total.values": [1, 2]})
+        assert (spun.output("total"), [task.task for task in spun.tasks]) == (3, ["total"])
+
+    def test_a_failed_run_is_raised_and_held_by_its_name(self, client: sf.Client, app: Application) -> None:
+        (Path(app.app_dir) / "mended").unlink()
+        with pytest.raises(StepFailedError, match="not mended yet"):
+            client.run(app, "sums")
+        run = client.run("@latest")
+        assert (run.state, run.output("double")) == ("failed", [0, 2, 4])
+        with pytest.raises(StepFailedError, match="not mended yet"):
+            run.wait()
+
+
+@pytest.mark.processes
+class TestEmbeddedRunHandles(RunHandlesContract):
+    @pytest.fixture
+    def client(self, settings: Settings) -> sf.Client:
+        return sf.Client(home=settings.home, progress=False)
+
+
+class TestMemoryRunHandles(RunHandlesContract):
+    @pytest.fixture
+    def client(self, settings: Settings) -> sf.Client:
+        return sf.Client(backend=Memory(settings), progress=False)
+
+
+@pytest.mark.processes
+class TestRemoteRunHandles(RunHandlesContract):
+    @pytest.fixture
+    def client(self, url: str, home: Path) -> sf.Client:
+        return sf.Client(url, token=ensure_home_token(home), progress=False)
 
 
 @pytest.fixture

@@ -145,8 +145,10 @@ assert_type(app.workflow("training"), sf.Workflow)
 def use() -> None:
     """What the clients take and give back."""
     client = sf.Client(home="home")
-    assert_type(client.run(app, "training", parameters={"epochs": 3}), RunRecord)
-    assert_type(client.run(workflow), RunRecord)
+    assert_type(client.run(app, "training", parameters={"epochs": 3}), RunHandle)
+    assert_type(client.run(workflow), RunHandle)
+    assert_type(client.run("@latest").wait().show(), RunRecord)
+    assert_type(client.resume(wait=False), RunHandle)
     assert_type(client.plan(app), Plan)
     assert_type(client.runs(limit=3), list[RunRecord])
     assert_type(client.deploy(app, "serving", instances=2, cores=0.5, affinity="cpumem", port=8080), ServiceRecord)
@@ -163,7 +165,7 @@ def use() -> None:
     assert_type(client.events(type="run.*"), list[Event])
     assert_type(client.events(follow=True, timeout_s=5.0), Iterator[Event])
     assert_type(client.why().action, Action)
-    client.run([workflow])  # type: ignore[call-overload]  # one application, or one workflow
+    client.run([workflow])  # type: ignore[arg-type]  # one application, or one workflow
     sf.output("accuracy", 0.9)
     assert_type(sf.output_dir(), Path)
 

@@ -1,4 +1,4 @@
-"""``client.run(app, wait=False)``: a run that goes on while the program does something else."""
+"""The handle of a run: of one that was waited for, or that goes on while the program does something else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 import scanflow as sf
-from scanflow.errors import StepFailedError, UnavailableError
+from scanflow.backends.memory import Memory
+from scanflow.backends.records import RunRecord
+from scanflow.errors import NotFoundError, StepFailedError, UnavailableError, UsageError
+from scanflow.settings import Settings
+from scanflow_client.run_handle import RunHandle
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -119,3 +124,81 @@ def test_two_runs_with_steps_in_this_process_keep_what_each_prints(home: Path, t
     second.wait()
     assert (first.logs("talk"), second.logs("talk")) == ("one begins\none ends\n", "two begins\ntwo ends\n")
     assert sys.stdout is before
+
+
+@pytest.fixture
+def memory_client(settings: Settings) -> sf.Client:
+    return sf.Client(backend=Memory(settings), progress=False)
+
+
+@sf.step
+def shout(word: str = "hey") -> dict[str, str]:
+    print("shouting", word)
+    print("a warning", file=sys.stderr)
+    return {"loud": word.upper()}
+
+
+def test_a_run_that_was_waited_for_is_held_as_one_that_was_not(memory_client: sf.Client) -> None:
+    workflow = sf.Workflow(name="w", nodes=[shout.bind()])
+    waited = memory_client.run(workflow)
+    begun = memory_client.run(workflow, wait=False).wait()
+    earlier = memory_client.run(waited.name)
+    spun = memory_client.spin("shout", run=waited.name, parameters={"word": "ho"})
+    for run in (waited, begun, earlier, memory_client.resume(waited.name), memory_client.wait(waited.name), spun):
+        assert isinstance(run, RunHandle)
+        assert (run.state, run.workflow, run.app) == ("succeeded", "w", "w")
+        assert [task.task for task in run.tasks] == ["shout"]
+        assert run.output("shout", "loud") == ("HO" if run is spun else "HEY")
+        assert run.show() == memory_client.show(run.name) == run
+        assert run.logs("shout", stream="stderr") == "a warning\n"
+        assert run.files() == run.files("shout") == []
+        assert RunRecord.model_validate(run.model_dump()) == run.record
+    assert waited == earlier != begun
+    assert len({waited, earlier, begun}) == 2
+    assert memory_client.run("@latest").name == spun.name
+
+
+def test_the_name_of_a_run_takes_nothing_to_run(memory_client: sf.Client) -> None:
+    with pytest.raises(UsageError, match=r"client.run\('r'\) returns an earlier run, which takes no workflow"):
+        memory_client.run("r", parameters={"word": "ho"})
+    with pytest.raises(NotFoundError, match=r"no run 'nope'"):
+        memory_client.run("nope")
+
+
+def test_a_handle_is_always_of_the_current_state(memory_client: sf.Client, tmp_path: Path) -> None:
+    @sf.step
+    def checked() -> str:
+        return (tmp_path / "there").read_text()
+
+    with pytest.raises(StepFailedError):
+        memory_client.run(sf.Workflow(name="w", nodes=[checked.bind()]))
+    run = memory_client.run("@latest")
+    assert run.state == "failed"
+    (tmp_path / "there").write_text("now")
+    memory_client.resume(run.name)
+    assert (run.state, run.output("checked")) == ("succeeded", "now")
+
+
+def test_what_one_sees_first_of_a_run_is_ours(memory_client: sf.Client) -> None:
+    run = memory_client.run(sf.Workflow(name="w", nodes=[shout.bind()]))
+    names = dir(run)
+    assert {"files", "logs", "name", "output", "show", "state", "stop", "tasks", "wait", "workflow"} <= set(names)
+    assert not [name for name in names if name.startswith(("_", "model_")) or name in dir(BaseModel)]
+    assert {"state", "tasks", "with_details"} <= set(dir(run.show()))
+    assert not set(dir(BaseModel)) & set(dir(run.show())) - {"__dir__"}
+    with pytest.raises(AttributeError, match="no attribute 'outptu'"):
+        _ = run.outptu
+
+
+def test_logs_are_those_of_the_command(memory_client: sf.Client) -> None:
+    each = shout.options(name="each").map(word=["a\x1b[31m", "b"])
+    run = memory_client.run(sf.Workflow(name="w", nodes=[shout.bind(), each]))
+    both = {name: run.logs(name) for name in ("shout", "each.0", "each.1")}
+    assert both["shout"].splitlines() == ["shouting hey", "a warning"]
+    assert both["each.0"].startswith("shouting a")
+    assert "\x1b" not in both["each.0"]
+    fan_out = f"── each.0\n{both['each.0']}── each.1\n{both['each.1']}"
+    assert run.logs("each") == fan_out
+    assert run.logs() == memory_client.logs() == f"── shout\n{both['shout']}{fan_out}"
+    with pytest.raises(NotFoundError, match=r"no log of 'eahc'"):
+        run.logs("eahc")

@@ -136,7 +136,9 @@ class ScanflowDeployerClient:
     def run_workflow(self, app_name: str, team_name: str, workflow: Workflow, app_dir: str = ".") -> Awaited[RunRecord]:
         """Run one workflow of an application."""
         return Awaited(
-            self._client.run(self._build_application(app_name, team_name, app_dir, workflows=[workflow], agents=[]))
+            self._client.run(
+                self._build_application(app_name, team_name, app_dir, workflows=[workflow], agents=[])
+            ).record
         )
 
     def run_workflows(
@@ -145,7 +147,7 @@ class ScanflowDeployerClient:
         """Run workflows of an application, one after the other."""
         return Awaited(
             [
-                self._client.run(self._build_application(app_name, team_name, app_dir, workflows=[workflow]))
+                self._client.run(self._build_application(app_name, team_name, app_dir, workflows=[workflow])).record
                 for workflow in workflows
             ]
         )
@@ -195,7 +197,9 @@ class ScanflowDeployerClient:
         return application.replace(app_dir=app_dir, **parts)
 
     def _execute(self, app: Application, workflow: Workflow) -> RunRecord | ServiceRecord:
-        return (self._client.deploy if workflow.type == "online" else self._client.run)(app, workflow.name)
+        if workflow.type == "online":
+            return self._client.deploy(app, workflow.name)
+        return self._client.run(app, workflow.name).record
 
     def _end(self, app: str, team: str, workflow: str | None) -> list[RunRecord]:
         """Delete the services and stop the runs of an application, or of one of its workflows; return the runs."""
