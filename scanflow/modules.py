@@ -38,7 +38,7 @@ def load_module(path: Path) -> ModuleType:
         raise InvalidError(f"The file {str(path)!r} is not a Python file.")
     _prepend_to_path(path.parent)
     module = importlib.util.module_from_spec(spec)
-    vars(module)[_MARK] = True
+    vars(module)[_MARK] = read_file_version(path)
     sys.modules[name] = module
     try:
         with mark_loading(path):
@@ -47,6 +47,18 @@ def load_module(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def read_file_version(path: Path) -> tuple[int, ...]:
+    """Return what changes whenever a file is written."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def get_loaded_version(module: ModuleType) -> tuple[int, ...] | None:
+    """Return the version of its file that :func:`load_module` ran; None: something else loaded it."""
+    version: tuple[int, ...] | None = vars(module).get(_MARK)
+    return version
 
 
 @contextmanager

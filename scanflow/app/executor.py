@@ -172,7 +172,11 @@ class Executor(Linkable):
     """The step runs only if this condition holds; else it is skipped."""
 
     cache: Annotated[bool | str, BeforeValidator(_check_cache)] = False
-    """Reuse an earlier run's outputs if code, parameters and input files are the same. Text: a version to bump."""
+    """Reuse an earlier run's outputs if code, parameters and input files are the same. Text: a version to bump when
+    something else changes."""
+
+    refresh_cache: bool = False
+    """Run a cached step although its outputs are in the cache, and put the new ones there."""
 
     in_process: bool = False
     """Run a cheap function inside the runner's process, without isolation and limits."""

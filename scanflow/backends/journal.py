@@ -6,6 +6,7 @@ write-ahead mode: a process may be killed at any instant, and several may write.
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import time
@@ -51,21 +52,30 @@ CREATE TABLE IF NOT EXISTS tasks (
     max_rss_bytes INTEGER,
     origin TEXT,
     failure TEXT,
+    cache_note TEXT,
     change INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, task)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cache (
     key TEXT PRIMARY KEY,
     run TEXT NOT NULL,
-    folder TEXT NOT NULL
+    folder TEXT NOT NULL,
+    outputs TEXT NOT NULL,
+    step TEXT NOT NULL,
+    parts TEXT NOT NULL,
+    created REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_of ON runs (app, team, workflow);
 CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
-PRAGMA user_version = 3;
+CREATE INDEX IF NOT EXISTS cached_of ON cache (step, created);
+PRAGMA user_version = 4;
 """
-_VERSION = 3
-_ADD_CHANGE = "ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0;"
-"""The migration from version 1 or 2."""
+_VERSION = 4
+_NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT"}
+"""Columns of tasks that earlier versions do not have."""
+
+_MAX_COMPARED = 100
+"""Cached outputs of a step that a new key is compared with."""
 
 _TASK = tuple(name for name in TaskRecord.model_fields if name != "place")  # steps are on the only machine there is
 _WRITE_TASK = f"""
@@ -79,6 +89,13 @@ class JournalRun(NamedTuple):
     id: int
     record: RunRecord
     definition: str
+
+
+class CachedOutputs(NamedTuple):
+    run: RunName
+    folder: Path
+    digest: str
+    """The digest of what the folder held when the step had ended."""
 
 
 class Journal:
@@ -102,8 +119,9 @@ class Journal:
         if self._read_version() < _VERSION:
             with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
-                if columns and "change" not in columns:
-                    self._db.execute(_ADD_CHANGE)
+                for name in _NEW_COLUMNS.keys() - columns if columns else ():
+                    self._db.execute(f"ALTER TABLE tasks ADD COLUMN {name} {_NEW_COLUMNS[name]}")
+                self._db.execute("DROP TABLE IF EXISTS cache")  # its keys were of another scheme
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
 
@@ -240,13 +258,26 @@ class Journal:
         rows = self._select("SELECT * FROM tasks WHERE run = ? AND change > ? ORDER BY change", (run.id, since))
         return [_parse_task_record(row) for row in rows], rows[-1]["change"] if rows else since
 
-    def find_cached_outputs(self, key: str) -> tuple[RunName, Path] | None:
-        """Return the run that produced outputs under this key, and their folder."""
-        rows = self._select("SELECT run, folder FROM cache WHERE key = ?", (key,))
-        return (RunName(rows[0]["run"]), Path(rows[0]["folder"])) if rows else None
+    def find_cached_outputs(self, key: str) -> CachedOutputs | None:
+        """Return the outputs under a key."""
+        rows = self._select("SELECT run, folder, outputs FROM cache WHERE key = ?", (key,))
+        return CachedOutputs(rows[0]["run"], Path(rows[0]["folder"]), rows[0]["outputs"]) if rows else None
 
-    def remember(self, key: str, run: RunName, folder: Path) -> None:
-        self._select("INSERT OR REPLACE INTO cache (key, run, folder) VALUES (?, ?, ?)", (key, run, str(folder)))
+    def remember(self, key: str, outputs: CachedOutputs, *, step: str, parts: Mapping[str, str]) -> None:
+        """Record outputs under a key, with the digests of its parts."""
+        self._select(
+            "INSERT OR REPLACE INTO cache (key, run, folder, outputs, step, parts, created)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (key, outputs.run, str(outputs.folder), outputs.digest, step, json.dumps(parts), time.time()),
+        )
+
+    def read_cached_parts(self, step: str, *, except_run: RunName) -> list[dict[str, str]]:
+        """Return the parts of a step's newest keys, those of one run left out."""
+        rows = self._select(
+            "SELECT parts FROM cache WHERE step = ? AND run != ? ORDER BY created DESC LIMIT ?",
+            (step, except_run, _MAX_COMPARED),
+        )
+        return [json.loads(row["parts"]) for row in rows]
 
     def _find_latest(self, name: str) -> sqlite3.Row | None:
         back = name.removeprefix("@latest").removeprefix("-") or "0"

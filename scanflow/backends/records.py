@@ -64,6 +64,9 @@ class TaskRecord(Record):
     origin: str | None = None
     """The run whose outputs were reused (from the cache, or as a spin's input)."""
 
+    cache_note: str | None = None
+    """Why a cached step was run: what differs from the outputs in the cache, or why it cannot be cached."""
+
     failure: Failure | None = None
 
 
@@ -135,6 +138,8 @@ class RunStarted(Record):
 
     gone: tuple[StepName, ...] = ()
     """Tasks that finished earlier, but run again, as their outputs are gone."""
+    edited: tuple[str, ...] = ()
+    """Steps whose outputs are kept although their code was changed after they finished."""
 
     ignored: tuple[str, ...] = ()
     """Fields that this backend ignores, each with its step and the reason."""

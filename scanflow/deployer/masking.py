@@ -38,7 +38,7 @@ def list_documents(definition: RunDefinition) -> list[Any]:
 def mask_run(record: RunRecord, load_masker: LoadMasker) -> RunRecord:
     if _DEFINITION in (record.model_extra or {}):  # earlier versions kept it there
         record = RunRecord.model_validate(record.model_dump(exclude={_DEFINITION}))
-    if record.error is None and all(task.failure is None for task in record.tasks):
+    if record.error is None and not any(map(_has_text, record.tasks)):
         return record
     masker = load_masker()
     error = None if record.error is None else masker.mask_text(record.error)
@@ -48,7 +48,7 @@ def mask_run(record: RunRecord, load_masker: LoadMasker) -> RunRecord:
 def mask_event(event: Event, load_masker: LoadMasker) -> Event:
     if isinstance(event, RunEnded):
         return event.model_copy(update={"record": mask_run(event.record, load_masker)})
-    if isinstance(event, TaskEnded) and event.record.failure is not None:
+    if isinstance(event, TaskEnded) and _has_text(event.record):
         return event.model_copy(update={"record": _mask_task(event.record, load_masker())})
     if isinstance(event, Waiting):
         return event.model_copy(update={"what": mask_addresses(event.what)})
@@ -109,7 +109,13 @@ def mask_log(reader: LogReader, masker: Masker) -> LogReader:
     return MaskedLogReader(reader, masker)
 
 
+def _has_text(task: TaskRecord) -> bool:
+    return task.failure is not None or task.cache_note is not None
+
+
 def _mask_task(task: TaskRecord, masker: Masker) -> TaskRecord:
+    if task.cache_note is not None:
+        task = task.model_copy(update={"cache_note": masker.mask_text(task.cache_note)})
     if task.failure is None:
         return task
     failure = task.failure

@@ -315,7 +315,9 @@ def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client,
     assert client.output("slow", "path").is_relative_to(client.show().folder)
     script(tmp_path, "source.py", (tmp_path / "source.py").read_text().replace("'1'", "'2'"))
     assert origin() is None
-    script(tmp_path, "slow.py", (tmp_path / "slow.py").read_text() + "# changed\n")
+    script(tmp_path, "slow.py", (tmp_path / "slow.py").read_text() + "# a comment\n")
+    assert origin() is not None
+    script(tmp_path, "slow.py", (tmp_path / "slow.py").read_text().replace("'copy'", "'copied'"))
     assert origin() is None
 
 

@@ -37,6 +37,8 @@ def format_task(record: TaskRecord, *, label: str | None = None) -> str:
         remark = "skipped"
     elif record.state == "empty":
         remark = NO_ITEMS
+    elif not remark:
+        remark = record.cache_note or ""
     took = "" if record.seconds is None or record.origin else format_duration(record.seconds)
     mark = MARKS["reused" if record.origin else record.state]
     return f"  {mark} {label or record.task:<28} {took:>9}  {remark}".rstrip()
@@ -127,7 +129,9 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
         [_format_step(step, tasks) for step, tasks in by_step.items()],
     )
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
-    return [head, steps, *format_files(files), f"Outputs: {record.folder}/outputs", *after]
+    notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
+    outputs = f"Outputs: {record.folder}/outputs"
+    return [head, steps, *reversed(notes.values()), *format_files(files), outputs, *after]
 
 
 def format_check(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.journal import CachedOutputs, Journal, JournalRun
 from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.names import RunName, StepName
@@ -120,6 +120,8 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
 @pytest.mark.parametrize(
     "before",
     [
+        """DROP TABLE cache; CREATE TABLE cache (key TEXT PRIMARY KEY, run TEXT NOT NULL, folder TEXT NOT NULL);
+        ALTER TABLE tasks DROP COLUMN cache_note; PRAGMA user_version = 3;""",
         "DROP INDEX changes_of; ALTER TABLE tasks DROP COLUMN change; PRAGMA user_version = 2;",
         "DROP INDEX runs_of; PRAGMA user_version = 1;",
     ],
@@ -135,11 +137,24 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
         assert journal.read_tasks(run) == {"a": task("a", "succeeded")}
         journal.set_task(run, task("a", "running"))
         assert [one.state for one in journal.read_changed_tasks(run, -1)[0]] == ["running"]
+        outputs = CachedOutputs(run.record.name, tmp_path, "digest")
+        journal.remember("k", outputs, step="a/t/w/s", parts={"code": "1"})
+        assert journal.find_cached_outputs("k") == outputs
     with closing(sqlite3.connect(path)) as db:
         query = "SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' ORDER BY id DESC LIMIT 9"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
         assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+
+
+def test_the_parts_of_a_steps_keys_are_read_the_newest_first_without_those_of_one_run(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter(range(9))
+    monkeypatch.setattr("time.time", lambda: float(next(times)))
+    for key, run, step in (("a", "r1", "s"), ("b", "r2", "s"), ("c", "r3", "s"), ("d", "r1", "other")):
+        journal.remember(key, CachedOutputs(RunName(run), tmp_path, ""), step=step, parts={"x": key})
+    assert journal.read_cached_parts("s", except_run=RunName("r3")) == [{"x": "b"}, {"x": "a"}]
 
 
 def test_a_request_to_stop_is_seen_by_others_and_taken_back_by_going_on(journal: Journal, tmp_path: Path) -> None:

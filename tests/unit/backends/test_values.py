@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.backends.parameters import pick_output
-from scanflow.backends.step_cache import cache_key, copy_outputs
+from scanflow.backends.step_cache import copy_outputs
 from scanflow.backends.values import Outputs, format_argument, write_result
 from scanflow.errors import InvalidError, NotFoundError
 
@@ -91,44 +91,3 @@ def test_text_is_an_argument_as_it_is_and_the_rest_is_json() -> None:
     given_ = ["a b", 3, 0.5, True, ["x", 1], {"k": Path("/p")}, Path("/q")]
     expected = ["a b", "3", "0.5", "true", '["x", 1]', '{"k": "/p"}', "/q"]
     assert [format_argument(value, who="x") for value in given_] == expected
-
-
-def key(tmp_path: Path, **changes: Any) -> str:
-    code = tmp_path / "code.py"
-    if not code.exists():
-        code.write_text("pass")
-    fields: dict[str, Any] = {
-        "code": code,
-        "name": "code.py",
-        "parameters": {"n": 1},
-        "requirements": "",
-        "version": "",
-        "outputs": tmp_path / "outputs",
-    }
-    return cache_key(**{**fields, **changes})
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"name": "other"}, {"parameters": {"n": 2}}, {"requirements": "numpy"}, {"version": "v2"}, {"code": b"other"}],
-)
-def test_a_cache_key_changes_with_all_that_the_outcome_depends_on(tmp_path: Path, change: dict[str, Any]) -> None:
-    assert key(tmp_path, **change) != key(tmp_path)
-
-
-def test_a_cache_key_changes_with_the_code_itself(tmp_path: Path) -> None:
-    before = key(tmp_path)
-    (tmp_path / "code.py").write_text("changed")
-    assert key(tmp_path) != before
-
-
-@pytest.mark.parametrize("as_text", [True, False])
-def test_a_file_of_the_run_stands_for_its_content_not_its_place(tmp_path: Path, as_text: bool) -> None:
-    def of(run: str, content: str) -> str:
-        file = tmp_path / run / "load" / "data"
-        file.parent.mkdir(parents=True)
-        file.write_text(content)
-        return key(tmp_path, parameters={"data": str(file) if as_text else file}, outputs=tmp_path / run)
-
-    assert of("first", "same") == of("second", "same")
-    assert of("third", "other") != of("fourth", "same")

@@ -209,6 +209,35 @@ def test_what_an_earlier_run_left_is_taken_from_the_cache(tmp_path: Path) -> Non
     claim = Claim(tmp_path, [changed])
     claim.pod("first")
     assert "origin" not in claim.report
+    forced = Claim(tmp_path, [cached.replace(refresh_cache=True)], "keen-robin-201")
+    assert forced.pod("first")[0] == 0
+    assert "origin" not in forced.report
+    claim = Claim(tmp_path, [cached])
+    claim.pod("first")
+    assert claim.report["origin"] == "keen-robin-201"
+
+
+def test_a_cached_step_of_a_pod_looks_at_what_its_code_imports_and_its_defaults_name(tmp_path: Path) -> None:
+    cached = step("first", mainfile=None, function="own.py:read", parameters={}, cache=True)
+
+    def run(**files: str) -> str:
+        claim = Claim(tmp_path, [cached])
+        code = (
+            "from pathlib import Path\nimport helper\n"
+            "def read(file: Path = Path('x.txt')) -> int:\n    return helper.x\n"
+        )
+        for name, text in {"own.py": code, "helper.py": "x = 1", "x.txt": "1", **files}.items():
+            (tmp_path / "app" / name).write_text(text)
+        shutil.rmtree(tmp_path / "outputs" / ".logs", ignore_errors=True)
+        assert claim.pod("first")[0] == 0
+        return str(claim.report.get("origin", claim.report.get("cache_note", "ran")))
+
+    assert run() == "ran"
+    assert run() == "calm-otter-417"
+    assert run(**{"helper.py": "x = 2"}) == run(**{"x.txt": "2"}) == "ran"
+    assert run(**{"helper.py": "import importlib\nx = importlib.import_module(name='math').floor(2)"}).startswith(
+        "not cached: helper.py, line 2, imports a module by a name known only when it runs."
+    )
 
 
 def test_a_spin_finds_what_the_past_run_left(tmp_path: Path) -> None:

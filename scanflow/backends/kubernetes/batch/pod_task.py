@@ -25,8 +25,17 @@ from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, b
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
+from scanflow.backends.pickles import read_signed
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.step_cache import cache_key, copy_outputs
+from scanflow.backends.step_cache import (
+    CacheKey,
+    CacheKeys,
+    CodeLocation,
+    UnknownContentError,
+    copy_outputs,
+    describe_changed_file,
+    describe_unknown,
+)
 from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, describe_missing_result, encode
@@ -121,8 +130,9 @@ class Pod:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
         parameters = inputs.resolve_parameters(node, items[0] if items else None)
         target = self.locate_folder(task)
-        cached = self._locate_cache(node, parameters) if node.cache else None
-        if cached is not None and (origin := _restore_cached(cached, target)):
+        key, note = self._compute_cache_key(node, parameters) if node.cache else (None, None)
+        cached = None if key is None else self._folders.outputs / ".cache" / key.text
+        if cached is not None and not node.refresh_cache and (origin := _restore_cached(cached, target)):
             self._report_success(node, task, len(tasks))
             return TaskReport(seconds=0.0, exit_code=0, origin=origin)
         logs = layout.locate_attempt_logs(self._folders.outputs, self.document.run, task, attempt)
@@ -136,10 +146,13 @@ class Pod:
         if end.succeeded and node.target is not None and (failure := describe_missing_result(target)):
             return build_process_report(end).model_copy(update={"failure": failure})
         if end.succeeded:
-            if cached is not None:
-                _store_in_cache(cached, target, self.document.run)
+            if cached is not None and key is not None:
+                if changed := self._cache_keys.find_changed_file(key):
+                    note = describe_changed_file(changed)
+                else:
+                    _store_in_cache(cached, target, self.document.run)
             self._report_success(node, task, len(tasks))
-        return build_process_report(end)
+        return build_process_report(end).model_copy(update={"cache_note": note})
 
     def _report_success(self, node: Executor, task: StepName, width: int) -> None:
         self._folders.report_outputs(self.locate_folder(task), width)
@@ -188,24 +201,41 @@ class Pod:
         )
         return {**os.environ, **own}
 
-    def _locate_cache(self, node: Executor, parameters: Mapping[str, Any]) -> Path:
-        """Return the cache folder of a task on the claim."""
-        code = self._read_code(node)
-        key = cache_key(
-            code=code,
-            name=str(node.target) if node.target else node.mainfile or "",
-            parameters=parameters,
-            requirements=node.image or "",
-            version=node.cache if isinstance(node.cache, str) else "",
-            outputs=self.base,
-        )
-        return self._folders.outputs / ".cache" / key
+    @cached_property
+    def _cache_keys(self) -> CacheKeys:
+        return CacheKeys(self._folders.app)
 
-    def _read_code(self, node: Executor) -> Path | bytes:
-        if node.target is None:
-            return self.files.find(node.mainfile or "", node.name)
-        pickled_function = self._find_pickled_function(str(node.target))
-        return pickled_function or self.files.find_function_file(node.target, node.name) or str(node.target).encode()
+    def _compute_cache_key(
+        self, node: Executor, parameters: Mapping[str, Any]
+    ) -> tuple[CacheKey, None] | tuple[None, str]:
+        """Return the key of a task's outputs, or why there is none."""
+        try:
+            return self._cache_keys.compute(
+                node,
+                self._describe_code(node),
+                parameters,
+                requirements=[node.image or "", *self._read_requirements(node)],
+                requirements_folder=self._folders.app,
+                outputs=self.base,
+            ), None
+        except UnknownContentError as error:
+            return None, describe_unknown(error)
+
+    def _describe_code(self, node: Executor) -> CodeLocation:
+        target = node.target
+        if target is None:
+            name = node.mainfile or ""
+            return CodeLocation(name, self.files.find(name, node.name))
+        module, _, name = target.partition(":")
+        if (stored := self._find_pickled_function(str(target))) is not None:
+            return CodeLocation(name, pickled=read_signed(stored, self.key))
+        file = self.files.find_function_file(target, node.name)
+        return CodeLocation(str(target), file, modules=() if file else (module,))
+
+    def _read_requirements(self, node: Executor) -> list[str]:
+        if isinstance(node.requirements, str):
+            return self.files.find(node.requirements, node.name).read_text(encoding="utf-8").splitlines()
+        return list(node.requirements or ())
 
 
 def _restore_cached(cached: Path, target: Path) -> str | None:

@@ -195,6 +195,7 @@ def _build_record(
         cpu_s=report.cpu_s,
         max_rss_bytes=report.max_rss_bytes,
         origin=report.origin,
+        cache_note=report.cache_note,
         failure=None
         if state in {"running", "succeeded"}
         else report.failure or _derive_failure(node, state, namespace),

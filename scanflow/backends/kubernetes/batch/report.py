@@ -36,6 +36,7 @@ class TaskReport(BaseModel):
     cpu_s: float | None = None
     max_rss_bytes: int | None = None
     origin: str | None = None
+    cache_note: str | None = None
     stopped: bool = False
     failure: Failure | None = None
 

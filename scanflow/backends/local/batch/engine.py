@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.journal import CachedOutputs, Journal, JournalRun
 from scanflow.backends.local.batch.function_threads import (
     FunctionOutcome,
     StepEnvironment,
@@ -39,7 +39,6 @@ from scanflow.backends.local.environments import Patience, is_ready, make_enviro
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
-from scanflow.backends.step_cache import copy_outputs
 from scanflow.backends.tasks import build_empty_record, group_by_step
 from scanflow.backends.values import copy_value, describe_missing_result
 from scanflow.errors import ScanflowError
@@ -47,6 +46,9 @@ from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit, Shims, stop_attempt
+
+if TYPE_CHECKING:  # most runs cache nothing
+    from scanflow.backends.step_cache import CacheKey
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
 STOP_POLL_S = 0.5  # how often requests to stop by other processes are checked
@@ -65,8 +67,11 @@ class _Task:
     was_stop_requested: bool = False
     """Whether a stop was requested before this drive adopted it: resuming runs it again."""
 
-    key: str | None = None
+    key: CacheKey | None = None
     """Its cache key, once it is computed, if its step is cached."""
+
+    cache_note: str | None = None
+    """Why its step, which is cached, runs."""
 
 
 @dataclass(slots=True)
@@ -105,6 +110,7 @@ class RunEngine:
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._cached_parts: dict[str, list[dict[str, str]]] = {}
         self._patience = Patience()
         self._failed = self._stopping = self._task_stopped = False
         self._next_poll = 0.0
@@ -311,15 +317,27 @@ class RunEngine:
             )
 
     def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
-        task.key = self._launcher.cache_key(task.node, parameters, python)
-        cached = self._journal.find_cached_outputs(task.key)
-        if cached is None or not cached[1].is_dir():
+        from scanflow.backends.step_cache import UnknownContentError, copy_outputs, describe_unknown
+
+        task.key = None
+        try:
+            task.key = self._launcher.compute_cache_key(task.node, parameters, python)
+        except UnknownContentError as error:
+            task.cache_note = describe_unknown(error)
             return False
-        origin, folder = cached
+        if task.node.refresh_cache:
+            return False
+        cached = self._journal.find_cached_outputs(task.key.text)
+        if cached is None:
+            task.cache_note = self._explain_miss(task.key, task.node.name)
+            return False
+        if not self._launcher.cache_keys.is_unchanged(cached.folder, cached.digest):
+            task.cache_note = f"not reused: its outputs in the run {cached.run} were changed or deleted"
+            return False
         target = self._folder.get_outputs_folder(task.name)
         create_private_folder(target.parent)
         try:
-            copy_outputs(folder, target)
+            copy_outputs(cached.folder, target)
         except OSError:  # a pipe among them, or a full disk: running the step shows the problem
             return False
         self._budget.release(task.share)
@@ -330,11 +348,38 @@ class RunEngine:
                 step=task.node.name,
                 state="succeeded",
                 seconds=0.0,
-                origin=origin,
+                origin=cached.run,
                 attempts=task.attempt,
             ),
         )
         return True
+
+    def _explain_miss(self, key: CacheKey, step: str) -> str | None:
+        from scanflow.backends.step_cache import describe_changes
+
+        if step not in self._cached_parts:
+            run = self._run.record
+            self._cached_parts[step] = self._journal.read_cached_parts(self._identify(step), except_run=run.name)
+        return describe_changes(key.parts, self._cached_parts[step])
+
+    def _identify(self, step: str) -> str:
+        """Return what a step is called among those of all applications."""
+        run = self._run.record
+        return f"{run.app}/{run.team}/{run.workflow}/{step}"
+
+    def _keep_in_cache(self, task: _Task, key: CacheKey) -> None:
+        from scanflow.backends.step_cache import UnknownContentError, describe_changed_file, describe_unknown
+
+        cache_keys, folder = self._launcher.cache_keys, self._folder.get_outputs_folder(task.name)
+        if (changed := cache_keys.find_changed_file(key)) is not None:
+            task.cache_note = describe_changed_file(changed)
+            return
+        try:
+            outputs = CachedOutputs(self._run.record.name, folder, cache_keys.digest_outputs(folder))
+        except UnknownContentError as error:
+            task.cache_note = describe_unknown(error)
+            return
+        self._journal.remember(key.text, outputs, step=self._identify(task.node.name), parts=key.parts)
 
     # From an attempt's end to what follows
 
@@ -370,8 +415,8 @@ class RunEngine:
             self._observe(self._build_end_event(record, retry_in_s=wait_s))
             return
         if record.state == "succeeded" and task.key is not None:
-            self._journal.remember(task.key, self._run.record.name, self._folder.get_outputs_folder(task.name))
-        self._end(task, record)
+            self._keep_in_cache(task, task.key)
+        self._end(task, record.model_copy(update={"cache_note": task.cache_note}) if task.cache_note else record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:
         self._journal.set_task(self._run, record)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any
-
-import cloudpickle
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
@@ -22,9 +21,9 @@ from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameters import StepInputs
-from scanflow.backends.pickles import read_home_key, read_pickle
+from scanflow.backends.pickles import read_home_key, read_pickle, read_signed
 from scanflow.backends.port import Environment, RunDefinition
-from scanflow.backends.step_cache import cache_key
+from scanflow.backends.records import TaskRecord
 from scanflow.backends.step_process import build_step_env, iterate_options
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
@@ -34,6 +33,9 @@ from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Spec, create_attempt_folder
+
+if TYPE_CHECKING:  # most runs cache nothing
+    from scanflow.backends.step_cache import CacheKey, CacheKeys, CodeLocation
 
 SEEN_OUTPUTS = 512
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "TZ")
@@ -79,6 +81,12 @@ class Launcher:
         """The key that pickles of this home are signed with."""
         return read_home_key(self._home.path)
 
+    @cached_property
+    def cache_keys(self) -> CacheKeys:
+        from scanflow.backends.step_cache import CacheKeys
+
+        return CacheKeys(self._files.app_dir)
+
     def choose_python(self, node: Executor) -> Python:
         """Return the interpreter of a step, the same for all its tasks; its environment may not exist yet."""
         if node.name not in self._pythons:
@@ -96,16 +104,26 @@ class Launcher:
         requirements = normalise_requirements(lines, with_runtime=node.target is not None)
         return Python(locate_python(self._home.environments, requirements), requirements, base)
 
-    def cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> str:
-        code, name = self._build_code(node)
-        return cache_key(
-            code=code,
-            name=name,
-            parameters=parameters,
-            requirements="\n".join(python.requirements or ()),
-            version=node.cache if isinstance(node.cache, str) else "",
+    def compute_cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> CacheKey:
+        """Return the key of a task's outputs.
+
+        Raises:
+            UnknownContentError: something that they depend on cannot be known.
+        """
+        from scanflow.backends.local.batch.loaded_code import find_stale_file
+        from scanflow.backends.step_cache import UnknownContentError
+
+        key = self.cache_keys.compute(
+            node,
+            self._describe_code(node, python),
+            {**parameters, **self._find_paths(node, parameters)},
+            requirements=python.requirements or (),
+            requirements_folder=python.base,
             outputs=self._folder.outputs,
         )
+        if node.in_process and (stale := find_stale_file(key.code)) is not None:
+            raise UnknownContentError(f"{stale} was changed after this program loaded it. Start the program again")
+        return key
 
     def prepare(
         self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
@@ -176,6 +194,16 @@ class Launcher:
                 self._files.find_function_file(node.target, node.name)
             self.choose_python(node)
 
+    def list_edited_scripts(self, finished: Iterable[TaskRecord]) -> list[str]:
+        """Return the finished steps whose scripts were written after they ended."""
+        edited = set()
+        for record in finished:
+            node = self._workflow.by_name.get(record.step)
+            if isinstance(node, Executor) and node.mainfile and record.began is not None:
+                written = self._files.find(node.mainfile, node.name).stat().st_mtime
+                edited |= {node.name} if written > record.began + (record.seconds or 0.0) else set()
+        return sorted(edited)
+
     def load_target(self, node: Executor) -> Callable[..., Any]:
         target = node.target
         if target is None:
@@ -196,18 +224,38 @@ class Launcher:
             raise build_lost_function_error(target)
         return file
 
-    def _build_code(self, node: Executor) -> tuple[Path | bytes, str]:
-        if node.target is None:
-            return self._files.find(node.mainfile or "", node.name), node.mainfile or ""
-        file = self._files.find_function_file(node.target, node.name)
-        if file is not None:
-            return file, str(node.target)
-        if node.target.call is None and (stored := self._find_pickled_function(node.target)) is not None:
-            return stored, str(node.target)
+    def _describe_code(self, node: Executor, python: Python) -> CodeLocation:
+        from scanflow.backends.step_cache import CodeLocation
+
+        installed = None
+        if python.requirements is not None:
+            installed = tuple(python.path.parent.parent.glob("lib/python*/site-packages"))
+        target = node.target
+        if target is None:
+            name = node.mainfile or ""
+            return CodeLocation(name, self._files.find(name, node.name), installed=installed)
+        module, _, name = target.partition(":")
+        defaults = None if target.call is None else _list_defaults(target.call)
+        if (stored := self._find_pickled_function(target)) is not None:
+            return CodeLocation(name, pickled=read_signed(stored, self.key), defaults=defaults, installed=installed)
+        file = self._files.find_function_file(target, node.name)
+        if file is not None:  # of a decorated function, perhaps the decorator's
+            modules = (module.removesuffix(".py"),)
+            return CodeLocation(str(target), file, modules=modules, defaults=defaults, installed=installed)
         function = self.load_target(node)
-        plain = getattr(function, "function", function)
-        own = None if plain.__module__ == "__main__" else getattr(sys.modules.get(plain.__module__), "__file__", None)
-        return (Path(own) if own else cloudpickle.dumps(plain)), str(node.target)
+        place = getattr(sys.modules.get(getattr(function, "function", function).__module__), "__file__", None)
+        file = Path(place) if place else None
+        return CodeLocation(str(target), file, modules=(module,), defaults=defaults, installed=installed)
+
+    def _find_paths(self, node: Executor, parameters: Mapping[str, Any]) -> dict[str, PurePath]:
+        """Return the parameters that are text in the definition, and paths by their annotations."""
+        if node.target is None or node.target.call is None:
+            return {}
+        try:
+            checked = check_parameters(node.target.call, parameters, who=f"Step {node.name!r}")
+        except Exception:  # noqa: BLE001  whatever an own type raises: the step itself says so
+            return {}
+        return {name: value for name, value in checked.items() if isinstance(value, PurePath)}
 
     def build_env(self, node: Executor, task: StepName, outputs: Path) -> dict[str, str]:
         """Return the environment variables that a step gets in addition to its runner's."""
@@ -220,3 +268,10 @@ class Launcher:
         if not folder.exists():
             raise NotFoundError(f"The outputs of {split_task(task)[0]!r} are gone: {str(folder)!r}. Start a new run.")
         return Outputs(folder, self.key)
+
+
+def _list_defaults(call: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults of a function's parameters that may name files."""
+    parameters = inspect.signature(getattr(call, "function", call)).parameters.values()
+    kinds = (str, PurePath, list, tuple, Mapping)
+    return {parameter.name: parameter.default for parameter in parameters if isinstance(parameter.default, kinds)}
