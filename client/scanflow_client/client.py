@@ -121,24 +121,28 @@ class Client(MeasuringClient):
         workflow: str | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
+        refresh_cache: bool = False,
         wait: bool = True,
     ) -> RunHandle:
         """Run a workflow to its end; :class:`~scanflow.errors.StepFailedError` has the frames of the step that failed.
 
         The run is kept, and :meth:`resume` continues it. With ``wait=False`` it only starts, and the returned handle
         waits for it, shows it and stops it. A server drives the run even if this program ends; without one, this
-        program does, and waits for it before it ends.
+        program does, and waits for it before it ends. ``refresh_cache``: cached steps run as well, and their new
+        outputs are put into the cache.
 
         A name, ``client.run("brisk-otter-123")`` or ``"@latest"``, runs nothing: it returns the handle of that run.
         """
         if isinstance(what, str):
-            if workflow is not None or parameters is not None:
+            if workflow is not None or parameters is not None or refresh_cache:
                 raise UsageError(
                     f"client.run({what!r}) returns an earlier run, which takes no workflow and no parameters. To run "
                     "an application, give the application itself: client.run(app)."
                 )
             return RunHandle(self, self._deployer.show(what))
-        request = RunRequest(resolve_application(what), workflow, parameters=parameters or {})
+        request = RunRequest(
+            resolve_application(what), workflow, parameters=parameters or {}, refresh_cache=refresh_cache
+        )
         return self._begin(request, wait=wait)
 
     def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunHandle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -241,6 +241,15 @@ class Workflow(Model):
             where = f"Workflow {self.name!r}" if step is None else f"The step {step!r}"
             raise NotFoundError(f"{where} has no parameter {key!r}.{did_you_mean(str(key), names)}")
         return matches
+    def with_refreshed_cache(self, steps: Collection[str] | None = None) -> Workflow:
+        """Return the workflow with cached steps that run although their outputs are in the cache; None: all of them."""
+        nodes = tuple(
+            node.replace(refresh_cache=True)
+            if isinstance(node, Executor) and node.cache and (steps is None or node.name in steps)
+            else node
+            for node in self.nodes
+        )
+        return self if nodes == self.nodes else self.replace(nodes=nodes)
 
     def with_shape(
         self, *, instances: int | None = None, cores: float | None = None, affinity: str | None = None

@@ -128,7 +128,8 @@ class EmbeddedDeployer(Deployer):
         if request.app is None:
             check_live_functions(workflow)
         elif (current := self._save_functions(app.workflow(workflow.name))) != workflow:
-            workflow = current.with_parameters(earlier.parameters)
+            refreshed = [node.name for node in workflow.steps if node.refresh_cache]
+            workflow = current.with_parameters(earlier.parameters).with_refreshed_cache(refreshed)
         if request.step is None:
             return replace(earlier, app=app, workflow=workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too
@@ -137,7 +138,7 @@ class EmbeddedDeployer(Deployer):
         full_names = {f"{step}.{name.removeprefix(f'{step}.')}": value for name, value in changes.items()}
         return RunDefinition(
             app,
-            workflow.with_parameters(changes, step=step),
+            workflow.with_parameters(changes, step=step).with_refreshed_cache([step]),
             {**earlier.parameters, **full_names},
             earlier.source,
             step=request.step,

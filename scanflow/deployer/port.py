@@ -49,6 +49,9 @@ class RunRequest:
     step: str | None = None
     """``train``, or ``train.3`` for one task of a fan-out."""
 
+    refresh_cache: bool = False
+    """Whether cached steps of a new run are run although their outputs are in the cache."""
+
     @property
     def application(self) -> Application:
         """The application of a new run."""
@@ -63,7 +66,8 @@ class RunRequest:
         Raises:
             NotFoundError: there is no such workflow, or no such parameter.
         """
-        return self._named_workflow.with_parameters(self.changed_parameters)
+        workflow = self._named_workflow.with_parameters(self.changed_parameters)
+        return workflow.with_refreshed_cache() if self.refresh_cache else workflow
 
     @property
     def _named_workflow(self) -> Workflow:

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -317,9 +318,11 @@ def _decode_line(line: bytes) -> tuple[str, bytes]:
 def _encode_new_run(request: RunRequest, server: ServerClient) -> dict[str, Any]:
     """Encode the request for a new run, with its parameters set on this side: functions and the types of their
     parameters are known here."""
-    chosen = request.chosen
+    chosen = replace(request, refresh_cache=False).chosen  # the application is stored, and run again
     for node in chosen.steps:
         if node.target is not None and node.target.call is not None:
             check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
-    about = {"workflow": chosen.name, "parameters": request.changed_parameters}
+    about: dict[str, Any] = {"workflow": chosen.name, "parameters": request.changed_parameters}
+    if request.refresh_cache:
+        about["refresh_cache"] = True
     return encode_application(request.application.with_workflow(chosen), server, request.source) | about

@@ -96,6 +96,9 @@ class RunBody(AppBody):
     parameters: Document = Field(default_factory=dict)
     """Parameters to set: ``epochs`` for every step that has it, ``train.epochs`` for one step."""
 
+    refresh_cache: bool = False
+    """Run cached steps although their outputs are in the cache."""
+
 
 class ResumeBody(_Body):
     """The application with which a run continues; empty: the one that its file defines now."""

@@ -36,7 +36,9 @@ def request_run(
     have changed; and the key alone identifies the request.
     """
     app, file = request.application, None if request.source is None else str(request.source)
-    definition = {"application": to_document(app), "parameters": dict(request.parameters)}
+    definition: dict[str, Any] = {"application": to_document(app), "parameters": dict(request.parameters)}
+    if request.refresh_cache:
+        definition["refresh_cache"] = True
     sent = {**definition, "workflow": request.workflow, "source": file}
     once = _IdempotentRequest("run", key, None if own else keys.compute_fingerprint(sent))
     if (name := once.find_earlier_target(context)) is not None:

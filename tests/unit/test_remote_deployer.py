@@ -123,6 +123,18 @@ def test_a_run_is_sent_whole_and_watched_to_its_end(
     assert standin.asked[0].headers["idempotency-key"] == "wish"
 
 
+def test_a_refreshed_cache_is_of_the_run_and_not_of_the_application(
+    deployer: RemoteDeployer, standin: StandIn, app: sf.Application
+) -> None:
+    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    [step] = app.workflow("w").steps
+    cached = app.with_workflow(sf.Workflow(name="w", nodes=[step.replace(cache=True)]))
+    deployer.begin(RunRequest(cached, "w"))
+    plain = standin.body("POST /runs")
+    deployer.begin(RunRequest(cached, "w", refresh_cache=True))
+    assert standin.body("POST /runs") == {**plain, "refresh_cache": True}
+
+
 def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standin: StandIn, tmp_path: Path) -> None:
     (tmp_path / "remote_steps.py").write_text(
         "import scanflow as sf\n@sf.step\ndef load(count: int = 3) -> int:\n    return count\n"

@@ -27,14 +27,24 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer, RunRequest
 
 
-def run(target: TargetArgument = None, parameter: ParameterOption = None, as_json: JsonOption = False) -> None:
+def run(
+    target: TargetArgument = None,
+    parameter: ParameterOption = None,
+    no_cache: Annotated[
+        bool, Option("--no-cache", help="Run cached steps as well, and put their new outputs into the cache.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Run a workflow; print a line per step and the last result."""
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
 
     deployer = open_deployer()
     application, path, workflow = load_application(target)
-    watch(deployer, RunRequest(application, workflow, texts=split_parameters(parameter), source=path), as_json)
+    request = RunRequest(
+        application, workflow, texts=split_parameters(parameter), source=path, refresh_cache=no_cache
+    )
+    watch(deployer, request, as_json)
 
 
 def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:

@@ -148,7 +148,8 @@ def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
         context.deployer.show(run.name)
     except NotFoundError:
         app = None if definition.get("application") is None else load_json(json.dumps(definition["application"]))
-        request = RunRequest(app, run.workflow, parameters=definition["parameters"])
+        refresh = bool(definition.get("refresh_cache"))
+        request = RunRequest(app, run.workflow, parameters=definition["parameters"], refresh_cache=refresh)
         if run.asked.action == "spin":
             texts = definition.get("texts", {})
             request = replace(request, run=definition["of"], step=definition["step"], texts=texts)

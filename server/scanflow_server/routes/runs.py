@@ -47,7 +47,7 @@ def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> 
     source = None if body.source is None else Path(body.source)
     return requests.request_run(
         context,
-        RunRequest(app, body.workflow, parameters=body.parameters, source=source),
+        RunRequest(app, body.workflow, parameters=body.parameters, source=source, refresh_cache=body.refresh_cache),
         key=caller.scope_key(key),
         by=caller.name,
     )

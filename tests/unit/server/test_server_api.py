@@ -95,6 +95,20 @@ def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(api: Api, body: 
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
+def test_a_run_that_refreshes_the_cache_does_so_alone(api: Api, body: dict[str, Any]) -> None:
+    [workflow] = body["application"]["workflows"]
+    cached = {**workflow, "nodes": [{**workflow["nodes"][0], "cache": True}]}
+    body = {**body, "application": {**body["application"], "workflows": [cached]}}
+
+    def is_refreshed(**more: Any) -> bool:
+        name = api.post("/runs", json={**body, **more}).json()["name"]
+        return bool(api.context.deployer.batch.definition(name).workflow.steps[0].refresh_cache)
+
+    assert is_refreshed(refresh_cache=True)
+    assert "refresh_cache" not in api.get("/applications/mnist").text
+    assert not is_refreshed()
+
+
 def test_an_application_of_another_backend_is_refused(api: Api, body: dict[str, Any]) -> None:
     other = {**body, "application": {**body["application"], "backend": "kubernetes"}}
     for path in ("/runs", "/runs/plan", "/services"):
