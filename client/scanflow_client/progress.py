@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Progress, ServiceObserver
 
 MAX_RUNNING = 8  # lines of running steps at the bottom of a terminal
+_KEPT = "its old output is kept. To run its new code, start a new run: scanflow run"
 _STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}
 
 
@@ -108,8 +109,9 @@ class RunProgress:
             case records.RunStarted():
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
-                again = [f"  ! {_format_gone(event.gone)}"] if event.gone else []
-                return [head, *again, *(f"  ! {name}" for name in event.ignored)]
+                again = [_format_gone(event.gone)] if event.gone else []
+                edited = [f"{step}: its code was changed after it finished; {_KEPT}" for step in event.edited]
+                return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
             case records.Waiting():
                 self._waiting[event.what] = time.monotonic()
             case records.EnvironmentReady():
@@ -139,6 +141,7 @@ class RunProgress:
         del self._fan_outs[record.step]
         step, took = StepName(record.step), time.monotonic() - group.began
         whole = TaskRecord(task=step, step=step, state=record.state, seconds=took, origin=record.origin)
+        whole = whole.model_copy(update={"cache_note": record.cache_note})
         return [format_task(whole, label=f"{step} ×{group.width}")]
 
     def __rich__(self) -> RenderableType:

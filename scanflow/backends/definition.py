@@ -10,6 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.files import dump_json, load_json
+from scanflow.backends.edited_functions import digest_functions, list_changed_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord
@@ -26,13 +27,22 @@ class SavedDefinition(BaseModel):
 
     workflow: str
     parameters: Mapping[str, Any] = Field(default_factory=dict)
+    functions: Mapping[str, str] = Field(default_factory=dict)
+    """Digests of the functions that steps were run with, as far as they are known."""
+
     spun: str | None = None
     """The step or task of a spin; other outputs are taken from another run."""
 
     @classmethod
     def from_definition(cls, definition: RunDefinition) -> Self:
         text = dump_json(definition.app.replace(workflows=(definition.workflow,), agents=()))
-        return cls(app=text, workflow=definition.workflow.name, parameters=definition.parameters, spun=definition.step)
+        return cls(
+            app=text,
+            workflow=definition.workflow.name,
+            parameters=definition.parameters,
+            functions=digest_functions(definition.workflow),
+            spun=definition.step,
+        )
 
     def read(self, source: str | None) -> RunDefinition:
         app = load_json(self.app)
@@ -67,9 +77,18 @@ def enter_run(
     )
 
 
-def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> None:
-    """Replace a run's definition in the journal."""
-    journal.redefine(run, SavedDefinition.from_definition(definition).model_dump_json())
+def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> list[str]:
+    """Replace a run's definition in the journal; return the steps that finished, in whole or in part, with a function
+    that does something else now."""
+    before, saved = SavedDefinition.model_validate_json(run.definition), SavedDefinition.from_definition(definition)
+    changed = list_changed_functions(before.functions, saved.functions)
+    if changed:
+        finished = {task.step for task in journal.read_tasks(run).values() if task.state == "succeeded"}
+        changed = [step for step in changed if step in finished]
+        functions = {**saved.functions, **{step: before.functions[step] for step in changed}}
+        saved = saved.model_copy(update={"functions": functions})
+    journal.redefine(run, saved.model_dump_json())
+    return changed
 
 
 def read_definition(run: JournalRun) -> RunDefinition:

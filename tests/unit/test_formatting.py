@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
-from scanflow.backends.records import RunRecord, StepFile, TaskRecord
+from scanflow.backends.records import RunRecord, StepFile, TaskEnded, TaskRecord
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
@@ -24,6 +24,7 @@ from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
 from scanflow_client.formatting import agents, control_plane, images, labels, runs, services, text
 from scanflow_client.formatting.table import Table, lay_out
+from scanflow_client.progress import RunProgress
 from tests.snapshots import assert_snapshot
 
 NOW = 1_790_000_000.0
@@ -58,6 +59,19 @@ def run(state: Any = "succeeded", *tasks: TaskRecord, **fields: Any) -> RunRecor
 FAILED = Failure(
     summary="exit code 1", frames=("train.py:6 in pick: row['age']",), cause="KeyError: 'age'\n  of the row"
 )
+
+
+def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None:
+    note = "not reused: the code of features.py changed"
+    record = task("train", cache_note=note)
+    assert runs.format_task(record) == f"  ✓ train                           1.50 s  {note}"
+    items = [task(f"clean.{number}", cache_note=note if number else None) for number in range(3)]
+    shown = drawn(*runs.format_run(run("succeeded", *items, record)))
+    assert shown.count(note) == 2
+    assert f"  ! clean: {note}\n  ! train: {note}\n" in shown
+    progress = RunProgress()
+    ends = [TaskEnded(run=RunName("r"), record=item, width=3, left=2 - place) for place, item in enumerate(items)]
+    assert [line.rpartition("  ")[2] for end in ends for line in progress.update(end)] == [note]
 
 
 def test_runs() -> None:
