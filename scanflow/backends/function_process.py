@@ -3,7 +3,7 @@
 Run as ``python function_process.py <request>`` if the step has its own environment, else in a fork of the warm shim.
 
 What the function raises is left to the interpreter: its traceback goes to the step's standard error, its exit code is
-1.
+1. Of a ``sys.exit`` the interpreter prints no traceback, so it is printed here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,11 @@ def main(request_path: str) -> None:
     else:
         function = load_function(request.name, Path(request.file) if request.file else None)
     parameters = check_parameters(function, decode(request.parameters, request_file.parent, key), who=request.who)
-    result = call_function(function, parameters)
+    try:
+        result = call_function(function, parameters)
+    except SystemExit as exit_:
+        traceback.print_exc()
+        raise SystemExit(exit_.code if isinstance(exit_.code, int) else exit_.code and 1) from None
     write_result(check_result(function, result, who=request.who), Path(os.environ["SCANFLOW_OUTPUT_DIR"]), key)
 
 

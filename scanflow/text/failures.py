@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.text.tracebacks import MAX_FRAMES, read_text
+from scanflow.text.tracebacks import MAX_FRAMES, TAIL_BYTES, read_text
 
-__all__ = ["MAX_FRAMES", "Failure", "parse_failure"]
+__all__ = ["MAX_FRAMES", "TAIL_BYTES", "Failure", "parse_failure"]
 
 
 class Failure(BaseModel):

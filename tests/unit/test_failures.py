@@ -80,16 +80,20 @@ raise ExceptionGroup('many', errors)
         (SURVIVED, "train.py:7: raise ValueError('real')", ["ValueError: real"]),
         ("x = 1\ndef fit(:\n    pass\n", "train.py:2: def fit(:", ["SyntaxError: invalid syntax"]),
         ("import helper\n", "helper.py:1: x = (", ["SyntaxError: '(' was never closed"]),
-        (GROUP, "train.py:3 in one: raise ValueError('first')", ["ValueError: first"]),
+        (
+            GROUP,
+            "train.py:3 in one: raise ValueError('first')",
+            ["ValueError: first", "which led to: ExceptionGroup: many (1 sub-exception)"],
+        ),
         (
             "raise ExceptionGroup('many', [ValueError('first')])\n",
             "train.py:1: raise ExceptionGroup('many', [ValueError('first')])",
-            ["ExceptionGroup: many (1 sub-exception)", "ValueError: first"],
+            ["ValueError: first", "which led to: ExceptionGroup: many (1 sub-exception)"],
         ),
         (
             "raise ValueError('one\\n  two\\nthree\\n    four\\nfive')\n",
             "train.py:1: raise ValueError('one\\n  two\\nthree\\n    four\\nfive')",
-            ["ValueError: one", "  two", "three", "    four"],
+            ["ValueError: one", "  two", "three", "… five"],
         ),
     ],
 )

@@ -18,7 +18,9 @@ from scanflow.backends.kubernetes.batch.framing import build_frame
 GRACE_S = 5.0
 """How long a terminated process may take to end, before it is killed."""
 
-TAIL_BYTES = 65_536
+TAIL_BYTES = 1_048_576
+"""Of standard error, as of :data:`scanflow.text.tracebacks.TAIL_BYTES`."""
+
 _EXIT_TIMED_OUT = 124
 _BLOCK = 65_536
 _PIPE_BYTES = 1_048_576
@@ -61,7 +63,7 @@ class _Lines:
 
     def __init__(self, source: IO[bytes], copy: IO[bytes] | None, *, error: bool) -> None:
         self.source, self._copy, self._error = source, copy, error
-        self._rest, self.tail = b"", b""
+        self._rest, self.tail = b"", bytearray()
 
     def read(self) -> bool:
         """Read the available data; return whether the stream is still open."""
@@ -72,7 +74,9 @@ class _Lines:
         if self._copy is not None:
             self._copy.write(data)
             self._copy.flush()
-        self.tail = (self.tail + data)[-TAIL_BYTES:]
+        self.tail += data
+        if len(self.tail) > 2 * TAIL_BYTES:
+            del self.tail[:-TAIL_BYTES]
         whole, newline, rest = (self._rest + data).rpartition(b"\n")
         self._rest = rest
         self._forward(whole + newline)

@@ -11,9 +11,8 @@ from scanflow.backends.records import TaskRecord, TaskState
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit
-from scanflow.text.failures import Failure, parse_failure
+from scanflow.text.failures import TAIL_BYTES, Failure, parse_failure
 
-TAIL_BYTES = 65_536  # of standard error; a traceback is at its end
 _OWN_FOLDER = str(Path(__file__).parents[3])  # the library's: its frames are not the user's
 
 
