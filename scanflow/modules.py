@@ -18,6 +18,7 @@ _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", def
 _folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
 _RENAMED = "_user_"
+"""Begin of the name of a module that would have the name of another."""
 
 
 def load_module(path: Path) -> ModuleType:
@@ -95,6 +96,24 @@ def is_renamed(module: ModuleType) -> bool:
 
 def _is_users(module: ModuleType, path: Path) -> bool:
     return _MARK in vars(module) or getattr(module, "__file__", None) == str(path)
+
+
+def use_folder(folder: Path) -> None:
+    """Put an application's folder first on the path, as loading a file of it does."""
+    if folder.is_dir():
+        _prepend_to_path(folder.resolve())
+
+
+def import_module(name: str) -> None:
+    """Import a module as steps do: as a file of one of the folders that files are loaded from, else from the path."""
+    if name in sys.modules:
+        return
+    file = f"{name.removeprefix(_RENAMED)}.py"
+    places = [Path(entry) / file for entry in sys.path if Path(entry) in _folders]
+    if (path := next(filter(Path.is_file, places), None)) is not None:
+        load_module(path)
+    else:
+        importlib.import_module(name)
 
 
 def load_function(name: str, file: Path | None) -> Callable[..., Any]:

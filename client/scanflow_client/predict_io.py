@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_client.formatting.text import to_document
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
@@ -193,10 +194,11 @@ def _fetch_declared_dtype(deployer: Deployer, name: str, node: str | None) -> st
 
 def format_response(answer: PredictionResponse | Mapping[str, Any], *, as_json: bool) -> list[str]:
     if isinstance(answer, Mapping):
-        return [json.dumps(answer, indent=2)]
+        return [json.dumps(to_document(answer), indent=2)]
     outputs = {name: _to_json_values(array) for name, array in answer.outputs.items()}
     if as_json:
-        return [json.dumps({"outputs": outputs, "instance": answer.instance, "revision": answer.revision})]
+        document = {"outputs": outputs, "instance": answer.instance, "revision": answer.revision}
+        return [json.dumps(to_document(document))]
     lines = []
     for name, array in answer.outputs.items():
         lines.append(f"{name}  {array.dtype} {array.shape}")

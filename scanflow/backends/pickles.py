@@ -19,8 +19,10 @@ from typing import Any
 
 import cloudpickle
 
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, ScanflowError
 from scanflow.files.private import write_private
+from scanflow.modules import import_module
+from scanflow.text.printable import make_one_line
 
 _SIGNATURE_BYTES = 32
 _PATH = type(Path())
@@ -84,18 +86,39 @@ def read_pickle(file: Path, key: bytes, *, folder: Path | None = None) -> Any:
     """Load the value that :func:`write_pickle` wrote; ``folder``: where the folder of its paths is now.
 
     Raises:
-        InvalidError: it was not signed with this key, or is not there.
+        InvalidError: it was not signed with this key, or is not there; or its class cannot be loaded.
     """
     return load_pickle(read_signed(file, key), folder=folder)
 
 
 def load_pickle(content: bytes, *, folder: Path | None = None) -> Any:
-    """Load a value that this home has pickled. Loading runs code: check its signature before."""
+    """Load a value that this home has pickled. Loading runs code: check its signature before.
+
+    Raises:
+        InvalidError: its class cannot be loaded.
+    """
     token = _folder.set(folder)
     try:
-        return pickle.loads(content)  # noqa: S301
+        return _Unpickler(io.BytesIO(content)).load()
+    except ScanflowError:
+        raise
+    except Exception as error:  # code of the user's own classes
+        cause = make_one_line(f"{type(error).__name__}: {error}", 200)
+        raise InvalidError(
+            f"A value of a class of your own cannot be loaded here ({cause}). It needs the application's folder and the "
+            "packages of its step as they were, which a server does not load. Read it where they are: "
+            "sf.Client().output(...); run the step again after a change of the class; or return plain values."
+        ) from error
     finally:
         _folder.reset(token)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds the classes of an application's own files as its steps do."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        import_module(module)
+        return super().find_class(module, name)
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -36,6 +36,7 @@ from scanflow.knowledge.step_environment import (
     locate_tracker,
 )
 from scanflow.loading import load_application, refuse_while_loading
+from scanflow.modules import use_folder
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin
 from scanflow.settings import Settings
@@ -247,6 +248,7 @@ class EmbeddedDeployer(Deployer):
         return mask_run(record, lambda: self.load_masker(record.name))
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        use_folder(Path(self.batch.definition(run).app.app_dir))  # which has the classes of its values
         return self.batch.outputs(run, step)
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shlex
 import time
+import types
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -388,3 +392,27 @@ def test_no_word_is_broken_and_none_is_lost_at_any_width(rows: Sequence[Sequence
             for word in cell.split():
                 assert word in left
                 left.remove(word)
+
+
+def _make_circle() -> list[object]:
+    circle: list[object] = [1]
+    circle.append(circle)
+    return circle
+
+
+@pytest.mark.parametrize(
+    ("value", "document"),
+    [
+        ([math.nan, math.inf, {"a": -math.inf}], [None, None, {"a": None}]),
+        (np.array([[1.0, math.nan]]), [[1.0, None]]),
+        (np.float32(0.5), 0.5),
+        ({(1, 2): 3}, {"1,2": 3}),
+        (re.compile("a+"), "a+"),
+        (_make_circle(), "[1, [...]]"),
+        (b"\xff", "b'\\xff'"),
+        (types.SimpleNamespace(a=1), "namespace(a=1)"),
+    ],
+)
+def test_whatever_a_step_returned_is_printed_as_json(value: Any, document: Any) -> None:
+    assert json.loads(json.dumps(text.to_document(value), allow_nan=False)) == document
+    assert len(text.format_value(value)) <= 12

@@ -39,10 +39,10 @@ def print_json(value: Any, *, indent: int | None = 2, mask: bool = True) -> None
 
     ``mask`` False: the value is what the user asked for, such as a new token or what a step returned.
     """
-    from pydantic_core import to_jsonable_python
+    from scanflow_client.formatting.text import to_document
 
-    document = to_jsonable_python(value, by_alias=False)
-    typer.echo(json.dumps(mask_secrets(document) if mask else document, indent=indent))
+    document = to_document(value)
+    typer.echo(json.dumps(mask_secrets(document) if mask else document, indent=indent, allow_nan=False))
 
 
 def choose_progress_stream(as_json: bool) -> TextIO | None:

@@ -71,6 +71,20 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def to_document(value: Any) -> Any:
+    """Return records and values as what JSON can hold: NaN and infinities as null, arrays as lists, else text."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value, by_alias=False, inf_nan_mode="null", fallback=_to_list_or_text)
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError):  # it contains itself, or is too deep
+        return repr(value)
+
+
+def _to_list_or_text(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
 def shorten(text: str) -> str:
     """Return free text on one line of at most 160 characters."""
     return make_one_line(text, SHORT)
@@ -78,7 +92,10 @@ def shorten(text: str) -> str:
 
 def format_value(value: Any) -> list[str]:
     """Return a value as JSON, indented where it is long, in at most 12 lines of at most 400 characters."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, or it contains itself
+        value = text = repr(value)
     lines = [text] if len(text) <= SHORT else json.dumps(value, ensure_ascii=False, default=str, indent=2).splitlines()
     if len(lines) > MAX_VALUE_LINES:
         hidden = len(lines) - MAX_VALUE_LINES + 1

@@ -148,7 +148,7 @@ def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> di
 
     The run's secrets are masked, and so are texts under names that look secret.
     """
-    values = context.deployer.outputs(run, step)
+    values = context.deployer.batch.outputs(run, step)  # as code of applications is not loaded here
     shown = [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
     masked: dict[str, Any] | list[dict[str, Any]] = context.deployer.load_masker(run).mask_outputs(shown)
     return masked
