@@ -118,7 +118,7 @@ def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
         raise InvalidError(f"{who} cannot be read as YAML: {error}") from error
     if isinstance(document, Mapping) and "kind" in document:
         raise UnsupportedError(
-            f"{who} describes a Kubernetes {document['kind']}. scanflow creates that object itself. Write a YAML "
+            f"{who} describes a Kubernetes {document['kind']}. Scanflow creates that object itself. Write a YAML "
             "file with "
             "'program', 'args' and, where it runs in pods, 'image'."
         )

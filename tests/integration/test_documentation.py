@@ -100,14 +100,3 @@ def test_a_pages_yaml_examples_are_applications(page: Path) -> None:
 
 def test_there_are_examples_to_run() -> None:
     assert sum(len(examples(page, "python")) for page in PAGES) >= 5
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_that_is_shown_exists(page: Path) -> None:
-    from scanflow_client.cli.app import app
-
-    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    known |= {str(group.name) for group in app.registered_groups}
-    text = page.read_text(encoding="utf-8")
-    shown = set(re.findall(r"(?:^\$ |`|: )(?:\.venv/bin/)?scanflow ([a-z]+)\b", text, re.MULTILINE))
-    assert shown <= known

@@ -43,7 +43,7 @@ def test_a_value_of_an_own_class_is_printed(tmp_path: Path, cli: Cli, name: str,
     (folder / "models.py").write_text(PRICES)
     (folder / name).write_text(APP.format(imported=imported))
     assert cli("run", f"project/{name}").returncode == 0
-    assert cli("output").stdout == "load = \"Prices(rows=[1.5, nan])\"\n"
+    assert cli("output").stdout == 'load = "Prices(rows=[1.5, nan])"\n'
     assert json.loads(cli("output", "--json").stdout) == {"rows": [1.5, None]}
 
 

@@ -133,11 +133,11 @@ def suggest_command(report: TuningReport) -> str | None:
     winner, name = report.result.winner, report.target.workflow.name
     if winner is None:
         return None
-    shape = format_shape_options(winner)
+    shape_options = format_shape_options(winner)
     if report.target.record is not None:
-        return f"scanflow scale {name} {winner.instances} {shape}"
+        return f"scanflow scale {name} {winner.instances} {shape_options}"
     source = "app.py" if report.target.source is None else report.target.source
-    return f"scanflow deploy {source}:{name} --instances {winner.instances} {shape}"
+    return f"scanflow deploy {source}:{name} --instances {winner.instances} {shape_options}"
 
 
 def format_shape_options(candidate: Candidate) -> str:

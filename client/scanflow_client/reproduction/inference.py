@@ -193,7 +193,7 @@ FIGURES = (
             Claim(
                 statement="SUT_1 is up to 8 % better than the baseline, which has more threads than cores",
                 published=1.08,
-                untested="scanflow services refuse more threads than they have cores",
+                untested="services refuse more threads than they have cores",
             ),
         ),
         panels=(FigurePanel(metric="multi_rate", label="MultiStream: samples/s", arms=_CUT),),

@@ -57,7 +57,7 @@ def run_demo(folder: Path) -> Mapping[str, Any]:
         check=False,
     )
     if done.returncode != 0:
-        raise StepFailedError(f"scanflow demo ended with {done.returncode}: {done.stderr[-400:]}")
+        raise StepFailedError(f"The demo ended with {done.returncode}: {done.stderr[-400:]}")
     printed: Mapping[str, Any] = json.loads(done.stdout)
     return printed
 

@@ -30,7 +30,7 @@ from scanflow_client.thesis.engine_terms import (
 
 _MPI_NAMES: Final = {"nTasks": "n_tasks", "nNodes": "n_nodes", "nWorkers": "n_workers"}
 _UNSUPPORTED: Final = {
-    "dockerfile": "image=..., an existing image, or nothing: scanflow build builds one",
+    "dockerfile": "image=..., an existing image, or nothing, and build one: scanflow build",
     "endpoint": "service_type='MODEL'",
     "envSecretRefName": "a Secret 'scanflow-env' in the environment's namespace: all its pods get its entries",
     "envfrom": "a ConfigMap or Secret 'scanflow-env' in the environment's namespace: all its pods get their entries",

@@ -132,6 +132,6 @@ def _convert_metric(trigger: ScalerTrigger) -> ScalingMetric:
     if "queue" in name:
         return "queue"
     raise UnsupportedError(
-        f"metricName={trigger.metric_name!r}: scanflow scales by rps, p95, cpu and queue. Write "
+        f"metricName={trigger.metric_name!r}: Scanflow scales by rps, p95, cpu and queue. Write "
         "sf.Scaling(metric='rps', target=20)."
     )

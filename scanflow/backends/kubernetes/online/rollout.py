@@ -291,7 +291,7 @@ class Rollout:
             if self._clock() > deadline:
                 raise UnavailableError(
                     f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} "
-                    f"s{watcher.format_waits()}. See what it waits for: scanflow services show {state.name}"
+                    f"s{watcher.format_waits()}. See what it waits for: scanflow services {state.name}"
                 )
             self._check_superseded(state)
             poll_s = _MISSING_POLL_S if watcher.has_missing_pods else _POLL_S
