@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageErr
 from scanflow.modules import get_loading_file, load_function, load_module
 from scanflow.names import build_slug
 from scanflow.text.failures import parse_failure
+from scanflow.text.printable import make_one_line
 
 __all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
 
@@ -62,7 +63,9 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
         return load_application(f":{workflow}" if workflow else None, folder=path)
     if not path.is_file():
         files = [file.name for file in path.parent.glob("*.*")] if path.parent.is_dir() else []
-        raise NotFoundError(f"There is no file {name!r}.{did_you_mean(path.name, files).partition(' Known')[0]}")
+        near = did_you_mean(path.name, files).partition(" Known")[0]
+        advice = near or " Name another, or write an example: scanflow init"
+        raise NotFoundError(f"There is no file {make_one_line(name, 300)!r}.{advice}")
     app = _from_python(path) if path.suffix == ".py" else _from_text(path)
     app_dir = (path.parent / app.app_dir).resolve()
     return app.replace(app_dir=str(app_dir)), path, workflow or None
@@ -89,7 +92,8 @@ def _from_python(path: Path) -> Application:
     except (Exception, SystemExit) as error:
         # Whatever a user's file raises is the user's to see, without our frames around it.
         failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
-        raise UsageError("\n  ".join([f"{path.name} cannot be loaded:", *failure.lines()])) from error
+        lines = [f"{path.name} cannot be loaded:", *(f"  {line}" for line in failure.lines())]
+        raise UsageError("\n".join([*lines, f"After a change, check it: scanflow check {path.name}"])) from error
     apps = _find_objects(module, Application)
     if len(apps) == 1:
         return apps[0]

@@ -46,7 +46,8 @@ def load_document(document: Any) -> Application:
     """Return the application that a parsed document describes, or raise an InvalidError."""
     if not isinstance(document, Mapping):
         raise InvalidError(
-            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {shorten(document)}."
+            f"An application is a mapping that begins with 'schema: {SCHEMA}'; this is {shorten(document)}. "
+            "Write one in YAML or Python, as in docs/workflows.md; an example in Python: scanflow init"
         )
     schema = document.get("schema")
     if schema != SCHEMA:

@@ -44,8 +44,11 @@ _UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 def build_path(*parts: str) -> str:
     """Build a path such as ``/runs/tall-fox``; each part is quoted."""
     for part in parts:
-        if part in {"", ".", ".."}:
-            raise InvalidError(f"{part!r} is not a name. Give the name of a run, a service or a step.")
+        if part in {"", ".", ".."} or "/" in part:  # the server would see other parts
+            raise InvalidError(
+                f"{part!r:.200} is not a name. Give that of a run, a service, a step or an action, as `scanflow runs`, "
+                "`scanflow services` and `scanflow why` list them."
+            )
     return "".join(f"/{quote(part, safe='@')}" for part in parts)
 
 

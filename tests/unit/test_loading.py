@@ -89,7 +89,7 @@ def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path)
     [
         (None, "There is no app.py or scanflow.yaml in '{folder}'. Create one: scanflow init"),
         ("ap.py", "There is no file 'ap.py'. Did you mean 'apps.py'?"),
-        ("nowhere/app.py", "There is no file 'nowhere/app.py'."),
+        ("nowhere/app.py", "There is no file 'nowhere/app.py'. Name another, or write an example: scanflow init"),
         ("empty.py", "empty.py makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"),
     ],
 )
@@ -130,7 +130,8 @@ def test_a_file_that_fails_is_told_by_its_own_frames(write: Write, tmp_path: Pat
     write("app.py", text)
     with pytest.raises(UsageError) as error:
         load_application(None, folder=tmp_path)
-    assert str(error.value).splitlines() == ["app.py cannot be loaded:", *told]
+    lines = ["app.py cannot be loaded:", *told, "After a change, check it: scanflow check app.py"]
+    assert str(error.value).splitlines() == lines
 
 
 def test_a_file_of_text_that_is_wrong_is_told_by_its_name(write: Write, tmp_path: Path) -> None:

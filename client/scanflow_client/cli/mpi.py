@@ -174,7 +174,7 @@ def gantt(
     from scanflow.reports.gantt import draw_gantt as chart
 
     if not jobs:
-        raise UsageError("No MPI job has run yet, so there is nothing to chart.")
+        raise UsageError("No MPI job has run yet, so there is nothing to chart. Run one: scanflow run app.py")
     svg.write_text(chart(jobs), encoding="utf-8")
     say(f"Wrote {svg}.")
 

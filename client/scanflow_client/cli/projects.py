@@ -66,8 +66,10 @@ def init(
     name: Annotated[str | None, Option("--name", help="The application's name. Default: the folder's name.")] = None,
 ) -> None:
     """Write a small example application. No existing file is overwritten."""
-    from scanflow.names import build_slug
+    from scanflow.names import build_slug, check_name
 
+    if name is not None:
+        check_name(name, "application")
     path = folder / "app.py"
     if path.exists():
         raise InvalidError(f"The file {str(path)!r} exists already. Name another folder: scanflow init my-app")

@@ -23,7 +23,7 @@ from scanflow_client.cli.output import choose_progress_stream, print_json, respo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scanflow.backends.records import RunRecord, StepFile
+    from scanflow.backends.records import Event, RunRecord, StepFile
     from scanflow.deployer import Deployer, RunRequest
 
 
@@ -162,11 +162,24 @@ def watch(deployer: Deployer, request: RunRequest, as_json: bool, *, last: bool 
 
     ``last``: no other output follows, so the record is printed with JSON, and else the last step's result.
     """
+    from scanflow.backends.records import RunStarted
     from scanflow_client.formatting.runs import format_failure, format_outcome
     from scanflow_client.progress import show_run_progress
 
+    started: list[str] = []
     with show_run_progress(choose_progress_stream(as_json)) as observe:
-        record = deployer.run(request, observe=observe)
+
+        def note(event: Event) -> None:
+            if isinstance(event, RunStarted):
+                started.append(event.run)
+            observe(event)
+
+        try:
+            record = deployer.run(request, observe=note)
+        except KeyboardInterrupt:
+            for name in started[-1:]:
+                say(f"Left {name} before its steps had stopped. Continue it: scanflow resume {name}", err=True)
+            raise
     if not as_json:
         say(*(_format_result(deployer, record) if last and record.state == "succeeded" else ()), format_outcome(record))
     elif last or record.state != "succeeded":

@@ -33,13 +33,17 @@ def format_jobs(jobs: Sequence[JobTimes]) -> Screen:
         for job in jobs
     ]
     headers = ("run", "job", "state", "ranks", "nodes", "waited", "ran", "response")
-    return [Table(headers, rows), *_format_totals(jobs)] if rows else ["No MPI job has run yet."]
+    return (
+        [Table(headers, rows), *_format_totals(jobs)]
+        if rows
+        else ["No MPI job has run yet. Run one: scanflow run app.py"]
+    )
 
 
 def draw_jobs(jobs: Sequence[JobTimes], width: int) -> Screen:
     """Return a bar for each job, the first submitted on top: how long it waited, and ran."""
     if not jobs:
-        return ["No MPI job has run yet."]
+        return ["No MPI job has run yet. Run one: scanflow run app.py"]
     ordered = sorted(jobs, key=lambda job: job.submitted)
     begin, end = ordered[0].submitted, max(job.ended or job.now for job in ordered)
     names = [f"{MARKS[job.state]} {make_one_line(job.job)}" for job in ordered]

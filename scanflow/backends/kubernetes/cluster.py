@@ -34,6 +34,7 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
+from scanflow.text.printable import make_one_line
 
 _PAGE: Final = 500
 _TRIES: Final = 20

@@ -330,6 +330,10 @@ class LocalBackend:
         workflow = read_definition(run).workflow
         tasks = add_pending_tasks(workflow, journal.read_tasks(run).values())
         record = self._with_current_state(run.record)
+        if record.state == "stopped":  # without a driver; one that resumes the run reads how they ended
+            tasks = tuple(
+                task.model_copy(update={"state": "stopped"}) if task.state == "running" else task for task in tasks
+            )
         if is_job(workflow):
             tasks = (*build_rank_tasks(_get_folder(run).get_outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)

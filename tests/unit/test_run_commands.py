@@ -1,0 +1,72 @@
+"""Commands on runs: the logs of a fan-out, a second Ctrl-C, a run that was stopped without its driver."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.journal import Journal
+from scanflow.backends.local.layout import Home
+from scanflow.backends.records import Observer, RunStarted
+from scanflow.deployer import EmbeddedDeployer, RunRequest
+from scanflow.errors import InvalidError
+from scanflow.names import RunName, StepName
+from scanflow.settings import Settings
+from scanflow.transport import build_path
+from scanflow_client.cli.runs import watch
+from scanflow_client.client import Client
+from tests.conftest import Cli
+
+
+@sf.step(in_process=True)
+def double(number: int) -> int:
+    print(f"doubling {number}")
+    return number * 2
+
+
+def test_the_logs_of_a_fan_out_are_those_of_its_tasks(home: Path, quick_cli: Cli) -> None:
+    client = Client(progress=False)
+    client.run(sf.Workflow(name="w", nodes=[double.map([1, 2])]))
+    logs = "── double.0\ndoubling 1\n── double.1\ndoubling 2\n"
+    assert client.logs("double") == logs
+    assert quick_cli("logs", "@latest", "double").stdout == logs
+    assert quick_cli("logs", "@latest", "double.1").stdout == "doubling 2\n"
+    assert "no log of 'doubel'. Did you mean 'double" in quick_cli("logs", "@latest", "doubel").stderr
+
+
+def test_a_step_of_a_run_that_was_stopped_is_not_shown_as_running(settings: Settings) -> None:
+    deployer = EmbeddedDeployer(settings)
+    record = deployer.run(
+        RunRequest(sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[double.bind(1)])]))
+    )
+    with closing(Journal(Home(settings.home).journal)) as journal:  # as a killed driver leaves it
+        run = journal.run(record.name)
+        task = journal.read_tasks(run)[StepName("double")]
+        journal.set_task(run, task.model_copy(update={"state": "running"}))
+        journal.set_run(run, "running")
+    assert deployer.show(record.name).tasks[0].state == "running"
+    assert deployer.stop(record.name).state == "stopped"
+    assert deployer.show(record.name).tasks[0].state == "stopped"
+
+
+class InterruptedTwice:
+    def run(self, _request: RunRequest, *, observe: Observer) -> Any:
+        observe(RunStarted(run=RunName("brave-hare-1"), steps=1))
+        raise KeyboardInterrupt
+
+
+def test_a_second_interrupt_says_how_to_continue(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        watch(InterruptedTwice(), RunRequest(run="brave-hare-1"), as_json=True)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == (
+        "Left brave-hare-1 before its steps had stopped. Continue it: scanflow resume brave-hare-1\n"
+    )
+
+
+def test_a_name_with_a_slash_is_refused_before_a_server_sees_other_names() -> None:
+    with pytest.raises(InvalidError, match=r"'home-loan/2' is not a name\. .*scanflow why"):
+        build_path("intents", "home-loan/2", "why")
