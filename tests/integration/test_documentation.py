@@ -100,3 +100,8 @@ def test_a_pages_yaml_examples_are_applications(page: Path) -> None:
 
 def test_there_are_examples_to_run() -> None:
     assert sum(len(examples(page, "python")) for page in PAGES) >= 5
+
+
+def test_the_first_page_links_all_others() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert linked | {"index.md"} == {page.name for page in (ROOT / "docs").glob("*.md")}
