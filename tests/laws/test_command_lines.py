@@ -299,7 +299,7 @@ def test_many_wrong_command_lines_are_refused_with_their_cause(
 def test_an_output_that_cannot_be_written_shows_no_traceback(folder: Path, line: list[str], outcome: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [*COMMAND, *line],
             cwd=folder,
