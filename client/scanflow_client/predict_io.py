@@ -254,7 +254,7 @@ def _read_bytes(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r}. Give --data '[[1, 2, 3]]', or - for stdin.") from error
     except OSError as error:
-        raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+        raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}. Name another file.") from error
 
 
 def _parse_document(content: bytes) -> dict[str, Any]:

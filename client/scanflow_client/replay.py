@@ -150,7 +150,9 @@ def read_trace(agent: str, path: Path) -> tuple[str | None, str, list[dict[str, 
     try:
         document: Any = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {str(path)!r}.") from error
+        raise NotFoundError(
+            f"There is no file {str(path)!r:.300}. Save one: scanflow replay AGENT --save FILE"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidError(f"{str(path)!r} cannot be read as JSON: {error}") from error
     app, entries = (document.get("app"), document.get("entries")) if isinstance(document, Mapping) else (None, document)

@@ -29,7 +29,7 @@ def load_json(text: str) -> Application:
     try:
         document = json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_check_keys_unique)
     except json.JSONDecodeError as error:
-        raise InvalidError(f"This is not JSON: {error}.") from error
+        raise InvalidError(f"This is not JSON: {error}. Write it there in JSON, or name another file.") from error
     except RecursionError:
         raise InvalidError(_DEEP) from None
     return load_document(document)

@@ -8,6 +8,7 @@ import yaml
 
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
+from scanflow.text.printable import make_one_line
 
 MAX_DEPTH = 100
 MAX_VALUES = 10_000_000
@@ -34,7 +35,13 @@ def read_yaml(text: str) -> Any:
         _count_values(node, {})
         return None if node is None else loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise InvalidError(f"This is not YAML: {error}.") from error
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        parts = [getattr(error, "context", None), getattr(error, "problem", None)]
+        problem = ", ".join(filter(None, parts)) or make_one_line(str(error), 200)
+        raise InvalidError(
+            f"This is not YAML: {problem}{place}. Write it there in YAML, or name another file."
+        ) from error
 
 
 def write_yaml(document: Any) -> str:

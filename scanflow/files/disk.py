@@ -25,6 +25,7 @@ _WORDS = {
     errno.EAGAIN: "no more processes can be started. Raise the limit (ulimit -u), or run fewer steps at once",
     errno.ENOMEM: "there is no memory left. Run fewer steps at once (SCANFLOW_SLOTS)",
     errno.ENOENT: "the file or folder does not exist and cannot be created. Use another home (SCANFLOW_HOME)",
+    errno.EEXIST: "a part of its path is a file. Use another home (SCANFLOW_HOME)",
     errno.ENOTDIR: "a part of its path is a file. Use another home (SCANFLOW_HOME)",
     errno.ENAMETOOLONG: "its path is too long. Use a home with a shorter path (SCANFLOW_HOME)",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -248,7 +249,8 @@ class ServerClient:
         if isinstance(error, httpx.ReadTimeout):
             words = "did not answer in time. It may be busy: try again, or see: scanflow status"
         else:
-            words = f"cannot be reached ({str(error) or type(error).__name__}). Start it: scanflow up"
+            why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+            words = f"cannot be reached ({why}). Start it: scanflow up"
         return UnavailableError(f"{self._who} {words}")
 
 

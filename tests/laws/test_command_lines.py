@@ -173,7 +173,12 @@ def guarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     def start(*_: object, **__: object) -> NoReturn:
         raise Started
 
-    def expire(_number: int, _frame: FrameType | None) -> None:
+    def expire(_number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if "importlib" in frame.f_code.co_filename:  # half a module would be left
+                signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
+                return
+            frame = frame.f_back
         raise Started
 
     monkeypatch.chdir(folder)
@@ -192,7 +197,7 @@ def choose_value(chosen: random.Random, parameter: Any) -> str:
     if {"int", "float"} & set(re.findall(r"\w+", str(annotation))):
         return chosen.choice(NUMBERS)
     if get_origin(annotation) is Literal:
-        return chosen.choice([*get_args(annotation), "nothere", ""])
+        return chosen.choice([*map(str, get_args(annotation)), "nothere", ""])
     numbers = NUMBERS if re.search(r"cores|time|seconds|after|weight|rate|since|memory|timeout", parameter.name) else []
     names = [*PATHS, *NAMES] if parameter.param_type_name == "argument" else [*PATHS, *NAMES, *NAMES]
     return chosen.choice(numbers or names)

@@ -172,8 +172,8 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_a_name_cannot_become_another_path() -> None:
-    assert build_path("runs", "@latest", "steps", "a/b") == "/runs/@latest/steps/a%2Fb"
-    for name in ("", ".", ".."):
+    assert build_path("runs", "@latest", "steps", "a?b") == "/runs/@latest/steps/a%3Fb"
+    for name in ("", ".", "..", "a/b"):
         with pytest.raises(UsageError):
             build_path("runs", name)
 

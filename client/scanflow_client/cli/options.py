@@ -118,7 +118,7 @@ def split_parameters(words: Sequence[str] | None) -> dict[str, str]:
 def check_choice(value: str, choices: Sequence[str], option: str) -> Any:
     """Return ``value`` if it is one of the choices, else raise an error that suggests the nearest one."""
     if value not in choices:
-        raise InvalidError(f"{option} {value!r} is not known.{did_you_mean(value, choices)}")
+        raise InvalidError(f"{option} {value!r:.200} is not known.{did_you_mean(value, choices)}")
     return value
 
 

@@ -65,7 +65,9 @@ class Local:
         return None
 
     def environments(self) -> EnvironmentBackend:
-        raise UnsupportedError("The backend 'local' has no environments: a run needs no preparation.")
+        raise UnsupportedError(
+            "The backend 'local' has no environments: a run needs no preparation. Name a cluster: --backend kubernetes"
+        )
 
     def program(
         self,

@@ -74,7 +74,9 @@ class Memory:
         return None
 
     def environments(self) -> EnvironmentBackend:
-        raise UnsupportedError("The backend 'memory' has no environments: a run needs no preparation.")
+        raise UnsupportedError(
+            "The backend 'memory' has no environments: a run needs no preparation. Name a cluster: --backend kubernetes"
+        )
 
     def program(
         self,
