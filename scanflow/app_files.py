@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from scanflow.app.application import Application
@@ -41,6 +42,6 @@ class AppFiles:
         module = target.partition(":")[0]
         if not module.endswith(".py"):
             return None
-        plain = getattr(target.call, "function", target.call)
-        own = getattr(plain, "__globals__", {}).get("__file__")
+        # Not the file of a function's global variables, which of a decorated one is the decorator's.
+        own = getattr(sys.modules.get(getattr(target.call, "__module__", None) or ""), "__file__", None)
         return Path(own).resolve() if own else self.find(module, node)

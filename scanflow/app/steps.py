@@ -127,7 +127,8 @@ class Step(Generic[P, R]):
         items = {name: item[name] for name in over.names}
         node = self.options(for_each=list(over.items)).bind(*args, **kwargs, **items)
         who = f"Step {node.name!r}"
-        for given, kept in zip(over.items, node.for_each, strict=True):
+        elements: Any = node.for_each
+        for given, kept in zip(over.items, elements, strict=True):
             checked = check_parameters(self.function, {**node.parameters, **kept}, who=who)
             for name, value in given.items():
                 _check_kept(value, checked[name], name, who=f"{who}, an item")

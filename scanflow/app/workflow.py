@@ -241,6 +241,7 @@ class Workflow(Model):
             where = f"Workflow {self.name!r}" if step is None else f"The step {step!r}"
             raise NotFoundError(f"{where} has no parameter {key!r}.{did_you_mean(str(key), names)}")
         return matches
+
     def with_refreshed_cache(self, steps: Collection[str] | None = None) -> Workflow:
         """Return the workflow with cached steps that run although their outputs are in the cache; None: all of them."""
         nodes = tuple(

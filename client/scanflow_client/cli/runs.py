@@ -41,9 +41,7 @@ def run(
 
     deployer = open_deployer()
     application, path, workflow = load_application(target)
-    request = RunRequest(
-        application, workflow, texts=split_parameters(parameter), source=path, refresh_cache=no_cache
-    )
+    request = RunRequest(application, workflow, texts=split_parameters(parameter), source=path, refresh_cache=no_cache)
     watch(deployer, request, as_json)
 
 

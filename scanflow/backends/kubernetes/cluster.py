@@ -34,7 +34,6 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
-from scanflow.text.printable import make_one_line
 
 _PAGE: Final = 500
 _TRIES: Final = 20

@@ -33,7 +33,7 @@ def load(path: Path, limit: int | None = None) -> list[int]:
 def test_a_step_is_still_its_function() -> None:
     assert train(2, lr=0.5) == 1.0
     assert train.__doc__ == "Train a network."
-    assert train.__name__ == "train"  # type: ignore[attr-defined]  # update_wrapper sets it
+    assert train.__name__ == "train"  # update_wrapper sets it
 
 
 def test_a_step_that_is_called_with_a_node_says_to_bind_it() -> None:
