@@ -85,6 +85,10 @@ INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
 """  # noqa: S608 - our own columns' names
 
 
+MAX_INTEGER = 2**63 - 1
+"""Of SQLite."""
+
+
 class JournalRun(NamedTuple):
     id: int
     record: RunRecord
@@ -284,7 +288,7 @@ class Journal:
         if not back.isdecimal():
             raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
         row: sqlite3.Row | None = self._db.execute(
-            "SELECT * FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", (int(back),)
+            "SELECT * FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", (min(int(back), MAX_INTEGER),)
         ).fetchone()
         return row
 

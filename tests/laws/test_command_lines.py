@@ -29,7 +29,9 @@ from scanflow_client.cli.app import app
 from tests.conftest import COMMAND
 from tests.waiting import patient
 
-CHECKOUT = Path(__file__).parents[2]
+# A reader of a broken file may leave it open until the command ends, which is soon.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 LIMIT_S = 2
 """A command that takes longer has accepted its input."""
 
@@ -278,7 +280,7 @@ def check_many(folder: Path, path: tuple[str, ...], count: int, capfd: pytest.Ca
     chosen = random.Random(" ".join(path))
     problems = []
     for number in range(count):
-        environment = chosen.choice(ENVIRONMENTS) if number % 4 == 3 else {}
+        environment = chosen.choice(ENVIRONMENTS) if number % 2 else {}
         problems.append(check(folder, make_line(chosen, path, COMMANDS[path]), environment, capfd))
     return "\n".join(filter(None, problems))
 
@@ -287,7 +289,7 @@ def check_many(folder: Path, path: tuple[str, ...], count: int, capfd: pytest.Ca
 def test_a_wrong_command_line_is_refused_with_its_cause(
     path: tuple[str, ...], guarded: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_many(guarded, path, 4, capfd) == ""
+    assert check_many(guarded, path, 2, capfd) == ""
 
 
 @pytest.mark.slow

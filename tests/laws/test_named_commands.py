@@ -71,6 +71,7 @@ def find_parts(place: str, text: str) -> Iterator[Named]:
 
 def split_words(text: str) -> list[str]:
     """Return the words of a command line or of its usage; ``[--stop|--start]`` is two options."""
+    text = re.split(r" \| (?=[a-z])", text)[0]  # what another program reads
     text = re.sub(r"\\?[|]", "|", text.replace("...", "").replace("…", ""))
     text = re.sub(r"'[^']*'|\"[^\"]*\"", HOLE, text)
     return [word for word in re.split(r"[\s\[\]]+", text) if word and word != "|"]

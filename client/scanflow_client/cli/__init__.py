@@ -6,8 +6,6 @@ import errno
 import logging
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -106,6 +104,9 @@ def _describe_file_error(error: OSError) -> tuple[str, int]:
 
 
 def _describe_defect(error: Exception) -> tuple[str, int]:
+    import tempfile
+    import traceback
+
     with tempfile.NamedTemporaryFile("w", prefix="scanflow-", suffix=".txt", delete=False, encoding="utf-8") as file:
         file.write(mask_addresses(traceback.format_exc()))
     cause = make_one_line(f"{type(error).__name__}: {error}", 300)
