@@ -36,7 +36,7 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
             f"The file {str(path)!r} exists already and may contain labels. Name another file."
         ) from error
     except OSError as error:
-        raise InvalidError(f"{str(path)!r} cannot be written: {error}.") from error
+        raise InvalidError(f"{str(path)!r} cannot be written: {error.strerror}. Name another file.") from error
     return len(samples)
 
 
@@ -70,9 +70,11 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
                 else:
                     labels.append({"id": id, "label": value, "line": rows.line_num})
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file {str(path)!r}.") from error
+        raise NotFoundError(f"There is no file {str(path)!r:.300}. Write one: scanflow labels --export FILE") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidError(f"{str(path)!r} cannot be read: {error}. Save it as a CSV file in UTF-8.") from error
+        raise InvalidError(
+            f"{str(path)!r:.300} cannot be read: {getattr(error, 'strerror', None) or error}. Save it as a CSV file in UTF-8."
+        ) from error
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     return labels, unlabelled

@@ -41,7 +41,7 @@ CODES = {0, 1, 2, 3, 130}
 HELPFUL = re.compile(
     r"scanflow |--[a-z]|[Aa] name is |"
     r"\b(Write|Did you mean|Known|Give|Name|Use|Leave|Keep|Install|Choose|Create|Change|See|Free|Set|Save|Run|Start)\b|"
-    r"\b(Remove|Check|Try|Fix|Mend|Move|Wait|Report)\b"
+    r"\b(Remove|Check|Try|Fix|Mend|Move|Wait|Report|Look)\b"
 )
 MAX_LINES, MAX_CHARACTERS = 12, 2_000
 

@@ -159,5 +159,7 @@ def build_patch(target: str, resources: str) -> str:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFoundError(f"{file!r} cannot be read: {error}") from error
+        raise NotFoundError(
+            f"{file!r:.300} cannot be read: {getattr(error, 'strerror', None) or error}. Name another: --write app.py:train"
+        ) from error
     return build_resources_patch(text, file, name, resources)
