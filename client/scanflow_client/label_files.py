@@ -72,9 +72,8 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r:.300}. Write one: scanflow labels --export FILE") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidError(
-            f"{str(path)!r:.300} cannot be read: {getattr(error, 'strerror', None) or error}. Save it as a CSV file in UTF-8."
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise InvalidError(f"{str(path)!r:.300} cannot be read: {why}. Save it as a CSV file in UTF-8.") from error
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     return labels, unlabelled

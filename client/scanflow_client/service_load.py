@@ -295,8 +295,9 @@ def build_trace(rate: float | None, trace: str | None, seconds: float | None) ->
         with Path(trace).open(newline="", encoding="utf-8") as lines:
             return arrivals.read_csv(lines, trace)
     except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InvalidError(
-            f"{trace!r:.300} cannot be read: {getattr(error, 'strerror', None) or error}. Its rows are seconds and requests a second."
+            f"{trace!r:.300} cannot be read: {why}. Its rows are seconds and requests a second."
         ) from error
 
 

@@ -159,7 +159,6 @@ def build_patch(target: str, resources: str) -> str:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFoundError(
-            f"{file!r:.300} cannot be read: {getattr(error, 'strerror', None) or error}. Name another: --write app.py:train"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise NotFoundError(f"{file!r:.300} cannot be read: {why}. Name another: --write app.py:train") from error
     return build_resources_patch(text, file, name, resources)
