@@ -47,6 +47,8 @@ def parse_parameter(text: str, annotation: Any = Any, present: Any = None) -> An
         return _parse_by_present_value(text, present)
     value = parse_json(text)
     takes_json = not isinstance(value, str) and _takes_json(adapter, text, value)
+    if isinstance(value, int | float):
+        value = _convert_number(adapter, value)
     if _takes_text(adapter, text):
         return value if takes_json and _prefers_json(text, value, present) else text
     if takes_json:
@@ -94,6 +96,15 @@ def _takes_json(adapter: TypeAdapter[Any], text: str, value: Any) -> bool:
     except Exception:  # noqa: BLE001  a validator of the user's may fail in its own way
         return False
     return isinstance(value, list | dict) or type(taken) in _SCALARS
+
+
+def _convert_number(adapter: TypeAdapter[Any], value: float) -> Any:
+    """Return a number as the annotation has it: 3 is 3.0 for ``float``, and 1e3 is 1000 for ``int``."""
+    try:
+        converted = adapter.validate_python(value)
+    except Exception:  # noqa: BLE001  a validator of the user's may fail in its own way
+        return value
+    return converted if type(converted) in _SCALARS else value
 
 
 def _accepts(adapter: TypeAdapter[Any], value: Any) -> bool:

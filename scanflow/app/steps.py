@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property, lru_cache, partial, update_wrapper
@@ -53,10 +53,12 @@ class Step(Generic[P, R]):
                 "@sf.step(retries=2)."
             )
         name = _get_name(function)
-        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        any_function: Any = function  # whose kind a type checker narrows otherwise
+        called = function if inspect.isroutine(any_function) else getattr(function, "__call__", function)  # noqa: B004
         if any(map(inspect.iscoroutinefunction, (function, called))):
             raise InvalidError(f"The step {name!r} is async. Write a plain function that calls asyncio.run(...).")
-        if any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in (function, called)):
+        calls: tuple[Any, ...] = (function, called)
+        if any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in calls):
             raise InvalidError(f"The step {name!r} yields. Return a list instead.")
         update_wrapper(self, function)
         self.__name__ = name
@@ -321,9 +323,6 @@ def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
     adapter = _build_adapter(hint)
     if adapter is None:
         return value
-    with suppress(ValidationError):
-        adapter.validate_python(value, strict=True)
-        return value
     try:
         converted = adapter.validate_python(value)
         return _keep_numbers(value, converted) if _is_exact_json(value) else value
@@ -334,11 +333,12 @@ def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
 
 
 def _keep_numbers(value: Any, converted: Any) -> Any:
-    """Return a converted value in which equal numbers are as they were: True is an int, and 2.0 for an int is 2.0."""
+    """Return a converted value in which equal numbers are as they were (True is an int, and 2.0 for an int is 2.0), and
+    no key of a mapping is lost, as of a ``TypedDict`` that has more."""
     if isinstance(value, list) and isinstance(converted, list):
         return list(map(_keep_numbers, value, converted))
-    if isinstance(value, dict) and isinstance(converted, dict) and value.keys() == converted.keys():
-        return {key: _keep_numbers(value[key], converted[key]) for key in converted}
+    if isinstance(value, dict) and isinstance(converted, dict) and converted.keys() <= value.keys():
+        return {key: _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
     return value if {type(value), type(converted)} <= {bool, int, float} and value == converted else converted
 
 
@@ -362,9 +362,13 @@ def _build_hashable_adapter(hint: Any) -> TypeAdapter[Any] | None:
 
 def _replace_types(hint: Any) -> Any:
     """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
-    origin, arguments = get_origin(hint) or hint, get_args(hint)
-    if isinstance(origin, Hashable) and origin in _REPLACED:
-        return _REPLACED[origin]
+    origin: Any = get_origin(hint) or hint
+    arguments = get_args(hint)
+    try:
+        if origin in _REPLACED:
+            return _REPLACED[origin]
+    except TypeError:  # the list of a Callable's arguments has no hash
+        return hint
     if not arguments or origin in {Literal, Callable}:
         return hint
     replaced = tuple(map(_replace_types, arguments))

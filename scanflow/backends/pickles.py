@@ -60,7 +60,8 @@ def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
     pickler = cloudpickle.Pickler(content)
     if folder is not None:
         reduce_path = partial(_reduce_path, folder=folder)
-        pickler.dispatch_table = ChainMap({_PATH: reduce_path}, cloudpickle.Pickler.dispatch_table)
+        own: dict[Any, Any] = {_PATH: reduce_path}
+        pickler.dispatch_table = ChainMap(own, {**cloudpickle.Pickler.dispatch_table})
     try:
         pickler.dump(value)
     except Exception as error:  # a class of the user's may refuse in its own way

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, Typ
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import typing_extensions
 from pydantic import BaseModel
 
 T = TypeVar("T")
@@ -47,6 +48,10 @@ class Label:
 
 
 class Row(TypedDict):
+    id: int
+
+
+class OtherRow(typing_extensions.TypedDict):
     id: int
 
 
@@ -171,7 +176,7 @@ def listed(x: T, y: T) -> list[T]:
     return [x, y]
 
 
-def named(x, y=None, *, z=3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  as people write them
+def named(x, y=None, *, z: Any = 3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  as people write them
     return {"x": x, "y": y, "z": z}
 
 
@@ -209,7 +214,7 @@ def decorated(x: Any) -> str:
     return type(x).__name__
 
 
-def again(x: Any) -> str:
+def again(x: Any) -> str:  # pyright: ignore[reportRedeclaration]
     return f"first {type(x).__name__}"
 
 
@@ -301,6 +306,7 @@ def make_annotated() -> dict[str, tuple[Callable[..., Any], Any]]:
         "model": (Config, Config(rate=1)),
         "path": (Path, Path("x")),
         "typed dict": (Row, {"id": 1, "more": 2}),
+        "other typed dict": (OtherRow, {"id": True, "more": 2}),
         "array": (np.ndarray, np.arange(3)),
         "date": (dt.date, dt.datetime(2024, 1, 1, 3, tzinfo=dt.UTC)),
         "own": (Own, Own(1)),
