@@ -30,7 +30,10 @@ from tests.conftest import COMMAND
 from tests.waiting import patient
 
 # A reader of a broken file may leave it open until the command ends, which is soon.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # what a library warns of when it is first imported is no defect of a command
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 LIMIT_S = 2
 """A command that takes longer has accepted its input."""
