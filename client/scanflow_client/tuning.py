@@ -74,8 +74,11 @@ class TuningTarget:
         try:
             app, path, name = load_application(file)
         except NotFoundError as error:
-            advice = f"There is no service {target!r} either: scanflow services"
-            raise NotFoundError(f"{error} {advice if record is None else 'Deploy it again.'}") from error
+            if record is not None:
+                raise NotFoundError(f"{error} Deploy it again.") from error
+            cause = str(error).partition(". ")[0].rstrip(".")
+            advice = f"There is no service {target!r} either. List them: scanflow services"
+            raise NotFoundError(f"{cause}. {advice}") from error
         candidates = [workflow for workflow in app.workflows if workflow.type in types]
         workflow = app.workflow(candidates[0].name if name is None and len(candidates) == 1 else name)
         if workflow.type not in types:

@@ -128,9 +128,13 @@ class EmbeddedDeployer(Deployer):
         app, workflow = request.app or earlier.app, earlier.workflow
         if request.app is None:
             check_live_functions(workflow)
-        elif (current := self._save_functions(app.workflow(workflow.name))) != workflow:
-            refreshed = [node.name for node in workflow.steps if node.refresh_cache]
-            workflow = current.with_parameters(earlier.parameters).with_refreshed_cache(refreshed)
+        else:
+            current = self._save_functions(app.workflow(workflow.name))
+            if current == workflow:
+                workflow = current  # which has the functions themselves
+            else:
+                refreshed = [node.name for node in workflow.steps if node.refresh_cache]
+                workflow = current.with_parameters(earlier.parameters).with_refreshed_cache(refreshed)
         if request.step is None:
             return replace(earlier, app=app, workflow=workflow)
         step = request.step.partition(".")[0]  # of one task of a fan-out, too

@@ -122,7 +122,7 @@ def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end_and_spun(
     assert server.run_events(name, **{"Last-Event-ID": "1-5"}) == events[5:]
     noted(server, name, "run.succeeded")
     assert "mlflow" not in _loaded(server)
-    asked = {"step": "second", "parameters": {"word": "other"}}
+    asked = {"step": "second", "parameters": {"second.word": "other"}}
     spun = server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"]
     assert server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"] == spun
     assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"

@@ -31,7 +31,9 @@ from tests.waiting import patient
 
 # A reader of a broken file may leave it open until the command ends, which is soon.
 pytestmark = [
-    pytest.mark.filterwarnings("default"),  # what a library warns of when it is first imported is no defect of a command
+    pytest.mark.filterwarnings(
+        "default"
+    ),  # what a library warns of when it is first imported is no defect of a command
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -44,7 +46,7 @@ CODES = {0, 1, 2, 3, 130}
 HELPFUL = re.compile(
     r"scanflow |--[a-z]|[Aa] name is |"
     r"\b(Write|Did you mean|Known|Give|Name|Use|Leave|Keep|Install|Choose|Create|Change|See|Free|Set|Save|Run|Start)\b|"
-    r"\b(Remove|Check|Try|Fix|Mend|Move|Wait|Report|Look)\b"
+    r"\b(Remove|Check|Try|Fix|Mend|Move|Wait|Report|Look|Register)\b"
 )
 MAX_LINES, MAX_CHARACTERS = 12, 2_000
 

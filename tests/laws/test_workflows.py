@@ -125,33 +125,49 @@ def check(deployer: Deployer, program: Program) -> None:
         assert is_same(result, value), f"step s{place} gave {result!r}, the call {value!r}"
 
 
-LOCAL = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+SEEDED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@LOCAL
+@settings(SEEDED, max_examples=12)
 @given(program=programs())
 def test_a_workflow_is_its_calls(deployer: Deployer, program: Program) -> None:
     check(deployer, program)
 
 
-@pytest.mark.parametrize("mode", sorted(MODES))
-def test_every_value_reaches_the_next_step_as_it_was_returned(deployer: Deployer, mode: str) -> None:
-    places = range(len(VALUES))
-    program = Program(tuple(places), tuple(Call("keep", (place,), mode) for place in places))
+@pytest.mark.slow
+@settings(SEEDED, max_examples=1000)
+@given(program=programs())
+def test_a_thousand_workflows_are_their_calls(deployer: Deployer, program: Program) -> None:
     check(deployer, program)
 
 
-@pytest.mark.parametrize("mode", sorted(MODES))
+def choose_mode(mode: str, index: int) -> str:
+    return sorted(MODES)[index % len(MODES)] if mode == "all" else mode
+
+
+EACH = pytest.mark.parametrize("mode", ["all", *(pytest.param(mode, marks=pytest.mark.slow) for mode in sorted(MODES))])
+"""All ways to run a step in turn; nightly, each for every one."""
+
+
+@EACH
+def test_every_value_reaches_the_next_step_as_it_was_returned(deployer: Deployer, mode: str) -> None:
+    places = range(len(VALUES))
+    check(deployer, Program(tuple(places), tuple(Call("keep", (i,), choose_mode(mode, i)) for i in places)))
+
+
+@EACH
 def test_every_function_runs_as_it_was_bound(deployer: Deployer, mode: str) -> None:
-    check(deployer, Program((18,), tuple(Call(name, (0,), mode) for name in sorted(FUNCTIONS))))
+    calls = (Call(name, (0,), choose_mode(mode, i)) for i, name in enumerate(sorted(FUNCTIONS)))
+    check(deployer, Program(([repr(value) for value in VALUES].index("[1, (2, [3])]"),), tuple(calls)))
 
 
-@pytest.mark.parametrize("mode", sorted(MODES))
+@EACH
 def test_an_annotation_checks_and_changes_nothing(deployer: Deployer, mode: str) -> None:
     nodes, expected = [], {}
     for index, (function, value) in enumerate(ANNOTATED.values()):
         source = sf.step(make_source(value)).options(name=f"s{index}").bind()
-        nodes += [source, sf.step(function).options(name=f"t{index}", **MODES[mode]).bind(source)]
+        step = sf.step(function).options(name=f"t{index}", **MODES[choose_mode(mode, index)])
+        nodes += [source, step.bind(source)]
         expected[f"t{index}"] = function(copy.deepcopy(value))
     run = deployer.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
     assert run.state == "succeeded", [(task.step, task.failure) for task in run.tasks if task.failure]

@@ -25,6 +25,13 @@ def trace(folder: Path, file: Path | None, *modules: str, **options: Any) -> dic
     return dict(OwnCode(folder, FileDigests()).trace(file, modules, **options).digests)
 
 
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the folders of other tests' applications, which this process has loaded, off the module search path."""
+    others = str(tmp_path.parent)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not entry.startswith(others)])
+
+
 @pytest.mark.parametrize(
     "statement",
     [
