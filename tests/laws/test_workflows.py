@@ -166,8 +166,8 @@ def test_an_annotation_checks_and_changes_nothing(deployer: Deployer, mode: str)
     nodes, expected = [], {}
     for index, (function, value) in enumerate(ANNOTATED.values()):
         source = sf.step(make_source(value)).options(name=f"s{index}").bind()
-        step = sf.step(function).options(name=f"t{index}", **MODES[choose_mode(mode, index)])
-        nodes += [source, step.bind(source)]
+        checked = sf.step(function).options(name=f"t{index}", **MODES[choose_mode(mode, index)])
+        nodes += [source, checked.bind(source)]
         expected[f"t{index}"] = function(copy.deepcopy(value))
     run = deployer.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
     assert run.state == "succeeded", [(task.step, task.failure) for task in run.tasks if task.failure]
