@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scanflow import modules
 from scanflow.backends.digests import FileDigests, UnknownContentError
 from scanflow.backends.own_code import OwnCode
 
@@ -26,10 +27,9 @@ def trace(folder: Path, file: Path | None, *modules: str, **options: Any) -> dic
 
 
 @pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the folders of other tests' applications, which this process has loaded, off the module search path."""
-    others = str(tmp_path.parent)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not entry.startswith(others)])
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the folders of other applications, which this process has loaded, off the module search path."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in modules.get_folders()])
 
 
 @pytest.mark.parametrize(
