@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
 _folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
+_OWN = "scanflow"  # our packages stay, also where an application's folder is a checkout of ours
 _RENAMED = "_user_"
 """Begin of the name of a module that would have the name of another."""
 
@@ -80,7 +81,7 @@ def _prepend_to_path(folder: Path) -> None:
     own = {path.stem for path in folder.iterdir()}
     for name, module in list(sys.modules.items()):
         top, file = name.partition(".")[0], getattr(module, "__file__", None)
-        if top not in own or file is None:
+        if top not in own or top.startswith(_OWN) or file is None:
             continue
         places = {Path(file).with_suffix(""), *Path(file).parents}
         if any(other / top in places for other in _folders - {folder}):

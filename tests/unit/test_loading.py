@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
+from scanflow import modules
 from scanflow.app.files import dump_json, dump_yaml
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.loading import find_file, load_application, load_function, load_module
@@ -169,6 +170,16 @@ def test_a_file_hides_no_module_of_its_name(write: Write, name: str) -> None:
     assert module is not before
     assert vars(module)["x"] == 1
     assert sys.modules[name] is before
+
+
+def test_our_own_packages_stay_where_an_application_is_in_a_checkout_of_ours(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(modules, "_folders", {Path(modules.__file__).parents[1]})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = sys.modules["scanflow"]
+    load_module(write("scanflow.py", "x = 1\n"))
+    assert sys.modules["scanflow"] is before
 
 
 def test_a_module_that_fails_leaves_nothing_behind(write: Write) -> None:
