@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -72,6 +72,12 @@ class Retry(Model):
             return min(delay * self.factor ** (failures - 1), longest)
         except OverflowError:
             return longest
+
+
+@cache
+def _get_process_defaults() -> Mapping[str, Any]:
+    fields = Executor.model_fields
+    return {name: fields[name].get_default(call_default_factory=True) for name in _NEEDS_A_PROCESS}
 
 
 def _to_reference(value: Any) -> Any:
@@ -209,8 +215,8 @@ class Executor(Linkable):
             raise InvalidError(
                 f"{who} is a script, which cannot run in_process. Remove in_process, or write a @sf.step."
             )
-        for field in _NEEDS_A_PROCESS:
-            if getattr(self, field) != type(self).model_fields[field].get_default(call_default_factory=True):
+        for field, default in _get_process_defaults().items():
+            if getattr(self, field) != default:
                 raise InvalidError(
                     f"{who} is in_process, where {field!r} is not supported. Remove {field!r}, or in_process=True."
                 )

@@ -64,10 +64,12 @@ def save_functions(workflow: Workflow, save: Callable[[bytes], str], *, max_byte
     Raises:
         InvalidError: one cannot be pickled, or takes more than ``max_bytes``.
     """
-    return workflow.replace(nodes=tuple(_save_function(node, save, max_bytes) for node in workflow.nodes))
+    pickled: dict[int, bytes] = {}
+    return workflow.replace(nodes=tuple(_save_function(node, save, max_bytes, pickled) for node in workflow.nodes))
 
 
-def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float) -> Any:
+def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float, pickled: dict[int, bytes]) -> Any:
+    """See :func:`save_functions`; ``pickled``: those of earlier nodes, by the identity of their functions."""
     target = node.target if isinstance(node, Executor) else None
     if target is None or target.call is None:
         return node
@@ -76,14 +78,16 @@ def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float) ->
         return node
     name = target.rpartition(":")[2]
     name = name if all(map(str.isidentifier, name.split("."))) else build_slug(name.rpartition(".")[2]) or "function"
-    pickled = _pickle(function, node.name)
-    if len(pickled) > max_bytes:
+    if (content := pickled.get(id(function))) is None:
+        content = pickled[id(function)] = _pickle(function, node.name)
+    if len(content) > max_bytes:
         raise InvalidError(
             f"The step {node.name!r} is a function of the running program or notebook and takes "
-            f"{len(pickled) / 2**20:.1f} MiB, more than the limit of {max_bytes / 2**20:.1f} MiB: it uses a large "
+            f"{len(content) / 2**20:.1f} MiB, more than the limit of {max_bytes / 2**20:.1f} MiB: it uses a large "
             "global variable. Load its data inside the function, or give it a file's path as a parameter."
         )
-    return node.replace(function=Target(f"{save(pickled)}:{name}", target.call))
+    saved = Target(f"{save(content)}:{name}", target.call)
+    return node.model_copy(update={"function": saved})  # a thousand steps: nothing else changes that is to be checked
 
 
 def upload_functions(app: Application, server: ServerClient) -> Application:

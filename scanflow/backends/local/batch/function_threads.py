@@ -145,11 +145,10 @@ def _enter(environment: StepEnvironment) -> Iterator[None]:
 
 
 def _restore_variables(before: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - before.keys():
+    now = dict(os.environ)
+    for name in now.keys() - before.keys():
         del os.environ[name]
-    for name, value in before.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
+    os.environ.update(dict(before.items() - now.items()))
 
 
 def run_function(
