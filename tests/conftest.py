@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
+from scanflow import modules
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow_client.cli import main
@@ -143,3 +144,9 @@ def quick_cli(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
         return subprocess.CompletedProcess(arguments, ended.value.code, out, err)  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.fixture
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the folders of other applications, which this process has loaded, off the module search path."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in modules.get_folders()])

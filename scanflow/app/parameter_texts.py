@@ -9,7 +9,9 @@ import json
 import math
 from typing import Any
 
-from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import TypeAdapter
+
+from scanflow.app.annotations import build_adapter
 
 _SCALARS = (bool, int, float, type(None))
 _MAX_EXACT_BITS = 64  # longer whole numbers of scripts stay text
@@ -42,7 +44,7 @@ def parse_parameter(text: str, annotation: Any = Any, present: Any = None) -> An
     Text that the annotation takes only after a conversion (a date, an enum's value, a path) stays text, which the
     step converts; so does text that does not fit it, for whoever checks the parameter to refuse.
     """
-    adapter = None if annotation in (Any, object) else _build_adapter(annotation)
+    adapter = None if annotation in (Any, object) else build_adapter(annotation)
     if adapter is None:
         return _parse_by_present_value(text, present)
     value = parse_json(text)
@@ -69,15 +71,6 @@ def _parse_by_present_value(text: str, present: Any) -> Any:
     except ValueError:
         return value
     return converted if math.isfinite(converted) else value
-
-
-def _build_adapter(annotation: Any) -> TypeAdapter[Any] | None:
-    for config in (None, ConfigDict(arbitrary_types_allowed=True)):
-        try:
-            return TypeAdapter(annotation, config=config)
-        except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
-            continue  # what it cannot check, the step checks
-    return None
 
 
 def _takes_text(adapter: TypeAdapter[Any], text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator
@@ -13,7 +13,8 @@ from scanflow.errors import InvalidError
 from scanflow.text.masking import STARS, find_mask
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
-_MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
+MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
+_PATH = type(Path())
 _RESERVED_KEYS = frozenset({"$from", "$path", "$pickle"})
 
 
@@ -62,6 +63,23 @@ def to_plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _:
         f"{what} is {with_article(kind)}, which cannot be serialized. Use text, numbers, true/false, lists, mappings "
         "or paths; load or create other objects in a step."
     )
+
+
+def is_exact_json(value: Any, *, is_exact_path: Callable[[Path], bool] = lambda _: False) -> bool:
+    """Return whether a value has JSON's own types only, none of their subclasses, so that JSON gives it back as it is.
+
+    ``is_exact_path``: whether a path, which has a mark of its own where there is one, is given back as it is.
+    """
+    kind = type(value)
+    if kind is list:
+        return all(is_exact_json(inner, is_exact_path=is_exact_path) for inner in value)
+    if kind is dict:
+        return all(
+            type(name) is str and is_exact_json(inner, is_exact_path=is_exact_path) for name, inner in value.items()
+        )
+    if kind is int:
+        return bool(value.bit_length() <= MAX_BITS)
+    return value is None or kind in {str, float, bool} or (kind is _PATH and is_exact_path(value))
 
 
 def to_plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:
@@ -115,7 +133,7 @@ def _check_text(value: str, what: str) -> str:
 
 def _check_number(value: float, what: str) -> float:
     if isinstance(value, int):
-        if value.bit_length() > _MAX_BITS:
+        if value.bit_length() > MAX_BITS:
             raise InvalidError(
                 f"{what} is a number of more than 4,000 digits, which cannot be serialized. Write it as text."
             )

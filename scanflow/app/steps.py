@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from datetime import date
 from functools import cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path, PurePath
-from types import SimpleNamespace, UnionType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints, overload
+from types import SimpleNamespace
+from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
-from pydantic import (
-    ConfigDict,
-    InstanceOf,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
-
+from scanflow.app.annotations import validate_value
 from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
-from scanflow.app.parameters import with_article
+from scanflow.app.parameters import is_exact_json, with_article
 from scanflow.app.references import Ref, find_references, item
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
-from scanflow.text.masking import STARS, looks_secret, mask_secrets
+from scanflow.text.masking import looks_secret
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_REPLACED: Mapping[Any, Any] = {
-    Iterable: InstanceOf[Iterable[Any]],  # pydantic would make a one-pass iterator of it
-    Iterator: Any,
-    Generator: Any,
-    date: InstanceOf[date] | date,  # a datetime is one
-}
 
 
 class Step(Generic[P, R]):
@@ -153,7 +138,7 @@ class Step(Generic[P, R]):
         """Return whether a parameter's annotation takes a list as a whole."""
         hint = _get_signature(self.function)[1].get(name, Any)
         try:
-            _validate([] if find_references(value) else value, hint, "")
+            validate_value([] if find_references(value) else value, hint, "")
         except InvalidError:
             return False
         return hint is not Any
@@ -227,7 +212,9 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
         if not find_references(value):
-            value = _validate(value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name))
+            value = validate_value(
+                value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name)
+            )
         checked[name] = value
     for name, parameter in signature.parameters.items():
         plain = parameter.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
@@ -251,7 +238,7 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
     Raises:
         InvalidError: says what the step would get, and what to write.
     """
-    if isinstance(value, Executor | Ref) or _is_exact_json(value) or find_references(value):
+    if isinstance(value, Executor | Ref) or is_exact_json(value) or find_references(value):
         return
     if (difference := _find_difference(value, kept)) is None:
         return
@@ -275,15 +262,6 @@ def _find_difference(value: Any, other: Any) -> tuple[Any, Any] | None:
     return None if value == other else (value, other)
 
 
-def _is_exact_json(value: Any) -> bool:
-    """Return whether a value has JSON's own types only, none of their subclasses."""
-    if type(value) is list:
-        return all(map(_is_exact_json, value))
-    if type(value) is dict:
-        return all(type(key) is str and _is_exact_json(inner) for key, inner in value.items())
-    return value is None or type(value) in {str, int, float, bool}
-
-
 def get_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the annotations of a function's parameters, as far as their names are known here."""
     return _get_signature(function)[1]
@@ -301,7 +279,7 @@ def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
     """Return what a function returned, as it is; InvalidError: it does not fit its annotation."""
     if isinstance(value, Generator):
         raise InvalidError(f"{who} returned a generator, which can be read once only. Return a list: list(...).")
-    _validate(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
+    validate_value(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
     return value
 
 
@@ -313,68 +291,6 @@ def call_function(function: Callable[..., R], parameters: Mapping[str, Any]) -> 
             break
         positional.append(named.pop(name))
     return function(*positional, **named)
-
-
-def _validate(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
-    """Return a value of its annotated type as it is, and JSON that stands for one (a date's text) as what it means."""
-    with suppress(TypeError):  # a TypedDict and a Protocol take no isinstance
-        if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
-            return value
-    adapter = _build_adapter(hint)
-    if adapter is None:
-        return value
-    try:
-        converted = adapter.validate_python(value)
-        return _keep_numbers(value, converted) if _is_exact_json(value) else value
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
-        shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
-        raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
-
-
-def _keep_numbers(value: Any, converted: Any) -> Any:
-    """Return a converted value in which equal numbers are as they were (True is an int, and 2.0 for an int is 2.0), and
-    no key of a mapping is lost, as of a ``TypedDict`` that has more."""
-    if isinstance(value, list) and isinstance(converted, list):
-        return list(map(_keep_numbers, value, converted))
-    if isinstance(value, dict) and isinstance(converted, dict) and converted.keys() <= value.keys():
-        return {key: _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
-    return value if {type(value), type(converted)} <= {bool, int, float} and value == converted else converted
-
-
-def _build_adapter(hint: Any) -> TypeAdapter[Any] | None:
-    try:
-        return _build_hashable_adapter(hint)
-    except TypeError:  # as Annotated[int, []]
-        return _build_hashable_adapter.__wrapped__(hint)
-
-
-@lru_cache(maxsize=256)
-def _build_hashable_adapter(hint: Any) -> TypeAdapter[Any] | None:
-    """Return a type's validator, by isinstance for types that pydantic does not know; None: there is none."""
-    try:
-        hint = _replace_types(hint)
-        return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
-    except (PydanticSchemaGenerationError, PydanticUserError, NameError):
-        # Also a TypedDict of the typing module, and a class whose annotations are imported for type checkers only.
-        return None
-
-
-def _replace_types(hint: Any) -> Any:
-    """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
-    origin: Any = get_origin(hint) or hint
-    arguments = get_args(hint)
-    try:
-        if origin in _REPLACED:
-            return _REPLACED[origin]
-    except TypeError:  # the list of a Callable's arguments has no hash
-        return hint
-    if not arguments or origin in {Literal, Callable}:
-        return hint
-    replaced = tuple(map(_replace_types, arguments))
-    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
-        return hint
-    return Union[replaced] if origin in {Union, UnionType} else origin[replaced]  # noqa: UP007
 
 
 def _get_signature(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Any]]:
@@ -426,16 +342,6 @@ def _read_signature(function: Callable[..., Any]) -> inspect.Signature:
         raise InvalidError(
             f"The step {_get_name(function)!r} has no signature that Python knows. Write a function that calls it."
         ) from error
-
-
-def _is_model(hint: Any) -> bool:
-    return (
-        hasattr(hint, "__pydantic_core_schema__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
-    )
-
-
-def _format_type(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
 def _is_using_item(values: Sequence[Any]) -> bool:

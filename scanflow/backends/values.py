@@ -19,6 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from scanflow import outputs as marks
+from scanflow.app.parameters import is_exact_json
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.pickles import dump_pickle, is_inside, load_pickle, read_pickle, write_pickle
 from scanflow.errors import InternalError, InvalidError
@@ -26,8 +27,6 @@ from scanflow.files.disk import build_disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output
 from scanflow.text.failures import Failure
 
-_PATH = type(Path())
-_MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
 MAX_ARGUMENT_LENGTH = 120_000  # Linux takes 131,072 bytes in one argument
 _PICKLE = re.compile(r"\.\d{1,9}\.pickle")
 
@@ -108,7 +107,8 @@ def encode(value: Any, folder: Path, key: bytes) -> Any:
     Raises:
         InvalidError: it cannot be pickled.
     """
-    if _is_exact(value, folder):
+    if is_exact_json(value, is_exact_path=lambda path: path.is_absolute() or is_inside(path, folder)):
+        # A relative path stays relative, unless it is a file of the step's own.
         return marks.encode(value, folder, _refuse)
     outputs = folder / OUTPUTS_FOLDER
     outputs.mkdir(0o700, parents=True, exist_ok=True)
@@ -192,20 +192,6 @@ def _read_file(file: Path) -> bytes:
             return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""
     except OSError as error:
         raise build_disk_error(error, file) from error
-
-
-def _is_exact(value: Any, folder: Path) -> bool:
-    """Return whether JSON, with our marks for paths, gives back exactly this value."""
-    kind = type(value)
-    if kind is list:
-        return all(_is_exact(inner, folder) for inner in value)
-    if kind is dict:
-        return all(type(name) is str and _is_exact(inner, folder) for name, inner in value.items())
-    if kind is int:
-        return bool(value.bit_length() <= _MAX_BITS)
-    if kind is _PATH:  # a relative one stays relative, unless it is a file of the step's own
-        return value.is_absolute() or is_inside(value, folder)
-    return value is None or kind in {str, float, bool}
 
 
 def _refuse(value: Any) -> Any:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scanflow import modules
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.port import RunDefinition
@@ -52,10 +50,7 @@ def folder(home: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the folders of other applications, which this process has loaded, off the module search path."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in modules.get_folders()])
+pytestmark = pytest.mark.usefixtures("own_path")
 
 
 def edit(file: Path, before: str, after: str) -> None:

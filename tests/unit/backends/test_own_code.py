@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scanflow import modules
 from scanflow.backends.digests import FileDigests, UnknownContentError
 from scanflow.backends.own_code import OwnCode
 
@@ -26,10 +25,7 @@ def trace(folder: Path, file: Path | None, *modules: str, **options: Any) -> dic
     return dict(OwnCode(folder, FileDigests()).trace(file, modules, **options).digests)
 
 
-@pytest.fixture(autouse=True)
-def path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the folders of other applications, which this process has loaded, off the module search path."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in modules.get_folders()])
+pytestmark = pytest.mark.usefixtures("own_path")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""Checks of values by annotations: a value of its type stays as it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import date
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import (
+    ConfigDict,
+    InstanceOf,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
+
+from scanflow.app.parameters import is_exact_json
+from scanflow.errors import InvalidError
+from scanflow.text.masking import STARS, mask_secrets
+
+_REPLACED: Mapping[Any, Any] = {
+    Iterable: InstanceOf[Iterable[Any]],  # pydantic would make a one-pass iterator of it
+    Iterator: Any,
+    Generator: Any,
+    date: InstanceOf[date] | date,  # a datetime is one
+}
+
+
+def validate_value(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
+    """Return a value of its annotated type as it is, and JSON that stands for one (a date's text) as what it means."""
+    with suppress(TypeError):  # a TypedDict and a Protocol take no isinstance
+        if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
+            return value
+    adapter = build_adapter(hint)
+    if adapter is None:
+        return value
+    try:
+        converted = adapter.validate_python(value)
+        return _keep_numbers(value, converted) if is_exact_json(value) else value
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"]
+        shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
+        raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
+
+
+def _keep_numbers(value: Any, converted: Any) -> Any:
+    """Return a converted value in which equal numbers are as they were (True is an int, and 2.0 for an int is 2.0), and
+    no key of a mapping is lost, as of a ``TypedDict`` that has more."""
+    if isinstance(value, list) and isinstance(converted, list):
+        return list(map(_keep_numbers, value, converted))
+    if isinstance(value, dict) and isinstance(converted, dict) and converted.keys() <= value.keys():
+        return {key: _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
+    return value if {type(value), type(converted)} <= {bool, int, float} and value == converted else converted
+
+
+def build_adapter(hint: Any) -> TypeAdapter[Any] | None:
+    """Return a type's validator, by isinstance for types that pydantic does not know; None: there is none."""
+    try:
+        return _build_hashable_adapter(hint)
+    except TypeError:  # as Annotated[int, []]
+        return _build_hashable_adapter.__wrapped__(hint)
+
+
+@lru_cache(maxsize=256)
+def _build_hashable_adapter(hint: Any) -> TypeAdapter[Any] | None:
+    try:
+        hint = _replace_types(hint)
+        return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
+    except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
+        # Also a TypedDict of the typing module, and a class whose annotations are imported for type checkers only.
+        return None
+
+
+def _replace_types(hint: Any) -> Any:
+    """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
+    origin: Any = get_origin(hint) or hint
+    arguments = get_args(hint)
+    try:
+        if origin in _REPLACED:
+            return _REPLACED[origin]
+    except TypeError:  # the list of a Callable's arguments has no hash
+        return hint
+    if not arguments or origin in {Literal, Callable}:
+        return hint
+    replaced = tuple(map(_replace_types, arguments))
+    if all(new is old for new, old in zip(replaced, arguments, strict=True)):
+        return hint
+    return Union[replaced] if origin in {Union, UnionType} else origin[replaced]  # noqa: UP007
+
+
+def _is_model(hint: Any) -> bool:
+    return (
+        hasattr(hint, "__pydantic_core_schema__") or hasattr(hint, "__dataclass_fields__") or hasattr(hint, "__total__")
+    )
+
+
+def _format_type(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
