@@ -173,12 +173,12 @@ class Journal:
             if name is not None and (row := self._find_row(name)) is not None:
                 if (row["definition"], row["source"]) != (definition, source):
                     raise InvalidError(f"A run {name!r} already exists. Choose another name.")
-                return JournalRun(row["id"], _run_record(row), row["definition"])
+                return JournalRun(row["id"], self._read_run_record(row), row["definition"])
             run_name = name or self.free_name(rng)
             cursor = self._db.execute(
                 "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
                 " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
-                (run_name, app, team, workflow, time.time(), str(parent / run_name), source, definition),
+                (run_name, app, team, workflow, time.time(), self._shorten(parent / run_name), source, definition),
             )
             for record in tasks:
                 self._db.execute(_WRITE_TASK, _build_task_row(cursor.lastrowid, record))
@@ -206,7 +206,7 @@ class Journal:
                     raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
                 hint = did_you_mean(name, names) if len(names) > 12 else f" Runs: {', '.join(names)}."
                 raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
-        return JournalRun(row["id"], _run_record(row), row["definition"])
+        return JournalRun(row["id"], self._read_run_record(row), row["definition"])
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -216,7 +216,7 @@ class Journal:
         filters = {column: value for column, value in named.items() if value is not None}
         where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""
         query = f"SELECT * FROM runs{where} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
-        return [_run_record(row) for row in self._select(query, {**filters, "limit": limit})]
+        return [self._read_run_record(row) for row in self._select(query, {**filters, "limit": limit})]
 
     def set_run(
         self, run: JournalRun, state: RunState, *, seconds: float | None = None, error: str | None = None
@@ -265,14 +265,14 @@ class Journal:
     def find_cached_outputs(self, key: str) -> CachedOutputs | None:
         """Return the outputs under a key."""
         rows = self._select("SELECT run, folder, outputs FROM cache WHERE key = ?", (key,))
-        return CachedOutputs(rows[0]["run"], Path(rows[0]["folder"]), rows[0]["outputs"]) if rows else None
+        return CachedOutputs(rows[0]["run"], self._locate(rows[0]["folder"]), rows[0]["outputs"]) if rows else None
 
     def remember(self, key: str, outputs: CachedOutputs, *, step: str, parts: Mapping[str, str]) -> None:
         """Record outputs under a key, with the digests of its parts."""
         self._select(
             "INSERT OR REPLACE INTO cache (key, run, folder, outputs, step, parts, created)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (key, outputs.run, str(outputs.folder), outputs.digest, step, json.dumps(parts), time.time()),
+            (key, outputs.run, self._shorten(outputs.folder), outputs.digest, step, json.dumps(parts), time.time()),
         )
 
     def read_cached_parts(self, step: str, *, except_run: RunName) -> list[dict[str, str]]:
@@ -282,6 +282,20 @@ class Journal:
             (step, except_run, _MAX_COMPARED),
         )
         return [json.loads(row["parts"]) for row in rows]
+
+    def _read_run_record(self, row: sqlite3.Row) -> RunRecord:
+        # Without its definition, which holds what its steps need to know: their secrets, too.
+        values = {name: row[name] for name in row.keys() if name != "definition"}  # noqa: SIM118
+        return RunRecord.model_validate({**values, "folder": str(self._locate(row["folder"]))})
+
+    def _locate(self, folder: str) -> Path:
+        """Return where a recorded folder is now: those of this home move with it."""
+        return self._path.parent / folder
+
+    def _shorten(self, folder: Path) -> str:
+        """Return a folder as it is recorded: relative to this home's where it lies in it."""
+        home = self._path.parent
+        return str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
 
     def _find_latest(self, name: str) -> sqlite3.Row | None:
         back = name.removeprefix("@latest").removeprefix("-") or "0"
@@ -295,11 +309,6 @@ class Journal:
     def _find_row(self, name: str) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._db.execute("SELECT * FROM runs WHERE name = ?", (name,)).fetchone()
         return row
-
-
-def _run_record(row: sqlite3.Row) -> RunRecord:
-    # Without its definition, which holds what its steps need to know: their secrets, too.
-    return RunRecord.model_validate({name: row[name] for name in row.keys() if name != "definition"})  # noqa: SIM118
 
 
 def _build_task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:

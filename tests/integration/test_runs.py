@@ -269,6 +269,31 @@ def test_a_step_whose_outputs_are_gone_runs_again(client: Client, home: Path, tm
     assert client.logs("last") == "a b\n", "what a spin needs runs again too"
 
 
+def test_a_home_that_is_moved_keeps_its_outputs_logs_and_cache(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    script(tmp_path, "leave.py", "import scanflow as sf; print('left'); sf.output('file', sf.output_dir() / 'file')")
+    script(tmp_path, "fail.py", "import pathlib; assert pathlib.Path('mended').exists()")
+    leave = sf.Executor(name="leave", mainfile="leave.py", cache=True)
+    last = sf.Executor(name="last", mainfile="fail.py", parameters={"file": leave["file"]})
+    app = app_of(tmp_path, leave, last)
+    with pytest.raises(StepFailedError):
+        Client(home=before).run(app)
+    run = Client(home=before).show().name
+    before.rename(after)
+    (tmp_path / "mended").touch()
+    client = Client(home=after)
+    assert Path(client.show(run).folder).is_relative_to(after)
+    assert client.output("leave", "file", run=run) == Path(client.show(run).folder) / "outputs" / "leave" / "file"
+    assert client.logs("leave", run=run) == "left\n"
+    assert states(client.resume(run, app=app)) == {"leave": "succeeded", "last": "succeeded"}
+    assert [task.attempts for task in client.show(run).tasks if task.task == "leave"] == [1], "its output is there"
+    again = client.run(app)
+    assert next(task.origin for task in again.tasks if task.task == "leave") == run, "and in the cache"
+    spun = client.spin("last", run=run, app=app)
+    after.rename(before)
+    assert Client(home=before).output("leave", "file", run=spun.name).is_relative_to(before)
+
+
 def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: Path) -> None:
     script(
         tmp_path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Collection, Iterator
@@ -108,7 +109,8 @@ class LocalBackend:
             create_private_folder(folder.outputs)
             for other in {record.step for record in inputs if record.state == "succeeded"}:
                 if not (folder.outputs / other).is_symlink():
-                    (folder.outputs / other).symlink_to(past_folder.outputs / other, target_is_directory=True)
+                    target = os.path.relpath(past_folder.outputs / other, folder.outputs)  # a home may be moved
+                    (folder.outputs / other).symlink_to(target, target_is_directory=True)
         return inputs
 
     def keep_function(self, pickled: bytes) -> str:
