@@ -29,9 +29,18 @@ def predict(
     Raises:
         InvalidError: the service refuses the input.
         ServiceFailedError: a component of its graph failed on it.
+        UnavailableError: it does not answer; where it is scaled to 0 instances, it says so.
     """
     with where.connect(name) as client:
-        answer: PredictionResponse = client.infer(node or name, inputs, dtype=dtype, binary=binary)
+        try:
+            answer: PredictionResponse = client.infer(node or name, inputs, dtype=dtype, binary=binary)
+        except UnavailableError as error:
+            record = where.service(name)
+            if record.shape.instances or record.ready:
+                raise
+            raise UnavailableError(
+                f"The service {name!r} has no instance: it is scaled to 0. Start one: scanflow scale {name} 1"
+            ) from error
         return answer
 
 

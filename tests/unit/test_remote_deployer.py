@@ -342,7 +342,14 @@ def test_predictions_go_to_the_service_itself(
     standin.on("GET /services/digits", httpx.Response(200, json=as_json(service_record())))
     with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
         predict(deployer, "digits", [1])  # nobody listens on port 1
-    assert [one.url.path for one in standin.asked] == ["/api/v1/services/digits"]
+    assert {one.url.path for one in standin.asked} == {"/api/v1/services/digits"}
+
+
+def test_a_service_that_is_scaled_to_0_is_why_nobody_answers(deployer: RemoteDeployer, standin: StandIn) -> None:
+    empty = service_record().model_copy(update={"shape": Shape(instances=0), "ready": 0})
+    standin.on("GET /services/digits", httpx.Response(200, json=as_json(empty)))
+    with pytest.raises(UnavailableError, match=r"scaled to 0\. Start one: scanflow scale digits 1"):
+        predict(deployer, "digits", [1])
 
 
 def test_a_client_is_remote_or_embedded_by_what_is_handed_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
