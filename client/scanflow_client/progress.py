@@ -67,7 +67,7 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
 @contextmanager
 def show_run_progress(stream: TextIO | None) -> Iterator[Observer]:
     """Provide an observer that shows a run on ``stream``; None: it shows nothing."""
-    progress = RunProgress()
+    progress = RunProgress(is_drawn=stream is not None and stream.isatty())
     with open_output(stream, progress) as output:
 
         def observe(event: records.Event) -> None:
@@ -99,9 +99,11 @@ class _FanOut:
 class RunProgress:
     """Turns a run's events into lines to print; rich renders it as the current activity."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_drawn: bool = False) -> None:
+        """``is_drawn``: the current activity is drawn, so that what is waited for needs no line of its own."""
+        self._is_drawn = is_drawn
         self._running: dict[StepName, float] = {}
-        self._waiting: dict[str, float] = {}
+        self._waiting: dict[str, tuple[str, float]] = {}
         self._fan_outs: dict[str, _FanOut] = {}
 
     def update(self, event: records.Event) -> list[str]:
@@ -113,7 +115,9 @@ class RunProgress:
                 edited = [f"{step}: its code was changed after it finished; {_KEPT}" for step in event.edited]
                 return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
             case records.Waiting():
-                self._waiting[event.what] = time.monotonic()
+                text = f"{event.what}: {event.why}" if event.why else event.what
+                self._waiting[event.what] = text, time.monotonic()
+                return [] if self._is_drawn else [f"  … waiting for {text}"]
             case records.EnvironmentReady():
                 self._waiting.pop(event.what, None)
                 return [f"  {MARKS['succeeded']} {event.what:<28} {format_duration(event.seconds):>9}"]
@@ -159,8 +163,8 @@ class RunProgress:
             return Text(format_duration(time.monotonic() - began), style="dim")
 
         # Copies: events come from other threads than the one that draws.
-        for what, began in list(self._waiting.items()):
-            add_row(what, format_elapsed(began))
+        for text, began in list(self._waiting.values()):
+            add_row(text, format_elapsed(began))
         grouped = dict(self._fan_outs)
         for step, group in grouped.items():
             add_row(f"{step} {group.ended}/{group.width}", ProgressBar(group.width, group.ended, width=30))

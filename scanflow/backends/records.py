@@ -151,6 +151,7 @@ class Waiting(Record):
     kind: Literal["waiting"] = "waiting"
     run: RunName
     what: str
+    why: str = ""
 
 
 class EnvironmentReady(Record):

@@ -51,7 +51,7 @@ def mask_event(event: Event, load_masker: LoadMasker) -> Event:
     if isinstance(event, TaskEnded) and _has_text(event.record):
         return event.model_copy(update={"record": _mask_task(event.record, load_masker())})
     if isinstance(event, Waiting):
-        return event.model_copy(update={"what": mask_addresses(event.what)})
+        return event.model_copy(update={"what": mask_addresses(event.what), "why": mask_addresses(event.why)})
     return event
 
 

@@ -142,7 +142,7 @@ def test_how_a_step_failed_is_said(run: Callable[..., RunRecord]) -> None:
 def test_a_missing_image_is_told_while_it_is_waited_for_and_then_named(run: Callable[..., RunRecord]) -> None:
     events: list[Event] = []
     task = failed(run("imageless", events, SCANFLOW_KUBERNETES_PENDING_S="8"))
-    waited = [event.what for event in events if isinstance(event, Waiting)]
+    waited = [f"{event.what}: {event.why}" for event in events if isinstance(event, Waiting)]
     assert len(waited) >= 1
     assert "the pod of quick: " in waited[0]
     assert "nowhere/none:1" in waited[0]
@@ -161,7 +161,7 @@ def test_a_quota_that_is_used_up_is_told_and_then_named(
     cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "0"}}})
     events: list[Event] = []
     task = failed(run("leave", events, name="faults-quota", SCANFLOW_KUBERNETES_PENDING_S="5"))
-    assert any("exceeded quota" in event.what for event in events if isinstance(event, Waiting))
+    assert any("exceeded quota" in event.why for event in events if isinstance(event, Waiting))
     assert task.failure is not None
     assert "Raise the namespace's quota" in task.failure.cause
 

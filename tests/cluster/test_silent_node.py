@@ -77,7 +77,7 @@ class Run:
         return pods[0] if b"holding" in b"".join(log) else None
 
     def waits(self) -> str:
-        return "\n".join(event.what for event in self.events if isinstance(event, Waiting))
+        return "\n".join(f"{event.what}: {event.why}" for event in self.events if isinstance(event, Waiting))
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_service_and_a_run_outlive_a_node_whose_kubelet_is_killed(
             marks["replaced"] = time.monotonic() - began
             assert node not in {one.place for one in instances().values() if one.state == "ready"}
             assert silent in str(instances()[name].error), "its end is confirmed by nobody"
-            until(lambda: f"the pod of hold: NodeNotReady: {silent}" in run.waits(), "so does the run")
+            until(lambda: f"the node of hold: NodeNotReady: {silent}" in run.waits(), "so does the run")
             assert not run.record, "its step may be running there"
         marks["node back"] = time.monotonic() - began
         until(lambda: run.record, "the run ends")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -15,11 +16,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console, RenderableType
 
 from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
-from scanflow.backends.records import RunRecord, StepFile, TaskEnded, TaskRecord
+from scanflow.backends.records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
@@ -76,6 +78,25 @@ def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None
     progress = RunProgress()
     ends = [TaskEnded(run=RunName("r"), record=item, width=3, left=2 - place) for place, item in enumerate(items)]
     assert [line.rpartition("  ")[2] for end in ends for line in progress.update(end)] == [note]
+
+
+def render(activity: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as text:
+        console.print(activity)
+    return text.get()
+
+
+def test_what_a_run_waits_for_is_said_where_nothing_is_drawn() -> None:
+    what = RunName("r"), "the pods of train"
+    progress = RunProgress()
+    for why in ("Schedulable: no room", "Pulling: its image"):
+        waiting = Waiting(run=what[0], what=what[1], why=why)
+        assert progress.update(waiting) == [f"  … waiting for the pods of train: {why}"]
+        assert "train" in render(progress)
+        assert RunProgress(is_drawn=True).update(waiting) == []
+    progress.update(EnvironmentReady(run=what[0], what=what[1], seconds=61.0))
+    assert "train" not in render(progress)
 
 
 def test_runs() -> None:

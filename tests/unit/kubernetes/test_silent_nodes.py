@@ -43,7 +43,7 @@ def test_a_silent_node_is_told_once_and_so_is_its_return() -> None:
     watched.mark("train-1", "False")
     (event,) = watched.look()
     assert isinstance(event, Waiting)
-    assert event.what.startswith("the pod of train: NodeNotReady: its node node0 does not answer.")
+    assert event.why.startswith("NodeNotReady: its node node0 does not answer.")
     assert watched.look() == []
     watched.mark("train-1", "True")
     (event,) = watched.look()

@@ -217,7 +217,7 @@ class WorkflowDriver:
             reason = self._explain_waiting(pods[task], events) or message
             if _classify_reason(reason) != _classify_reason(previous_reason):
                 self._emitted.waiting[task] = (since, reason)
-                self._observe(Waiting(run=self._run, what=f"the pod of {task}: {reason}"))
+                self._observe(Waiting(run=self._run, what=f"the pod of {task}", why=reason))
             if now - since > self._pending_s and task not in observed.given_up:
                 late[task] = reason or "nothing says why"
         if late:

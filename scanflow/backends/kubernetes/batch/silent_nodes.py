@@ -53,7 +53,7 @@ class SilentNodes:
             silent.add(task)
             if task not in self._since:
                 self._since[task] = now
-                self._observe(Waiting(run=self._run, what=f"the pod of {task}: {why}"))
+                self._observe(Waiting(run=self._run, what=f"the node of {task}", why=str(why)))
         for task in set(self._since) - silent:
             self._observe(
                 EnvironmentReady(run=self._run, what=f"the node of {task}", seconds=now - self._since.pop(task))

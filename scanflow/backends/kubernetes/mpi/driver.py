@@ -177,7 +177,7 @@ class JobDriver:
             waiting = self._progress.waiting = _PendingSince(now)
         if waiting.reported_reason != observed.waiting.reason and now - waiting.began >= QUIET_S:
             waiting.reported_reason = observed.waiting.reason
-            self._observe(Waiting(run=self._run, what=f"{what}: {observed.waiting}"))
+            self._observe(Waiting(run=self._run, what=what, why=str(observed.waiting)))
 
 
 def derive_end_state(observed: ObservedJob) -> RunState:
