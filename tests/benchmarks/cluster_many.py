@@ -168,7 +168,11 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
         shape=Shape(instances=instances),
         revisions=(Revision(id="r1", nodes=(Node(name="s", implementation="s.py:S", file="/app/s.py"),)),),
         image="scanflow/base:latest",
-        details={"service_account": ACCOUNT, DEPLOYED_SETTINGS: extract_settings(settings)},
+        details={
+            pods.NAMESPACE: settings.derive_namespace(app, TEAM),
+            "service_account": ACCOUNT,
+            DEPLOYED_SETTINGS: extract_settings(settings),
+        },
     )
 
 

@@ -21,6 +21,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.tracker_secrets import read_tracker_token
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application
@@ -100,7 +101,7 @@ class Loop:
 
     def tracker_token(self) -> str:
         """Return the token that the environment's pods have for it."""
-        return read_tracker_token(self.cluster, self.app) or ""
+        return read_tracker_token(self.cluster, self.app, KubernetesSettings.from_environment()) or ""
 
     def scanflow(self, *words: str, timeout_s: float = 400) -> str:
         """Run a command as a user does."""

@@ -73,6 +73,7 @@ def scaled(here: Echoes, name: str, scaling: sf.Scaling, settings: KubernetesSet
         ScalingTarget("Deployment", name, name),
         app=here.app,
         team=TEAM,
+        namespace=here.namespace,
         service=name,
         cores=0.05,
         settings=settings,
@@ -80,6 +81,12 @@ def scaled(here: Echoes, name: str, scaling: sf.Scaling, settings: KubernetesSet
     here.cluster.apply(made, dry_run=True)
     here.cluster.apply(made)
     return made
+
+
+def route_to(here: Echoes, name: str) -> Routing:
+    return Routing(
+        app=here.app, team=TEAM, namespace=here.namespace, name=name, gateway=here.gateway, shares={name: 1.0}
+    )
 
 
 def replicas(here: Echoes, name: str) -> int:
@@ -140,7 +147,7 @@ def test_cpu_adds_instances(here: Echoes) -> None:
 def test_requests_add_instances_and_take_them_away(here: Echoes, settings: KubernetesSettings) -> None:
     here.server("busy", service="busy")
     here.ready("busy")
-    routing = Routing(app=here.app, team=TEAM, name="busy", gateway=here.gateway, shares={"busy": 1.0})
+    routing = route_to(here, "busy")
     here.route(build_http_route(routing))
     url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'busy')}/predict"
     scaling = sf.Scaling(metric="rps", target=5, max=3, tolerance=0.2, polling=5, stabilization_window_s=10)
@@ -160,7 +167,7 @@ def test_a_service_sleeps_and_requests_at_the_gateway_wake_it(here: Echoes, sett
     for name in ("rare", "doorbell"):
         here.server(name, service=name)
     here.ready("rare", "doorbell")
-    routing = Routing(app=here.app, team=TEAM, name="doorbell", gateway=here.gateway, shares={"doorbell": 1.0})
+    routing = route_to(here, "doorbell")
     here.route(build_http_route(routing))
     url = f"http://{gateway_address(here.cluster)}{format_path_prefix(here.namespace, 'doorbell')}/predict"
     scaling = sf.Scaling(metric="queue", target=5, min=0, max=2, polling=5, cool_down=5)

@@ -36,7 +36,7 @@ def here(cluster: Cluster) -> Iterator[Echoes]:
 
 
 def routing(here: Echoes, name: str, **shares: float) -> Routing:
-    return Routing(app=here.app, team=TEAM, name=name, gateway=here.gateway, shares=shares)
+    return Routing(app=here.app, team=TEAM, namespace=here.namespace, name=name, gateway=here.gateway, shares=shares)
 
 
 def test_a_gateway_shares_requests_out_by_weight_and_a_backup_takes_over_and_hands_back(here: Echoes) -> None:

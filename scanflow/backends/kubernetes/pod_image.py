@@ -14,7 +14,6 @@ from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import Models
 from scanflow.errors import UsageError
@@ -128,7 +127,7 @@ class PodImages:
 
     @cached_property
     def _code(self) -> CodeConfigMap:
-        namespace = derive_namespace(self._app.name, self._app.team)
+        namespace = self._settings.derive_namespace(self._app.name, self._app.team)
         return build_code(self._app.name, self._app.team, namespace, Path(self._app.app_dir))
 
 

@@ -15,7 +15,6 @@ from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord, StepFile
@@ -61,7 +60,7 @@ class ClusterRuns(ABC):
 
     def _ensure(self, app: Application) -> None:
         """Ensure the environment, unless that was done a moment ago, as for a run that is entered and then driven."""
-        if (namespace := derive_namespace(app.name, app.team)) not in self._ensured:
+        if (namespace := self._cluster_settings.derive_namespace(app.name, app.team)) not in self._ensured:
             self._environments[namespace] = self._preparation.ensure(app).uid
             self._ensured.add(namespace)
 
@@ -121,7 +120,8 @@ class ClusterRuns(ABC):
 
     def _add_details(self, record: RunRecord) -> RunRecord:
         return record.with_details(
-            folder=str(self._home.run(record.name).path), namespace=derive_namespace(record.app, record.team)
+            folder=str(self._home.run(record.name).path),
+            namespace=self._cluster_settings.derive_namespace(record.app, record.team),
         )
 
     @contextmanager
@@ -137,6 +137,9 @@ class ClusterRuns(ABC):
     def _run_home(self, run: JournalRun) -> RunHome:
         return self._home.run(run.record.name)
 
+    def _get_namespace(self, run: JournalRun) -> str:
+        return self._cluster_settings.derive_namespace(run.record.app, run.record.team)
+
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
         open_home(self._home.home)
@@ -145,7 +148,3 @@ class ClusterRuns(ABC):
             yield journal
         finally:
             journal.close()
-
-
-def run_namespace(run: JournalRun) -> str:
-    return derive_namespace(run.record.app, run.record.team)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import InvalidError, did_you_mean
 
@@ -150,6 +151,10 @@ class KubernetesSettings(BaseModel):
 
     request_timeout_s: float = Field(default=10.0, gt=0)
     """The timeout of one request to the API server."""
+
+    def derive_namespace(self, app: str, team: str) -> str:
+        """Return the namespace of an application's environment: ``namespace``, or one named after the application."""
+        return self.namespace or derive_namespace(app, team)
 
     @classmethod
     def from_environment(

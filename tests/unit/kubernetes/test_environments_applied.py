@@ -68,10 +68,22 @@ def test_with_the_stock_role_admin_of_a_namespace_that_somebody_made_an_environm
     assert ensured(cluster, namespace=HOME).changed == ()
 
 
-def test_an_application_of_another_namespace_than_the_only_one_is_refused(cluster: MemoryCluster) -> None:
-    with pytest.raises(UsageError, match=rf"'{HOME}', but SCANFLOW_KUBERNETES_NAMESPACE=mine .* or set it to {HOME}"):
-        ensured(cluster, namespace="mine")
-    assert cluster.get("Namespace", HOME) is None
+def test_the_setting_names_the_namespace_of_the_environment(cluster: MemoryCluster) -> None:
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
+    cluster.calls.clear()
+    made = ensured(cluster, namespace="mine")
+    assert (made.namespace, made.tracker_uri) == ("mine", "http://tracker.mine.svc:5000")
+    assert {call.namespace for call in cluster.calls} == {"mine", None}
+    assert {(call.kind, call.name) for call in cluster.calls if call.namespace is None} == {("Namespace", "mine")}
+
+
+def test_a_namespace_that_somebody_made_has_one_applications_environment(cluster: MemoryCluster) -> None:
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
+    ensured(cluster, namespace="mine")
+    before = cluster.find("ServiceAccount", "mine")
+    with pytest.raises(UsageError, match="'mine' is the environment of the application 'shop' of team 'data'"):
+        ensured(cluster, sf.Application(name="other", team="data"), namespace="mine")
+    assert cluster.find("ServiceAccount", "mine") == before
 
 
 def test_one_request_tells_that_nothing_changed_and_once_a_minute_each_object_is_looked_at(

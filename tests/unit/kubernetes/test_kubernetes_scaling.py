@@ -27,7 +27,16 @@ def made(
     engine: ServingEngine = "deployment",
 ) -> Manifest:
     target = compute_scaling_target(engine, "serving-3")
-    return build_autoscaler(scaling, target, app="shop", team="data", service="serving", cores=cores, settings=settings)
+    return build_autoscaler(
+        scaling,
+        target,
+        app="shop",
+        team="data",
+        namespace="scanflow-shop-data",
+        service="serving",
+        cores=cores,
+        settings=settings,
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from tests.manifests import assert_manifests
 
 
 def routing(**changes: Any) -> Routing:
-    given: dict[str, Any] = {"app": "shop", "team": "data", "name": "serving", "gateway": "infra/public"}
-    given |= {"shares": {"serving-3": 1.0}} | changes
+    given: dict[str, Any] = {"app": "shop", "team": "data", "name": "serving"}
+    given |= {"namespace": "scanflow-shop-data", "gateway": "infra/public", "shares": {"serving-3": 1.0}} | changes
     return Routing(**given)
 
 

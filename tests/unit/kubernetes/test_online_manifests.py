@@ -44,6 +44,7 @@ def definition(**changes: object) -> ServiceSpec:
         revisions=(Revision(id="r3", nodes=(before, model)),),
         serving=Serving(auth="env:TOKEN", env={"OMP_NUM_THREADS": "1"}, deadline="500ms"),
         place={"disk": "ssd"},
+        details={pods.NAMESPACE: "scanflow-shop-data"},
     )
     return made.with_changes(**changes)
 

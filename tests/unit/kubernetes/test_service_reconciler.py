@@ -11,6 +11,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online.objects import build_state_map
+from scanflow.backends.kubernetes.online.pods import NAMESPACE as DETAIL
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler, should_backup_answer
 from scanflow.backends.kubernetes.online.store import ServiceStore
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
@@ -127,7 +128,7 @@ class Shop:
 
 def spec(name: str, **changes: Any) -> ServiceSpec:
     given: dict[str, Any] = {"deployment": 1, "serves": 1, "shape": Shape()}
-    given |= {"revisions": (Revision(id="r1", nodes=()),)} | changes
+    given |= {"revisions": (Revision(id="r1", nodes=()),), "details": {DETAIL: NAMESPACE}} | changes
     return ServiceSpec(app="shop", team="data", workflow=name, app_dir="/app", **given)
 
 

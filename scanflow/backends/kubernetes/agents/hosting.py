@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM, derive_namespace
+from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.pod_logs import PodLogs
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -94,7 +94,7 @@ class KubernetesAgents:
                 observe(format_recreation(manifest))
             return False
         agent, definition = self._resolve_agent(agent)
-        code = _build_code(agent, definition)
+        code = _build_code(agent, definition, self._settings)
         objects = build_objects(agent, definition, self._settings, code)
         for manifest in [*([] if code is None else [code.config_map]), *objects]:
             self._cluster.apply(manifest, force=True)
@@ -102,7 +102,7 @@ class KubernetesAgents:
         return False
 
     def stop(self, app: str, team: str, name: str) -> None:
-        namespace = derive_namespace(app, team)
+        namespace = self._settings.derive_namespace(app, team)
         for kind in ("Deployment", "Service"):
             self._cluster.delete(kind, format_object_name(name), namespace)
         self._forget_snapshot()
@@ -120,7 +120,7 @@ class KubernetesAgents:
         return process if problem is None else replace(process, failure=problem)
 
     def logs(self, app: str, team: str, name: str) -> PodLogs:
-        namespace, labels = derive_namespace(app, team), f"{MANAGED_SELECTOR},{AGENT}={name}"
+        namespace, labels = self._settings.derive_namespace(app, team), f"{MANAGED_SELECTOR},{AGENT}={name}"
         if self._cluster.get("ConfigMap", format_object_name(name), namespace) is None:
             raise NotFoundError(f"The agent {app}/{name} was never started here. Start it: scanflow agents --start")
         return PodLogs(self._cluster, namespace, labels)
@@ -161,7 +161,7 @@ class KubernetesAgents:
             if key in parts.checked:
                 return []
             parts.checked.add(key)
-        namespace, name = derive_namespace(agent.app, agent.team), format_object_name(agent.name)
+        namespace, name = self._settings.derive_namespace(agent.app, agent.team), format_object_name(agent.name)
         missing_kinds = [kind for kind in (*_PARTS, "Secret") if (kind, namespace, name) not in parts.present]
         code_map = self._find_missing_code(key, namespace)
         if not missing_kinds and code_map is None:
@@ -187,7 +187,7 @@ class KubernetesAgents:
 
     def _rebuild_code(self, agent: HostedAgent, definition: Agent, name: str) -> list[Manifest]:
         """Return the ConfigMap ``name`` with an agent's files, unless they have changed since."""
-        code = _build_code(agent, definition)
+        code = _build_code(agent, definition, self._settings)
         if code is not None and code.name == name:
             return [code.config_map]
         self._code_problems[agent.app, agent.team, agent.name] = (
@@ -202,7 +202,7 @@ class KubernetesAgents:
         return replace(agent, tracker=self._ensure(app) or agent.tracker), find_agent(app, agent.name)
 
 
-def _build_code(agent: HostedAgent, definition: Agent) -> CodeConfigMap | None:
+def _build_code(agent: HostedAgent, definition: Agent, settings: KubernetesSettings) -> CodeConfigMap | None:
     """Return the ConfigMap of an agent's files; None: it has none, or its image contains them."""
     references = [sensor.function for sensor in definition.sensors] + list(definition.parameters.values())
     has_files = bool(definition.modules) or any(
@@ -216,7 +216,7 @@ def _build_code(agent: HostedAgent, definition: Agent) -> CodeConfigMap | None:
             f"The server has no files of the agent {agent.app}/{agent.name}: it has no folder {str(folder)!r}. "
             "Build an image that has them, and name it: scanflow build, Agent(image=...)"
         )
-    return build_code(agent.app, agent.team, derive_namespace(agent.app, agent.team), folder)
+    return build_code(agent.app, agent.team, settings.derive_namespace(agent.app, agent.team), folder)
 
 
 def build_process(key: _Key, deployment: Manifest | None, pods: Sequence[Manifest]) -> AgentProcess:
@@ -237,7 +237,7 @@ def build_process(key: _Key, deployment: Manifest | None, pods: Sequence[Manifes
         started=started,
         version=version,
         code=annotations.get(CODE),
-        url=None if deployment is None else format_address(*key),
+        url=None if deployment is None else format_address(deployment["metadata"]["namespace"], key[2]),
         restarts=max((int(status.get("restartCount", 0)) for status in containers), default=0),
         failure=None if started or deployment is None else _explain_failure(deployment, current, containers),
     )

@@ -12,7 +12,7 @@ from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.names import MAX_NAME
@@ -35,9 +35,9 @@ def format_object_name(agent: str) -> str:
     return plain if len(plain) <= MAX_NAME else append_hash(plain, agent)
 
 
-def format_address(app: str, team: str, agent: str) -> str:
+def format_address(namespace: str, agent: str) -> str:
     """Return the URL of an agent for other pods."""
-    return f"http://{format_object_name(agent)}.{derive_namespace(app, team)}.svc:{PORT}"
+    return f"http://{format_object_name(agent)}.{namespace}.svc:{PORT}"
 
 
 def build_objects(
@@ -57,20 +57,26 @@ def build_objects(
         **({} if agent.ca is None else {"ca.crt": agent.ca}),
     }
     return [
-        {"apiVersion": "v1", "kind": "Secret", **_build_metadata(agent), "type": "Opaque", "stringData": secrets},
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            **_build_metadata(agent, settings),
+            "type": "Opaque",
+            "stringData": secrets,
+        },
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            **_build_metadata(agent),
-            "data": {"agent.json": json.dumps(build_spec(agent))},
+            **_build_metadata(agent, settings),
+            "data": {"agent.json": json.dumps(build_spec(agent, settings))},
         },
         _build_claim(agent, settings),
-        _build_service(agent),
+        _build_service(agent, settings),
         _build_deployment(agent, definition, settings, code),
     ]
 
 
-def build_spec(agent: HostedAgent) -> dict[str, Any]:
+def build_spec(agent: HostedAgent, settings: KubernetesSettings) -> dict[str, Any]:
     """Return the configuration of the agent's host program, without the tokens."""
     source = None if agent.source is None else str(PurePosixPath(APP_DIR) / PurePosixPath(agent.source).name)
     return {
@@ -82,7 +88,7 @@ def build_spec(agent: HostedAgent) -> dict[str, Any]:
         "tracker_uri": agent.tracker,
         "host": "0.0.0.0",  # noqa: S104  of the pod; every request needs the token
         "port": PORT,
-        "url": format_address(agent.app, agent.team, agent.name),
+        "url": format_address(settings.derive_namespace(agent.app, agent.team), agent.name),
     }
 
 
@@ -90,11 +96,11 @@ def find_agent(app: Application, name: str) -> Agent:
     return next(agent for agent in app.agents if agent.name == name)
 
 
-def _build_metadata(agent: HostedAgent) -> Manifest:
+def _build_metadata(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     return {
         "metadata": {
             "name": format_object_name(agent.name),
-            "namespace": derive_namespace(agent.app, agent.team),
+            "namespace": settings.derive_namespace(agent.app, agent.team),
             "labels": build_labels(agent.app, agent.team, agent=agent.name),
         }
     }
@@ -104,7 +110,7 @@ def _build_claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        **_build_metadata(agent),
+        **_build_metadata(agent, settings),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": _STATE_SIZE}},
@@ -113,11 +119,11 @@ def _build_claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     }
 
 
-def _build_service(agent: HostedAgent) -> Manifest:
+def _build_service(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        **_build_metadata(agent),
+        **_build_metadata(agent, settings),
         "spec": {
             "type": "ClusterIP",
             "selector": _build_selector(agent),
@@ -134,7 +140,7 @@ def _build_selector(agent: HostedAgent) -> dict[str, str]:
 def _build_deployment(
     agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
 ) -> Manifest:
-    base, annotations = _build_metadata(agent), {VERSION: agent.version, CODE: agent.code}
+    base, annotations = _build_metadata(agent, settings), {VERSION: agent.version, CODE: agent.code}
     base["metadata"]["annotations"] = annotations
     pod = {
         "serviceAccountName": PODS,

@@ -38,9 +38,8 @@ from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_allocatable
-from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
+from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
@@ -126,7 +125,9 @@ class KubernetesBatch(ClusterRuns):
         document = RunDocument(
             run=str(self.free_name()), definition=SavedDefinition.from_definition(definition), created=0, drive=1
         )
-        pod_settings = self._preparation.build_pod_settings(derive_namespace(app.name, app.team), code)
+        pod_settings = self._preparation.build_pod_settings(
+            self._cluster_settings.derive_namespace(app.name, app.team), code
+        )
         argo_workflow = build_workflow_manifest(document, definition, FinishedSteps(), pod_settings)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
 
@@ -149,7 +150,7 @@ class KubernetesBatch(ClusterRuns):
             tasks: list[TaskRecord] = []
             if cut.past is not None:
                 past = journal.run(cut.past)
-                check_outputs(self._cluster, run_namespace(past), past.record.name, self._run_home(past))
+                check_outputs(self._cluster, self._get_namespace(past), past.record.name, self._run_home(past))
                 tasks = find_spin_inputs(cut, self._load_with_tasks(journal, past))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
@@ -171,7 +172,7 @@ class KubernetesBatch(ClusterRuns):
 
     def _write(self, run: JournalRun, definition: RunDefinition, document: RunDocument, *, new: bool = False) -> None:
         """Write a run's ConfigMap."""
-        app, namespace = definition.app, run_namespace(run)
+        app, namespace = definition.app, self._get_namespace(run)
         key = self._get_key(namespace, app.name, app.team)
         manifest = document.build_manifest(namespace, self._functions.pack_functions(definition.workflow, key))
         if not new:
@@ -202,7 +203,7 @@ class KubernetesBatch(ClusterRuns):
             with self._lock_run(journal, run) as (journal_run, home):
                 name, facts = journal_run.record.name, Facts(journal, journal_run, home)
                 entered = self._entered.pop(name, None)
-                live = facts.refresh(self._cluster, run_namespace(journal_run)) if entered is None else None
+                live = facts.refresh(self._cluster, self._get_namespace(journal_run)) if entered is None else None
                 run_definition = cut_down(definition or read_definition(journal_run))
                 adopted = live is not None and live.observed.phase == "running"
                 previous_tasks = journal.read_tasks(journal_run)
@@ -225,7 +226,7 @@ class KubernetesBatch(ClusterRuns):
                         manifest = self._create(manifest, journal_run)
                     watcher = WorkflowDriver(
                         self._cluster,
-                        run_namespace(journal_run),
+                        self._get_namespace(journal_run),
                         name,
                         run_definition.workflow,
                         facts,
@@ -240,7 +241,7 @@ class KubernetesBatch(ClusterRuns):
                     observed = watcher.watch(manifest, adopted=adopted)
                 seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
                 if manifest is not None and observed is None:
-                    facts.record_deletion(run_namespace(journal_run), seconds=seconds)
+                    facts.record_deletion(self._get_namespace(journal_run), seconds=seconds)
                 else:
                     self._end(facts, observed, seconds)
             record = self._load_with_tasks(journal, journal.run(name))
@@ -253,7 +254,7 @@ class KubernetesBatch(ClusterRuns):
         gone = tuple(task for task in finished if task not in kept)
         steps = len(definition.workflow.nodes)
         event = RunStarted(run=run.record.name, steps=steps, kept=len(kept), gone=gone)
-        return event.with_details(folder=str(self._run_home(run).path), namespace=run_namespace(run))
+        return event.with_details(folder=str(self._run_home(run).path), namespace=self._get_namespace(run))
 
     def _prepare(
         self,
@@ -270,7 +271,7 @@ class KubernetesBatch(ClusterRuns):
         """
         from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest  # Hera takes a while to import
 
-        namespace, home = run_namespace(run), self._run_home(run)
+        namespace, home = self._get_namespace(run), self._run_home(run)
         self._ensure(definition.app)
         document_before, live = (
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
@@ -310,7 +311,7 @@ class KubernetesBatch(ClusterRuns):
         return manifest
 
     def _load_document(self, run: JournalRun) -> RunDocument | None:
-        config_map = self._cluster.get("ConfigMap", format_config_map_name(run.record.name), run_namespace(run))
+        config_map = self._cluster.get("ConfigMap", format_config_map_name(run.record.name), self._get_namespace(run))
         return None if config_map is None else RunDocument.from_manifest(config_map)
 
     def _ensure_code(self, code: Manifest) -> None:
@@ -348,7 +349,7 @@ class KubernetesBatch(ClusterRuns):
                 live = self._get_live(journal_run)
             if live is not None and _is_running(live):
                 self._cluster.patch(
-                    "Workflow", live.name, run_namespace(journal_run), {"spec": {"shutdown": "Terminate"}}
+                    "Workflow", live.name, self._get_namespace(journal_run), {"spec": {"shutdown": "Terminate"}}
                 )
             elif not is_being_created:
                 journal.set_run(journal_run, "stopped", seconds=record.seconds)
@@ -362,7 +363,7 @@ class KubernetesBatch(ClusterRuns):
             tasks_to_stop = select_running_tasks(record, task)
             if live is not None:
                 for task_record in tasks_to_stop:
-                    stop_running_task(self._cluster, run_namespace(journal_run), live, task_record.task)
+                    stop_running_task(self._cluster, self._get_namespace(journal_run), live, task_record.task)
             return self._load_with_tasks(journal, journal.run(record.name))
 
     # Outputs and logs
@@ -370,7 +371,7 @@ class KubernetesBatch(ClusterRuns):
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         record = self.show(run)
         tasks = find_output_tasks(record, step)
-        namespace = derive_namespace(record.app, record.team)
+        namespace = self._cluster_settings.derive_namespace(record.app, record.team)
         homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
@@ -408,14 +409,14 @@ class KubernetesBatch(ClusterRuns):
         ):
             return reader
         if not (folder / "stdout.log").exists():
-            namespace = derive_namespace(record.app, record.team)
+            namespace = self._cluster_settings.derive_namespace(record.app, record.team)
             fetch_log(self._cluster, self._cluster_settings, namespace, record.name, task_record.task, number, folder)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr") if stream in {name, "both"}]
         return FileLogs(lambda: (files, True))
 
     def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
         """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
-        namespace = derive_namespace(record.app, record.team)
+        namespace = self._cluster_settings.derive_namespace(record.app, record.team)
         for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
             for attempt in observe_workflow(manifest).attempts:
                 if (attempt.task, attempt.number) == (task.task, number):
@@ -457,11 +458,11 @@ class KubernetesBatch(ClusterRuns):
             live = self._get_live(run)
             return self._add_details(journal.run(record.name).record), live
         facts = Facts(journal, run, home)
-        live = facts.refresh(self._cluster, run_namespace(run))
+        live = facts.refresh(self._cluster, self._get_namespace(run))
         if is_locked(home.lock) or journal.run(record.name).record != record:  # another process drove it meanwhile
             return self._add_details(journal.run(record.name).record), live
         if live is None and home.driven.exists():
-            return self._add_details(facts.record_deletion(run_namespace(run), seconds=record.seconds)), None
+            return self._add_details(facts.record_deletion(self._get_namespace(run), seconds=record.seconds)), None
         if live is None:
             return self._add_details(record.model_copy(update={"state": "interrupted"})), None
         if live.observed.phase != "running":
@@ -470,7 +471,7 @@ class KubernetesBatch(ClusterRuns):
 
     def _get_live(self, run: JournalRun) -> LiveWorkflow | None:
         """Return the last Workflow of a run, without recording it."""
-        manifests = find_workflows(self._cluster, run_namespace(run), run.record.name)
+        manifests = find_workflows(self._cluster, self._get_namespace(run), run.record.name)
         return LiveWorkflow(manifests[-1], observe_workflow(manifests[-1])) if manifests else None
 
     def _record_end(self, facts: Facts, live: LiveWorkflow, record: RunRecord) -> RunRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from scanflow.app.application import Application
@@ -22,7 +22,7 @@ from scanflow.backends.kubernetes.environment.manifests import (
 )
 from scanflow.backends.kubernetes.environment.tracker_secrets import ensure_tracker_secrets, read_tracker_token
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM, derive_namespace
+from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
@@ -48,17 +48,11 @@ class Environments:
     def ensure(self, app: Application, *, force: bool = False) -> EnsuredEnvironment:
         """Create or update an environment; an unchanged one takes one request, and a full comparison once a minute."""
         manifests = build_environment_manifests(app, self._settings)
-        namespace, digest = derive_namespace(app.name, app.team), hash_manifests(manifests)
-        if self._settings.namespace not in {None, namespace}:
-            raise UsageError(
-                f"The environment of the application {app.name!r} of team {app.team!r} is the namespace "
-                f"{namespace!r}, but SCANFLOW_KUBERNETES_NAMESPACE={self._settings.namespace} is the only one that is "
-                f"used. Unset it, or set it to {namespace}."
-            )
+        namespace, digest = self._settings.derive_namespace(app.name, app.team), hash_manifests(manifests)
         changed: list[str] = []
         conflicts: list[str] = []
         with self._lock:
-            uid, applied_digest = self._read_marker(namespace)
+            uid, applied_digest = self._read_marker(app, namespace)
             unchanged = applied_digest == digest
             last_digest, last_uid, checked_at = self._checked.get(namespace, ("", "", 0.0))
             if (
@@ -68,16 +62,21 @@ class Environments:
                 or self._clock() - checked_at >= CHECK_CACHE_S
             ):
                 changed, conflicts = self._apply_changes(app, manifests, digest, unchanged=unchanged, force=force)
-                uid = uid or self._read_marker(namespace)[0]
+                uid = uid or self._read_marker(app, namespace)[0]
                 self._checked[namespace] = digest, uid, self._clock()
         return EnsuredEnvironment(
             namespace, tracker.resolve_tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(conflicts)
         )
 
-    def _read_marker(self, namespace: str) -> tuple[str, str | None]:
-        """Return the uid of an environment, and the hash of the manifests that it was created from, if it exists."""
+    def _read_marker(self, app: Application, namespace: str) -> tuple[str, str | None]:
+        """Return the uid of an environment, and the hash of the manifests that it was created from, if it exists.
+
+        Raises:
+            UsageError: it is another application's.
+        """
         account = self._cluster.get("ServiceAccount", PODS, namespace)
         metadata = {} if account is None else account["metadata"]
+        _check_owner(app, namespace, metadata.get("labels") or {})
         return metadata.get("uid", ""), metadata.get("annotations", {}).get(APPLIED_HASH)
 
     def plan(self, app: Application) -> list[ObjectChange]:
@@ -88,12 +87,12 @@ class Environments:
 
     def delete(self, app: Application) -> EnvironmentDeletion:
         with self._lock:
-            self._checked.pop(derive_namespace(app.name, app.team), None)
+            self._checked.pop(self._settings.derive_namespace(app.name, app.team), None)
         return delete_environment(self._cluster, app.name, app.team, self._settings)
 
     def read_tracker_token(self, app: Application) -> str | None:
         """Return the token with which the environment's pods use its tracker; None: they need none of ours."""
-        return read_tracker_token(self._cluster, app)
+        return read_tracker_token(self._cluster, app, self._settings)
 
     def wait_for_tracker(self, app: Application, *, within_s: float) -> None:
         """Return once the environment's own tracker is available; at once if it has none.
@@ -103,7 +102,7 @@ class Environments:
         """
         if not tracker.has_own_tracker(app, self._settings):
             return
-        namespace, deadline = derive_namespace(app.name, app.team), self._clock() + within_s
+        namespace, deadline = self._settings.derive_namespace(app.name, app.team), self._clock() + within_s
         selector = f"metadata.name={tracker.NAME}"
         while True:
             deployments, version = self._cluster.find("Deployment", namespace, fields=selector)
@@ -166,12 +165,7 @@ class Environments:
         if "deletionTimestamp" in live["metadata"]:
             raise UnavailableError(f"The namespace {name!r} is being deleted. Try again once it is gone.")
         labels = live["metadata"].get("labels") or {}
-        owner = labels.get(APP, app.name), labels.get(TEAM, app.team)
-        if owner != (app.name, app.team):
-            raise UsageError(
-                f"The namespace {name!r} is the environment of the application {owner[0]!r} of team {owner[1]!r}. "
-                "Rename this application, or delete that one."
-            )
+        _check_owner(app, name, labels)
         if labels.get(_MANAGED) == MANAGER and find_missing_fields(live, manifest):
             self._cluster.apply(manifest, force=True)
             yield f"Namespace {name}: its labels were changed"
@@ -214,6 +208,17 @@ class Environments:
         events, _ = self._cluster.find("Event", namespace)
         reasons = [str(reason) for pod in pods if (reason := explain_pending(pod, events))]
         return reasons[0] if reasons else ""
+
+
+def _check_owner(app: Application, namespace: str, labels: Mapping[str, str]) -> None:
+    """Raise if the labels of a namespace, or of its marker, are of another application."""
+    owner = labels.get(APP, app.name), labels.get(TEAM, app.team)
+    if owner != (app.name, app.team):
+        raise UsageError(
+            f"The namespace {namespace!r} is the environment of the application {owner[0]!r} of team {owner[1]!r}, and "
+            "a namespace has one environment. Set SCANFLOW_KUBERNETES_NAMESPACE to another namespace, rename this "
+            "application, or delete that one."
+        )
 
 
 def _is_available(deployment: Manifest) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 from scanflow.backends.environments import EnvironmentDeletion
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import MANAGER, build_selector, derive_namespace
+from scanflow.backends.kubernetes.labels import MANAGER, build_selector
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError, UnsupportedError
 
@@ -60,7 +60,7 @@ def delete_environment(
     Raises:
         UnavailableError: it timed out (``settings.timeout_s``); the message names the pending finalizers.
     """
-    name = derive_namespace(app, team)
+    name = settings.derive_namespace(app, team)
     deadline = time.monotonic() + (settings.timeout_s if within_s is None else within_s)
     namespace = cluster.get("Namespace", name)
     if namespace is None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import SERVICE, build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import SERVICE, build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
 STEPS: Final = "scanflow-step"
@@ -45,11 +45,11 @@ SERVICE_PORTS: Final = (8080, 8081, 8082)
 def build_environment_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
     """Return all objects of an environment, in the order of creation."""
     return [
-        build_namespace(app),
+        build_namespace(app, settings),
         build_service_account(app, settings, STEPS, token=True),
         build_service_account(app, settings, PODS, token=False),
-        build_role(app),
-        build_role_binding(app),
+        build_role(app, settings),
+        build_role_binding(app, settings),
         *build_quota(app, settings),
         *build_network_policies(app, settings),
         build_claim(app, settings, OUTPUTS, settings.storage_mode),
@@ -71,14 +71,14 @@ def build_env_from() -> list[Manifest]:
     ]
 
 
-def build_namespace(app: Application) -> Manifest:
+def build_namespace(app: Application, settings: KubernetesSettings) -> Manifest:
     """Return the namespace. It rejects pods that use devices, the network or processes of the node."""
     security = {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
-            "name": derive_namespace(app.name, app.team),
+            "name": settings.derive_namespace(app.name, app.team),
             "labels": {**build_labels(app.name, app.team), **security},
         },
     }
@@ -86,26 +86,29 @@ def build_namespace(app: Application) -> Manifest:
 
 def build_service_account(app: Application, settings: KubernetesSettings, name: str, *, token: bool) -> Manifest:
     """Return a service account; with ``token``, its pods can authenticate to the API server."""
-    account = _build_object(app, "ServiceAccount", name, automountServiceAccountToken=token)
+    account = _build_object(app, settings, "ServiceAccount", name, automountServiceAccountToken=token)
     if settings.pull_secret:
         account["imagePullSecrets"] = [{"name": settings.pull_secret}]
     return account
 
 
-def build_role(app: Application) -> Manifest:
+def build_role(app: Application, settings: KubernetesSettings) -> Manifest:
     """Return the role of the steps' account: the rights that Argo's executor needs."""
     rule = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
-    return _build_object(app, "Role", STEPS, rules=[rule])
+    return _build_object(app, settings, "Role", STEPS, rules=[rule])
 
 
-def build_role_binding(app: Application) -> Manifest:
+def build_role_binding(app: Application, settings: KubernetesSettings) -> Manifest:
     """Return the binding of the role to the steps' account."""
     return _build_object(
         app,
+        settings,
         "RoleBinding",
         STEPS,
         roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": STEPS},
-        subjects=[{"kind": "ServiceAccount", "name": STEPS, "namespace": derive_namespace(app.name, app.team)}],
+        subjects=[
+            {"kind": "ServiceAccount", "name": STEPS, "namespace": settings.derive_namespace(app.name, app.team)}
+        ],
     )
 
 
@@ -122,10 +125,10 @@ def build_quota(app: Application, settings: KubernetesSettings) -> list[Manifest
     }
     objects = []
     if hard := _drop_unset(limits):
-        objects.append(_build_object(app, "ResourceQuota", "scanflow", spec={"hard": hard}))
+        objects.append(_build_object(app, settings, "ResourceQuota", "scanflow", spec={"hard": hard}))
     if default_request := _drop_unset(defaults):
         limit = {"type": "Container", "defaultRequest": default_request}
-        objects.append(_build_object(app, "LimitRange", "scanflow", spec={"limits": [limit]}))
+        objects.append(_build_object(app, settings, "LimitRange", "scanflow", spec={"limits": [limit]}))
     return objects
 
 
@@ -146,8 +149,8 @@ def build_network_policies(app: Application, settings: KubernetesSettings) -> li
         "ingress": [{"ports": [{"port": port, "protocol": "TCP"} for port in SERVICE_PORTS]}],
     }
     return [
-        _build_object(app, "NetworkPolicy", "scanflow-inside", spec=to_all),
-        _build_object(app, "NetworkPolicy", "scanflow-instances", spec=to_instances),
+        _build_object(app, settings, "NetworkPolicy", "scanflow-inside", spec=to_all),
+        _build_object(app, settings, "NetworkPolicy", "scanflow-instances", spec=to_instances),
     ]
 
 
@@ -156,7 +159,7 @@ def build_claim(app: Application, settings: KubernetesSettings, name: str, mode:
     spec: Manifest = {"accessModes": [mode], "resources": {"requests": {"storage": settings.storage_size}}}
     if settings.storage_class:
         spec["storageClassName"] = settings.storage_class
-    return _build_object(app, "PersistentVolumeClaim", name, spec=spec)
+    return _build_object(app, settings, "PersistentVolumeClaim", name, spec=spec)
 
 
 def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
@@ -164,7 +167,7 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
     if not tracker.has_own_tracker(app, settings):
         return []
     metadata = {
-        "namespace": derive_namespace(app.name, app.team),
+        "namespace": settings.derive_namespace(app.name, app.team),
         "labels": build_labels(app.name, app.team, component=tracker.NAME),
     }
     claims = [] if settings.tracker_secret else [build_claim(app, settings, tracker.CLAIM, "ReadWriteOnce")]
@@ -175,10 +178,10 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
     ]
 
 
-def _build_object(app: Application, kind: str, name: str, **fields: Any) -> Manifest:
+def _build_object(app: Application, settings: KubernetesSettings, kind: str, name: str, **fields: Any) -> Manifest:
     metadata = {
         "name": name,
-        "namespace": derive_namespace(app.name, app.team),
+        "namespace": settings.derive_namespace(app.name, app.team),
         "labels": build_labels(app.name, app.team),
     }
     return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 
@@ -30,7 +29,7 @@ def resolve_tracker_uri(app: Application, settings: KubernetesSettings) -> str |
     if app.tracker is not None and app.tracker.uri is not None:
         return app.tracker.uri
     if has_own_tracker(app, settings):
-        return f"http://{NAME}.{derive_namespace(app.name, app.team)}.svc:{_get_port(app)}"
+        return f"http://{NAME}.{settings.derive_namespace(app.name, app.team)}.svc:{_get_port(app)}"
     return settings.tracker_uri
 
 

@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.manifests import POD_CREDENTIALS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret, read_secret
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.http.home_token import make_step_token, make_token
@@ -27,7 +27,7 @@ def ensure_tracker_secrets(cluster: Cluster, app: Application, settings: Kuberne
 
     Where pods use a tracker that has no token of ours, those of an earlier one are deleted: none is sent to a stranger.
     """
-    namespace = derive_namespace(app.name, app.team)
+    namespace = settings.derive_namespace(app.name, app.team)
     key = _ensure_key(cluster, app, settings, namespace)
     if key is None:
         for name in (tracker.CREDENTIALS, POD_CREDENTIALS):
@@ -37,13 +37,13 @@ def ensure_tracker_secrets(cluster: Cluster, app: Application, settings: Kuberne
     token = make_step_token(key, app.name, app.team)
     live = cluster.get("Secret", POD_CREDENTIALS, namespace)
     if _read_token(live) != token:
-        cluster.apply(_build_pods_secret(app, token), force=True)
+        cluster.apply(_build_pods_secret(app, namespace, token), force=True)
         yield f"Secret {POD_CREDENTIALS}: {'created' if live is None else 'changed'}"
 
 
-def read_tracker_token(cluster: Cluster, app: Application) -> str | None:
+def read_tracker_token(cluster: Cluster, app: Application, settings: KubernetesSettings) -> str | None:
     """Return the token with which an environment's pods use its tracker; None: they need none of ours."""
-    return _read_token(cluster.get("Secret", POD_CREDENTIALS, derive_namespace(app.name, app.team)))
+    return _read_token(cluster.get("Secret", POD_CREDENTIALS, settings.derive_namespace(app.name, app.team)))
 
 
 def _ensure_key(cluster: Cluster, app: Application, settings: KubernetesSettings, namespace: str) -> str | None:
@@ -63,12 +63,8 @@ def _ensure_key(cluster: Cluster, app: Application, settings: KubernetesSettings
     ).decode()
 
 
-def _build_pods_secret(app: Application, token: str) -> Manifest:
-    metadata = {
-        "name": POD_CREDENTIALS,
-        "namespace": derive_namespace(app.name, app.team),
-        "labels": build_labels(app.name, app.team),
-    }
+def _build_pods_secret(app: Application, namespace: str, token: str) -> Manifest:
+    metadata = {"name": POD_CREDENTIALS, "namespace": namespace, "labels": build_labels(app.name, app.team)}
     data = {PODS_VARIABLE: token}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": data}
 

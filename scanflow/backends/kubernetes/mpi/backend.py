@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE, derive_namespace
+from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE
 from scanflow.backends.kubernetes.mpi.driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
@@ -29,7 +29,7 @@ from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
-from scanflow.backends.kubernetes.runs import ClusterRuns, run_namespace
+from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
 from scanflow.backends.port import Environment, RunDefinition, Stream
@@ -97,7 +97,7 @@ class KubernetesMPI(ClusterRuns):
     def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
         program = build_pod_program(app, workflow, self._cluster_settings)
         plan = plan_job(program.workload, list_cluster_nodes(self._cluster, program.workload))
-        check_volume(self._cluster, derive_namespace(app.name, app.team), program.workload, plan)
+        check_volume(self._cluster, self._cluster_settings.derive_namespace(app.name, app.team), program.workload, plan)
         return program, plan
 
     def _build_objects(
@@ -108,7 +108,7 @@ class KubernetesMPI(ClusterRuns):
         job = ClusterJob(
             app=app.name,
             team=app.team,
-            namespace=derive_namespace(app.name, app.team),
+            namespace=self._cluster_settings.derive_namespace(app.name, app.team),
             run=run,
             drive=drive,
             workload=program.workload,
@@ -177,7 +177,7 @@ class KubernetesMPI(ClusterRuns):
                     facts.stop(manifest, facts.observe(manifest))
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 started = RunStarted(run=name, steps=1)
-                observe(started.with_details(folder=str(home.path), namespace=run_namespace(journal_run)))
+                observe(started.with_details(folder=str(home.path), namespace=self._get_namespace(journal_run)))
                 end = self._watch(facts, journal_run, manifest, adopted=adopted, observe=observe)
                 seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
                 journal.set_run(journal_run, end.state, seconds=seconds, error=end.error)
@@ -190,7 +190,7 @@ class KubernetesMPI(ClusterRuns):
     ) -> JobEnd:
         name = run.record.name
         watcher = ObjectWatcher(
-            self._cluster, run_namespace(run), name, observe=observe, away_s=self._cluster_settings.timeout_s
+            self._cluster, self._get_namespace(run), name, observe=observe, away_s=self._cluster_settings.timeout_s
         )
         driver = JobDriver(facts, watcher, name, observe=observe, pending_s=self._cluster_settings.pending_s)
         return driver.watch(manifest, adopted=adopted)
@@ -220,7 +220,7 @@ class KubernetesMPI(ClusterRuns):
             created = self._cluster.create(job)
         except ConflictError as error:
             raise InvalidError(
-                f"The namespace {run_namespace(run)!r} already has a job {job['metadata']['name']!r}, of "
+                f"The namespace {self._get_namespace(run)!r} already has a job {job['metadata']['name']!r}, of "
                 "another home. Start a new run."
             ) from error
         write_private(home.driven, str(drive))
@@ -277,7 +277,7 @@ class KubernetesMPI(ClusterRuns):
 
     def _build_facts(self, journal: Journal, run: JournalRun) -> JobFacts:
         workload: MPIWorkload = get_mpi_workload(read_definition(run).workflow)
-        return JobFacts(self._cluster, run_namespace(run), journal, run, self._run_home(run), workload)
+        return JobFacts(self._cluster, self._get_namespace(run), journal, run, self._run_home(run), workload)
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run's current record; while a process here drives it, the record it wrote."""

@@ -10,7 +10,6 @@ from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap, build_code
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import read_node_selector
 from scanflow.backends.kubernetes.nodes import is_schedulable, read_allocatable
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -54,7 +53,7 @@ def build_pod_program(app: Application, workflow: Workflow, settings: Kubernetes
             f"MPIWorkload {workload.name!r} names no image, and pods need one with Open MPI and an sshd. Write "
             "image='...', or set SCANFLOW_KUBERNETES_MPI_IMAGE for all jobs that name none."
         )
-    namespace = derive_namespace(app.name, app.team)
+    namespace = settings.derive_namespace(app.name, app.team)
     code = build_code(app.name, app.team, namespace, Path(app.app_dir))
     return PodProgram(workload, settings.mpi_image, _build_argv(program, _locate_program(program, app, code)), code)
 

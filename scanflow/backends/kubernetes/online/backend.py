@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.cluster import Cluster, build_missing_kind_err
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, derive_namespace
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.online import observed, pods
@@ -288,9 +288,7 @@ class KubernetesServices:
     def _restore_aliases(self, spec: ServiceSpec) -> ServiceSpec:
         """Return the spec with the names of the services that use it as their backup."""
         states = [
-            service.state
-            for service in self._store.list_services()
-            if service.namespace == derive_namespace(spec.app, spec.team)
+            service.state for service in self._store.list_services() if service.namespace == pods.get_namespace(spec)
         ]
         names = [state.name for state in states if state.definition.serving.backup == spec.workflow]
         return spec.with_changes(aliases=tuple(dict.fromkeys([*spec.aliases, *names])))
@@ -298,7 +296,7 @@ class KubernetesServices:
     def _is_serving(self, backup: str, spec: ServiceSpec) -> bool:
         """Return whether a backup is already deployed, by the same application."""
         service = self._store.find(backup)
-        if service is None or service.namespace != derive_namespace(spec.app, spec.team):
+        if service is None or service.namespace != pods.get_namespace(spec):
             return False
         return service.state.settled > 0 and not service.state.deleted
 

@@ -45,6 +45,7 @@ def build_definition(
     if deployment.port is not None:
         serving = serving.model_copy(update={"port": deployment.port})
     details: dict[str, Any] = {
+        pods.NAMESPACE: settings.derive_namespace(app.name, app.team),
         "volumes": image.volumes,
         "mounts": image.mounts,
         "env": {} if tracker is None else {pods.TRACKER: tracker},

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online import deployment, kserve, pods, seldon
 from scanflow.backends.kubernetes.settings import ServingEngine
 from scanflow.backends.service_spec import ServiceSpec
@@ -53,4 +53,4 @@ def build_revision_object(
     template = pods.build_pod_template(definition, revision, options, container=engine.container)
     name = pods.format_object_name(definition.workflow, revision.id)
     labels = pods.build_revision_labels(definition, revision)
-    return engine.build_manifest(name, derive_namespace(definition.app, definition.team), labels, template)
+    return engine.build_manifest(name, pods.get_namespace(definition), labels, template)

@@ -7,8 +7,8 @@ from pathlib import Path
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.code_configmap import build_code
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.online.objects import build_token_secret, format_token_secret_name
+from scanflow.backends.kubernetes.online.pods import get_namespace
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.service_change import Deployment
 from scanflow.backends.service_spec import ServiceSpec
@@ -36,7 +36,7 @@ def rebuild_mounted_object(definition: ServiceSpec, kind: str) -> Manifest | Non
         if kind == "Secret":
             token = read_token(definition.serving.auth or "", folder)
             return None if token is None else build_token_secret(definition, token)
-        namespace = derive_namespace(definition.app, definition.team)
+        namespace = get_namespace(definition)
         code = build_code(definition.app, definition.team, namespace, folder) if definition.source else None
     except (UsageError, OSError):
         return None

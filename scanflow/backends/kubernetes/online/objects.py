@@ -7,8 +7,13 @@ from typing import Final
 
 from scanflow.backends.kubernetes.environment.manifests import hash_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
-from scanflow.backends.kubernetes.online.pods import build_pod_selector, build_revision_labels, format_object_name
+from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.online.pods import (
+    build_pod_selector,
+    build_revision_labels,
+    format_object_name,
+    get_namespace,
+)
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_spec import ServiceSpec
@@ -52,7 +57,7 @@ def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
         "kind": "Secret",
         "metadata": {
             "name": format_token_secret_name(definition.workflow),
-            "namespace": derive_namespace(definition.app, definition.team),
+            "namespace": get_namespace(definition),
             "labels": build_labels(definition.app, definition.team, service=definition.workflow),
         },
         "type": "Opaque",
@@ -87,7 +92,7 @@ def build_state_map(state: DesiredState) -> Manifest:
         "kind": "ConfigMap",
         "metadata": {
             "name": format_state_name(state.name),
-            "namespace": derive_namespace(definition.app, definition.team),
+            "namespace": get_namespace(definition),
             "labels": {**labels, STATE: "service"},
         },
         "data": {DOCUMENT: state.model_dump_json()},
@@ -106,10 +111,6 @@ def _build_service(
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {
-            "name": name,
-            "namespace": derive_namespace(definition.app, definition.team),
-            "labels": dict(labels),
-        },
+        "metadata": {"name": name, "namespace": get_namespace(definition), "labels": dict(labels)},
         "spec": {"type": "ClusterIP", "selector": dict(selector), "ports": service_ports},
     }

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
@@ -50,6 +50,8 @@ _FLUSH_S: Final = 20
 """The time to log the predictions that are still buffered when an instance has ended."""
 
 TRACKER: Final = "MLFLOW_TRACKING_URI"
+NAMESPACE: Final = "namespace"
+"""The key in a service's details of the namespace that it is in, which is that of its ConfigMap."""
 
 
 class MountedCode(NamedTuple):
@@ -78,6 +80,11 @@ def format_object_name(service: str, revision: str) -> str:
     return f"{service}-{revision}"
 
 
+def get_namespace(definition: ServiceSpec) -> str:
+    """Return the namespace that a service is in."""
+    return str(definition.details[NAMESPACE])
+
+
 def build_revision_labels(definition: ServiceSpec, revision: Revision) -> dict[str, str]:
     return build_labels(definition.app, definition.team, service=definition.workflow, revision=revision.id)
 
@@ -102,7 +109,7 @@ def build_config_map(definition: ServiceSpec, revision: Revision, options: PodOp
         "kind": "ConfigMap",
         "metadata": {
             "name": f"{format_object_name(definition.workflow, revision.id)}-{digest}",
-            "namespace": derive_namespace(definition.app, definition.team),
+            "namespace": get_namespace(definition),
             "labels": build_revision_labels(definition, revision),
         },
         "immutable": True,
@@ -248,7 +255,7 @@ def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> Instan
         instance="",
         folder=f"{_TMP}/scanflow",
         desired="",
-        address=f"{definition.workflow}.{derive_namespace(definition.app, definition.team)}:{HTTP_PORT}",
+        address=f"{definition.workflow}.{get_namespace(definition)}:{HTTP_PORT}",
         http_port=HTTP_PORT,
         management_port=MANAGEMENT_PORT,
         grpc_port=None if port == 0 else GRPC_PORT,

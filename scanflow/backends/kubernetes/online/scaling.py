@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.errors import UnsupportedError
 from scanflow.names import MAX_NAME
@@ -68,6 +68,7 @@ def build_autoscaler(
     *,
     app: str,
     team: str,
+    namespace: str,
     service: str,
     cores: float | None,
     settings: KubernetesSettings,
@@ -79,6 +80,7 @@ def build_autoscaler(
         target: The scale target.
         app: The application of the service.
         team: The team of the application.
+        namespace: The namespace of the service.
         service: The service's name.
         cores: The cores that an instance requests; None: none.
         settings: The cluster's.
@@ -87,7 +89,6 @@ def build_autoscaler(
         UnsupportedError: a field cannot be honoured; it is named.
     """
     check_scaling(scaling, service=service, cores=cores, settings=settings)
-    namespace = derive_namespace(app, team)
     metadata = {"name": target.scaler, "namespace": namespace, "labels": build_labels(app, team, service=service)}
     if select_autoscaler_kind(scaling) == "HorizontalPodAutoscaler":
         return _build_hpa(scaling, target, metadata)

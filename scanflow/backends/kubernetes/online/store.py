@@ -12,6 +12,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.objects import DOCUMENT, STATE, build_state_map
+from scanflow.backends.kubernetes.online.pods import NAMESPACE
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, NotFoundError, did_you_mean
 
@@ -146,5 +147,21 @@ def _parse_service(manifest: Manifest) -> ServiceConfigMap:
             f"The ConfigMap {metadata['namespace']}/{metadata['name']} does not hold a valid service record: {error}"
         ) from error
     return ServiceConfigMap(
-        state, metadata["namespace"], metadata["name"], metadata["resourceVersion"], metadata.get("annotations", {})
+        _set_namespace(state, metadata["namespace"]),
+        metadata["namespace"],
+        metadata["name"],
+        metadata["resourceVersion"],
+        metadata.get("annotations", {}),
+    )
+
+
+def _set_namespace(state: DesiredState, namespace: str) -> DesiredState:
+    """Return a state whose specs are in that namespace, which those of earlier versions do not name."""
+    specs = {name: getattr(state, name) for name in ("definition", "fallback", "previous", "previous_if_settled")}
+    return state.model_copy(
+        update={
+            name: spec.model_copy(update={"details": {**spec.details, NAMESPACE: namespace}})
+            for name, spec in specs.items()
+            if spec is not None
+        }
     )

@@ -8,10 +8,10 @@ from dataclasses import replace
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online import observed
 from scanflow.backends.kubernetes.online.objects import build_stable_service
-from scanflow.backends.kubernetes.online.pods import build_pod_selector, format_object_name
+from scanflow.backends.kubernetes.online.pods import build_pod_selector, format_object_name, get_namespace
 from scanflow.backends.kubernetes.online.scaling import build_autoscaler, compute_scaling_target, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
@@ -87,7 +87,7 @@ class TrafficSwitch:
 
     def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
         """Apply the autoscaler of a revision, or remove it."""
-        namespace = derive_namespace(definition.app, definition.team)
+        namespace = get_namespace(definition)
         scaler = self.build_autoscaler(definition, name, fixed=fixed)
         for kind in AUTOSCALER_KINDS:
             if scaler is not None and kind == scaler["kind"]:
@@ -104,6 +104,7 @@ class TrafficSwitch:
             compute_scaling_target(self._settings.serving, name),
             app=definition.app,
             team=definition.team,
+            namespace=get_namespace(definition),
             service=definition.workflow,
             cores=definition.shape.cores,
             settings=self._settings,
@@ -111,7 +112,7 @@ class TrafficSwitch:
 
     def explain_scaling(self, definition: ServiceSpec, scaling: Scaling, *, at: float) -> Explanation:
         """Return the last scaling decision for the current revision."""
-        namespace, name = derive_namespace(definition.app, definition.team), definition.workflow
+        namespace, name = get_namespace(definition), definition.workflow
         target = compute_scaling_target(self._settings.serving, format_object_name(name, definition.current.id)).scaler
         kind = select_autoscaler_kind(scaling)
         return explain(
@@ -124,7 +125,7 @@ class TrafficSwitch:
 
     def remove(self, definition: ServiceSpec) -> None:
         """Remove the routes and autoscalers of a service."""
-        namespace = derive_namespace(definition.app, definition.team)
+        namespace = get_namespace(definition)
         for kind in (*_ROUTE_KINDS, *AUTOSCALER_KINDS):
             try:
                 manifests, _ = self._cluster.find(kind, namespace, labels=build_selector(service=definition.workflow))
@@ -143,7 +144,7 @@ class TrafficSwitch:
             service: Its Service, if that exists.
             gateway_url: The Gateway's address, if it has one.
         """
-        name, namespace = definition.workflow, derive_namespace(definition.app, definition.team)
+        name, namespace = definition.workflow, get_namespace(definition)
         if (url := gateway_url) is not None:
             domain = self._settings.gateway_domain
             host = format_authority(namespace, name, domain)
@@ -174,6 +175,7 @@ class TrafficSwitch:
         return Routing(
             definition.app,
             definition.team,
+            get_namespace(definition),
             definition.workflow,
             gateway,
             shares,

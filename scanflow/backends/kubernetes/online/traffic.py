@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.errors import UnsupportedError
 
 HTTP_PORT: Final = 8080
@@ -37,6 +37,7 @@ class Routing:
 
     app: str
     team: str
+    namespace: str
     name: str
     gateway: str
     """``namespace/name`` of the Gateway."""
@@ -52,10 +53,6 @@ class Routing:
 
     domain: str | None = None
     """The suffix of ``<service>.<namespace>`` in the host of gRPC calls."""
-
-    @property
-    def namespace(self) -> str:
-        return derive_namespace(self.app, self.team)
 
 
 def build_routes(routing: Routing) -> list[Manifest]:
