@@ -30,7 +30,12 @@ class Model(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers keep the keyword-only signature that pydantic synthesises from the fields
 
-        def __init__(self, **data: Any) -> None:
+        def __init__(self, *values: Any, **data: Any) -> None:
+            if values:
+                first = next(iter(type(self).model_fields))
+                raise InvalidError(
+                    f"{type(self).__name__} takes its fields by name. Write {type(self).__name__}({first}=..., ...)."
+                )
             try:
                 super().__init__(**data)
             except ValidationError as error:

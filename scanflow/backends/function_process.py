@@ -49,13 +49,15 @@ class FunctionRequest:
 def main(request_path: str) -> None:
     request_file = Path(request_path)
     request = FunctionRequest(**json.loads(request_file.read_text(encoding="utf-8")))
-    # Remove this file's folder (the first entry), so that its modules are not imported by accident.
-    sys.path[:] = sys.path[1:] if request.path is None else request.path
+    own = sys.path[1:]  # the first entry is this file's folder, whose modules are not to be imported by accident
+    path = own if request.path is None else request.path
+    sys.path[:] = sorted(path, key=lambda entry: entry not in own)  # a user's file may be named as what we import
     from scanflow.app.steps import call_function, check_parameters, check_result
     from scanflow.backends.pickles import read_pickle
     from scanflow.backends.values import decode, write_result
     from scanflow.loading import load_function
 
+    sys.path[:] = path
     key = bytes.fromhex(request.key)
     if request.by_value:
         function = read_pickle(Path(request.by_value), key)

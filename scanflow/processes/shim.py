@@ -332,12 +332,17 @@ def detach(*targets: int) -> None:
 
 
 def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
-    """Import a module with the runner's path, and return its ``main``, which forks call with a request."""
-    sys.path[:] = path
+    """Import a module with the runner's path, and return its ``main``, which forks call with a request.
+
+    The interpreter's own entries come first meanwhile: a user's file may be named as a module that is imported here.
+    """
+    own = sys.path[1:]
+    sys.path[:] = sorted(path, key=lambda entry: entry not in own)
     import gc
     import importlib
 
     main: Callable[[str], None] = importlib.import_module(module).main
+    sys.path[:] = path
     gc.freeze()  # so that a collection in a fork does not copy all that was imported
     return main
 

@@ -20,8 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.processes import shim
+
+MAX_LOST = 10
+"""How many warm shims in a row may end before they start anything: one that cannot import its module never will."""
 
 _GONE_MS = 2000
 """Longest wait for a killed process to end."""
@@ -110,6 +114,7 @@ class Shims:
         self._selector = selectors.DefaultSelector()
         self._watched: dict[Path, _Watched] = {}
         self._shim: subprocess.Popen[bytes] | None = None
+        self._lost = 0  # shims in a row that ended before they started anything
         self._channel = channel
         self._wake_from, self._wake_to = socket.socketpair()
         self._wake_from.setblocking(False)
@@ -204,6 +209,7 @@ class Shims:
         if event == "started" and watched.own_end is not None:
             os.close(watched.own_end)
             watched.own_end = None
+            self._lost = 0
         if event != "ended":
             return None
         self._forget(watched)
@@ -246,8 +252,18 @@ class Shims:
         return self._shim
 
     def _discard_unstarted(self) -> list[tuple[Path, Exit]]:
-        """Void the attempts that a killed shim had not started; the next start makes a new shim."""
+        """Void the attempts that a killed shim had not started; the next start makes a new shim.
+
+        Raises:
+            UnavailableError: none of the last shims has started anything, and the next one would not either.
+        """
         self._leave_shim()
+        self._lost += 1
+        if self._warm and self._lost > MAX_LOST:
+            raise UnavailableError(
+                f"The process that starts steps ended {MAX_LOST} times before it had started one. Above is what it "
+                f"said; try it alone: {sys.executable} -c 'import {self._warm}'"
+            )
         unstarted = [
             attempt for attempt in self._watched.values() if attempt.own_end is not None and _claim_void(attempt.folder)
         ]

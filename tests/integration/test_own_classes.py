@@ -35,7 +35,9 @@ workflow = sf.Workflow(name="w", nodes=[load.bind()])
 """
 
 
-@pytest.mark.parametrize("name", ["app.py", "turtle.py"])  # the latter is also a module of the standard library
+@pytest.mark.parametrize(
+    "name", ["app.py", "platform.py"]
+)  # the latter is also one of the standard library that we import
 @pytest.mark.parametrize("imported", [PRICES, "from models import Prices"])
 def test_a_value_of_an_own_class_is_printed(tmp_path: Path, cli: Cli, name: str, imported: str) -> None:
     folder = tmp_path / "project"

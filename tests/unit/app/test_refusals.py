@@ -400,3 +400,10 @@ def test_what_makes_no_sense_is_refused(call: Callable[[Any], object], value: An
     assert told in message(error)
     assert len(message(error)) < 450
     assert "s3cret" not in message(error)
+
+
+def test_fields_are_given_by_name() -> None:
+    with pytest.raises(
+        InvalidError, match=r"Workflow takes its fields by name\. Write Workflow\(name=\.\.\., \.\.\.\)"
+    ):
+        sf.Workflow("w", nodes=[script("a")])  # type: ignore[misc]

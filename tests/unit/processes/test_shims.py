@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scanflow.errors import UnavailableError
 from scanflow.processes import restarter, shim
-from scanflow.processes.shims import Exit, Shims, Spec, create_attempt_folder, read_exit, stop_attempt
+from scanflow.processes.shims import MAX_LOST, Exit, Shims, Spec, create_attempt_folder, read_exit, stop_attempt
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
@@ -52,6 +53,14 @@ def ends(pid: int) -> bool:
 
     until(gone, f"the process {pid} ends")
     return True
+
+
+def test_a_shim_that_never_starts_anything_is_not_started_for_ever(tmp_path: Path) -> None:
+    with Shims(warm="no_such_module_of_ours") as shims, pytest.raises(UnavailableError, match="before it had started"):
+        for number in range(MAX_LOST + 1):
+            folder = attempt(tmp_path / str(number), "true")
+            shims.start(folder)
+            assert end_of(shims, folder).reason == "void"
 
 
 def test_a_command_runs_on_the_cpus_it_is_given(shims: Shims, tmp_path: Path) -> None:
