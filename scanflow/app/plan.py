@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Literal
+import sys
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +15,9 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 
 IMAGE_NOTE = "image not used here"
+UNBOUNDED: Final = sys.maxsize
+"""The cores, or bytes of memory, of a machine or cluster that does not tell them."""
+
 _PICKLE_REFERENCE = re.compile(r"^[0-9a-f]{64}\.pickle:")
 """The name that a server gives to a function that a program or notebook sent."""
 
@@ -76,7 +80,11 @@ class Plan(BaseModel):
     steps: tuple[PlannedStep, ...]
     waves: int
     machine_cores: float
+    """:data:`UNBOUNDED` where the machine's, or the cluster's, are not known."""
+
     machine_memory_bytes: int
+    """:data:`UNBOUNDED` where the machine's, or the cluster's, is not known."""
+
     peak_cores: float
     """At most the cores of the machine: steps that do not fit wait."""
 

@@ -66,12 +66,13 @@ def of_kind(kind: str, *values: str) -> list[dict[str, Any]]:
                 "server.database.secret=postgres",
                 "server.home.accessMode=ReadWriteMany",
                 "tracker.secret=mlflow",
-                "rbac.engines={argo,seldon,kserve,keda,gateway,volcano}",
+                "rbac.engines={argo,seldon,kserve,keda,gateway,volcano,mpi-operator}",
                 "imageRegistry=registry.example.org/ml/",
                 "imagePullSecrets={pull}",
             ),
         ),
         ("gateway", (*PROXY, "gateway.hostnames={scanflow.example.org}", "tracker.enabled=false")),
+        ("one-namespace", (*GIVEN, "kubernetes.namespace=team-red", "tracker.enabled=false")),
     ],
 )
 def test_what_the_chart_renders_to(name: str, values: tuple[str, ...]) -> None:
@@ -135,9 +136,15 @@ def test_containers_are_locked_in_and_a_token_is_needed_with_or_without_tls(valu
     assert ("SCANFLOW_TLS_CERT" in variables) != ("SCANFLOW_BEHIND_PROXY" in variables)
 
 
+def test_of_one_namespace_the_server_has_no_right_elsewhere_but_in_its_own() -> None:
+    made = objects("kubernetes.namespace=team-red")
+    assert {one["metadata"].get("namespace") for one in made} == {"platform", "team-red"}
+    assert not [one for one in made if one["kind"].startswith("ClusterRole")]
+
+
 def test_the_server_may_do_all_that_the_backend_does() -> None:
     granted: set[tuple[str, str, str]] = set()
-    for role in of_kind("ClusterRole", "rbac.engines={argo,seldon,kserve,keda,gateway,volcano}"):
+    for role in of_kind("ClusterRole", "rbac.engines={argo,seldon,kserve,keda,gateway,volcano,mpi-operator}"):
         for rule in role["rules"]:
             granted |= set(itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"]))
     used = {

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scanflow.app.plan import IMAGE_NOTE, Plan
+from scanflow.app.plan import IMAGE_NOTE, UNBOUNDED, Plan
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends.records import RunRecord, StepFile, TaskRecord
 from scanflow.placement.cpulist import format_cpus
@@ -169,7 +169,7 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
             )
             for instance in plan.instances
         ]
-        size = f"{format_count(len(instances), 'instance')} on {plan.peak_cores:g} of {plan.machine_cores:g} cores"
+        size = f"{format_count(len(instances), 'instance')} on {_format_peak_cores(plan)}"
         return [
             Table(("node", "runs", "after", "notes"), nodes),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
@@ -189,10 +189,19 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
         for step in plan.steps
     ]
     unsized = f", not counting {format_count(plan.unsized, 'step')} without a memory request" if plan.unsized else ""
-    memory = f"{format_bytes(plan.peak_memory_bytes)} of {format_bytes(plan.machine_memory_bytes)} memory"
-    most = f"At most {plan.peak_cores:g} of {plan.machine_cores:g} cores and {memory} at once{unsized}"
+    memory = format_bytes(plan.peak_memory_bytes)
+    if plan.machine_memory_bytes < UNBOUNDED:
+        memory += f" of {format_bytes(plan.machine_memory_bytes)}"
+    most = f"At most {_format_peak_cores(plan)} and {memory} memory at once{unsized}"
     table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
     return [table, *_format_objects(plan), f"{most}. Nothing was run."]
+
+
+def _format_peak_cores(plan: Plan) -> str:
+    if plan.peak_cores >= UNBOUNDED:
+        return "as many cores as there are"
+    machine = f" of {plan.machine_cores:g}" if plan.machine_cores < UNBOUNDED else ""
+    return f"{plan.peak_cores:g}{machine} cores"
 
 
 def _format_objects(plan: Plan) -> Screen:

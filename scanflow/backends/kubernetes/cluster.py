@@ -219,7 +219,9 @@ class Cluster:
             for line in _split_lines(response):
                 event = from_json(line, cache_strings="all")
                 if event["type"] == "ERROR":
-                    raise _build_error(int(event["object"].get("code", 500)), event["object"], build_object_path(kind))
+                    raise self._build_error(
+                        int(event["object"].get("code", 500)), event["object"], build_object_path(kind)
+                    )
                 if event["type"] != "BOOKMARK" or bookmarks:
                     yield WatchEvent(event["type"], _drop_managed_fields(event["object"]))
 
@@ -353,7 +355,7 @@ class Cluster:
         with self._acquire_client() as client:
             response = client.request(method, path, **request)
         if response.is_error:
-            raise _build_error(response.status_code, _read_status(response), path)
+            raise self._build_error(response.status_code, _read_status(response), path)
         return response
 
     @contextmanager
@@ -361,14 +363,26 @@ class Cluster:
         with self._acquire_client() as client, client.stream("GET", path, params=params, timeout=timeout) as response:
             if response.is_error:
                 response.read()
-                raise _build_error(response.status_code, _read_status(response), path)
+                raise self._build_error(response.status_code, _read_status(response), path)
             yield response
+
+    def _build_error(self, code: int, status: Manifest, path: str) -> ScanflowError:
+        error = _build_error(code, status, path)
+        if code == 403 and isinstance(error, AccessDeniedError) and self._settings.namespace is None:
+            return AccessDeniedError(f"{error}. {NAMESPACE_HINT}")
+        return error
 
     def _build_unreachable_error(self, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"The API server {self.address} does not answer ({type(error).__name__}: {error}). Is it up? Look: "
             "kubectl cluster-info"
         )
+
+
+NAMESPACE_HINT: Final = (
+    "With rights in one namespace alone, name it, and the application is there: export "
+    "SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE"
+)
 
 
 def build_missing_kind_error(kind: str) -> UnsupportedError:

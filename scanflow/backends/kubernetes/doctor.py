@@ -18,7 +18,8 @@ from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_permissions, read_user
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
+from scanflow.backends.kubernetes.settings import JOB_KINDS, KubernetesSettings
 from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnavailableError
 
 MIN_VERSION: Final = (1, 27)
@@ -80,13 +81,18 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("gateway", lambda: [_check_gateway(cluster, settings)]),
         ("image", lambda: [_check_image_pull(cluster, settings) if thorough else _check_image(cluster, settings)]),
     ]
-    return [finding for what, check in checks for finding in _run_check(what, check)]
+    return [finding for what, check in checks for finding in _run_check(what, check, settings.namespace)]
 
 
-def _run_check(what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of a check; its failure is a finding too."""
+def _run_check(what: str, check: Callable[[], Iterable[Finding]], namespace: str | None) -> list[Finding]:
+    """Return the findings of a check; its failure is a finding too, but for what rights in one namespace do not show,
+    and need not."""
     try:
         return list(check())
+    except AccessDeniedError as error:
+        if namespace is None:
+            return [Finding("✗", what, f"could not be checked: {error}")]
+        return [Finding("–", what, f"not known to who has rights in the namespace {namespace} alone")]
     except ScanflowError as error:
         return [Finding("✗", what, f"could not be checked: {error}")]
 
@@ -143,7 +149,8 @@ def _read_version(controller: Manifest) -> str:
 
 
 def _check_rights(cluster: Cluster, settings: KubernetesSettings, available_kinds: set[str]) -> Iterator[Finding]:
-    namespace, kinds = settings.namespace, [kind for kind in USED_VERBS if kind in available_kinds]
+    namespace, unused = settings.namespace, JOB_KINDS.keys() - {settings.mpi}
+    kinds = [kind for kind in USED_VERBS if kind in available_kinds - {JOB_KINDS[engine] for engine in unused}]
     missing = find_missing_permissions(cluster, kinds, namespace=namespace)
     user = (read_user(cluster) or "USER") if missing else ""
     where = "in all namespaces" if namespace is None else f"in the namespace {namespace}"
@@ -273,50 +280,61 @@ def _check_image(cluster: Cluster, settings: KubernetesSettings) -> Finding:
 
 def _check_image_pull(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     """Check by a pod whether nodes can pull and run the image."""
-    namespace = f"scanflow-doctor-{uuid.uuid4().hex[:8]}"
+    name = f"scanflow-doctor-{uuid.uuid4().hex[:8]}"
     labels = {"app.kubernetes.io/managed-by": MANAGER}
-    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+    if settings.namespace is not None:
+        try:
+            return _run_image_pod(cluster, settings, name, settings.namespace)
+        finally:
+            cluster.delete("Pod", name, settings.namespace)
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     try:
-        return _run_image_pod(cluster, settings, namespace)
+        return _run_image_pod(cluster, settings, name, name)
     finally:
-        cluster.delete("Namespace", namespace)
+        cluster.delete("Namespace", name)
 
 
-def _run_image_pod(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> Finding:
+def _run_image_pod(cluster: Cluster, settings: KubernetesSettings, name: str, namespace: str) -> Finding:
     container = {
         "name": "main",
         "image": settings.image,
         "imagePullPolicy": "Always",
         "command": ["python", "-c", "import scanflow; print(scanflow.__version__)"],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        "securityContext": build_container_security(),
     }
-    spec: Manifest = {"restartPolicy": "Never", "containers": [container], "automountServiceAccountToken": False}
-    metadata = {"name": "image", "namespace": namespace}
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "automountServiceAccountToken": False,
+        "securityContext": build_pod_security(),
+    }
+    metadata = {"name": name, "namespace": namespace}
     start = time.monotonic()
     cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    pod = next(state for state in _watch_pod(cluster, namespace) if _is_decided(state))
+    pod = next(state for state in _watch_pod(cluster, name, namespace) if _is_decided(state))
     seconds = time.monotonic() - start
     phase = pod.get("status", {}).get("phase", "Pending")
     if phase == "Succeeded":
-        version = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip()
+        version = b"".join(cluster.log(name, namespace)).decode(errors="replace").strip()
         return Finding(
             "✓", "image", f"{settings.image} was pulled and ran in {seconds:.1f} s; it has scanflow {version}"
         )
     if phase == "Failed":
-        last_line = b"".join(cluster.log("image", namespace)).decode(errors="replace").strip().rpartition("\n")[2]
+        last_line = b"".join(cluster.log(name, namespace)).decode(errors="replace").strip().rpartition("\n")[2]
         return Finding("✗", "image", f"{settings.image} was pulled, and fails: {last_line}", "scanflow build")
     pending = explain_pending(pod, cluster.find("Event", namespace)[0])
     return Finding("✗", "image", f"{settings.image}: {pending}", f"export {_PREFIX}IMAGE=registry/name:tag")
 
 
-def _watch_pod(cluster: Cluster, namespace: str) -> Iterator[Manifest]:
+def _watch_pod(cluster: Cluster, name: str, namespace: str) -> Iterator[Manifest]:
     """Yield the pod as it changes; once more at the timeout, marked as decided."""
-    field_selector = "metadata.name=image"
+    field_selector = f"metadata.name={name}"
     pods, version = cluster.find("Pod", namespace, fields=field_selector)
     yield from pods
     for event in cluster.watch("Pod", namespace, fields=field_selector, since=version, within_s=PULL_TIMEOUT_S):
         yield event.object
-    yield {**(cluster.get("Pod", "image", namespace) or {}), "decided": True}
+    yield {**(cluster.get("Pod", name, namespace) or {}), "decided": True}
 
 
 def _is_decided(pod: Manifest) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from scanflow.app.plan import UNBOUNDED
 from scanflow.app.quantities import parse_cpu, parse_memory, round_memory
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -91,7 +91,7 @@ def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
     try:
         nodes, _ = cluster.find("Node")
     except AccessDeniedError:
-        return float(sys.maxsize), sys.maxsize
+        return UNBOUNDED, UNBOUNDED
     allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
     return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)
 

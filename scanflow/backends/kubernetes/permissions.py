@@ -26,7 +26,16 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
                 "ResourceQuota",
             ),
             *("Role", "RoleBinding", "Service", "ServiceAccount", "HorizontalPodAutoscaler"),
-            *("Job", "Workflow", "SeldonDeployment", "InferenceService", "ScaledObject", "HTTPRoute", "GRPCRoute"),
+            *(
+                "Job",
+                "MPIJob",
+                "Workflow",
+                "SeldonDeployment",
+                "InferenceService",
+                "ScaledObject",
+                "HTTPRoute",
+                "GRPCRoute",
+            ),
             "TraefikService",
         ),
         _OWN_VERBS,
@@ -41,6 +50,9 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
 
 QUOTA_KINDS: Final = frozenset({"LimitRange", "ResourceQuota"})
 """Kinds that the stock role ``admin`` may only read, and that are made on request."""
+
+_NOT_NEEDED: Final = QUOTA_KINDS | {"Gateway"}
+"""Kinds that are not needed in an environment's namespace: a Gateway is in another one."""
 
 SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
     "pods/log": ("", "get"),
@@ -60,7 +72,7 @@ def find_missing_permissions(
     With a ``namespace``: those that are needed in it, where somebody made it.
     """
     missing: dict[str, list[str]] = {}
-    used = [kind for kind in kinds if namespace is None or (KINDS[kind].namespaced and kind not in QUOTA_KINDS)]
+    used = [kind for kind in kinds if namespace is None or (KINDS[kind].namespaced and kind not in _NOT_NEEDED)]
     for kind in used:
         group, resource = get_group(kind), KINDS[kind].plural
         for verb in USED_VERBS[kind]:

@@ -19,8 +19,8 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import RunRecord, StepFile
 from scanflow.backends.tasks import select_tasks
-from scanflow.errors import UnsupportedError
-from scanflow.files.private import create_private_folder, open_home
+from scanflow.errors import UnsupportedError, UsageError
+from scanflow.files.private import create_private_folder, open_home, write_private
 from scanflow.names import RunName
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.settings import Settings
@@ -119,10 +119,7 @@ class ClusterRuns(ABC):
         return record
 
     def _add_details(self, record: RunRecord) -> RunRecord:
-        return record.with_details(
-            folder=str(self._home.run(record.name).path),
-            namespace=self._cluster_settings.derive_namespace(record.app, record.team),
-        )
+        return record.with_details(folder=str(self._home.run(record.name).path), namespace=self._read_namespace(record))
 
     @contextmanager
     def _lock_run(self, journal: Journal, run: str) -> Iterator[tuple[JournalRun, RunHome]]:
@@ -138,7 +135,32 @@ class ClusterRuns(ABC):
         return self._home.run(run.record.name)
 
     def _get_namespace(self, run: JournalRun) -> str:
-        return self._cluster_settings.derive_namespace(run.record.app, run.record.team)
+        return self._read_namespace(run.record)
+
+    def _read_namespace(self, record: RunRecord) -> str:
+        """Return the namespace that a run was entered in, whatever the setting names now."""
+        recorded = self._home.run(record.name).namespace
+        if recorded.exists():
+            return recorded.read_text(encoding="utf-8")
+        return self._cluster_settings.derive_namespace(record.app, record.team)
+
+    def _record_namespace(self, run: JournalRun) -> None:
+        namespace = self._cluster_settings.derive_namespace(run.record.app, run.record.team)
+        write_private(self._run_home(run).namespace, namespace)
+
+    def _check_namespace(self, run: JournalRun) -> None:
+        """Raise for a run whose steps would start, or be read, in another namespace than the setting names.
+
+        Raises:
+            UsageError: the message says what to set.
+        """
+        record, namespace = run.record, self._get_namespace(run)
+        derived = self._cluster_settings.derive_namespace(record.app, record.team)
+        if namespace != derived:
+            raise UsageError(
+                f"The run {record.name!r} is in the namespace {namespace!r}, and steps start in {derived!r} now. Go "
+                f"back to its namespace: export SCANFLOW_KUBERNETES_NAMESPACE={namespace}"
+            )
 
     @contextmanager
     def _journal(self) -> Iterator[Journal]:

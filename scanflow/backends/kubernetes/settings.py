@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -13,6 +13,9 @@ from scanflow.errors import InvalidError, did_you_mean
 
 ServingEngine = Literal["deployment", "seldon", "kserve"]
 MPIEngine = Literal["volcano", "mpi-operator"]
+JOB_KINDS: Final[Mapping[MPIEngine, str]] = {"volcano": "Job", "mpi-operator": "MPIJob"}
+"""What MPI jobs become, by the engine that runs them."""
+
 _PREFIX = "SCANFLOW_KUBERNETES_"
 
 

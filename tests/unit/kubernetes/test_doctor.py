@@ -208,8 +208,9 @@ def test_what_may_not_be_looked_at_is_a_finding_and_the_rest_goes_on(cluster: Me
 class TestThorough:
     def tried(self, cluster: MemoryCluster, status: Manifest, log: bytes = b"") -> Finding:
         def run(one: MemoryCluster, pod: Manifest) -> None:
-            one.edit("Pod", "image", pod["metadata"]["namespace"], {"status": status}, manager="kubelet")
-            one.logs[pod["metadata"]["namespace"], "image"] = log
+            name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+            one.edit("Pod", name, namespace, {"status": status}, manager="kubelet")
+            one.logs[namespace, name] = log
 
         cluster.play("Pod", run)
         found = [one for one in examine(cluster, KubernetesSettings(), thorough=True) if one.what == "image"]

@@ -150,11 +150,13 @@ class KubernetesBatch(ClusterRuns):
             tasks: list[TaskRecord] = []
             if cut.past is not None:
                 past = journal.run(cut.past)
+                self._check_namespace(past)
                 check_outputs(self._cluster, self._get_namespace(past), past.record.name, self._run_home(past))
                 tasks = find_spin_inputs(cut, self._load_with_tasks(journal, past))
             run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
             home = self._run_home(run)
             create_private_folder(home.path)
+            self._record_namespace(run)
             origins = {task.step: task.origin for task in tasks if task.state == "succeeded" and task.origin}
             document = RunDocument(**self._build_document_fields(run, cut), origins=origins)
             self._write(run, cut, document, new=True)
@@ -272,6 +274,7 @@ class KubernetesBatch(ClusterRuns):
         from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest  # Hera takes a while to import
 
         namespace, home = self._get_namespace(run), self._run_home(run)
+        self._check_namespace(run)
         self._ensure(definition.app)
         document_before, live = (
             (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)

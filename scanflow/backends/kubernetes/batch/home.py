@@ -31,6 +31,7 @@ class RunHome:
         self.asked_to_stop = path / "stop"  # asked for while whoever drives the run had not made its object yet
         self.driven = path / "driven"  # the number of the last Workflow that was made
         self.claim = path / "claim"  # the uid of the claim that its outputs are on
+        self.namespace = path / "namespace"  # the one that it was entered in
 
     def locate_outputs(self, task: StepName) -> Path:
         step, index = split_task(task)

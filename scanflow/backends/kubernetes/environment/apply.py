@@ -80,10 +80,12 @@ class Environments:
         return metadata.get("uid", ""), metadata.get("annotations", {}).get(APPLIED_HASH)
 
     def plan(self, app: Application) -> list[ObjectChange]:
-        manifests = build_environment_manifests(app, self._settings)
-        return compute_differences(
-            self._cluster, [_annotate_marker(manifest, hash_manifests(manifests)) for manifest in manifests]
-        )
+        namespace, *rest = build_environment_manifests(app, self._settings)
+        digest = hash_manifests([namespace, *rest])
+        self._read_marker(app, namespace["metadata"]["name"])
+        live = self._get_namespace(namespace["metadata"]["name"])
+        described = rest if live is not None and not _is_managed(live) else [namespace, *rest]
+        return compute_differences(self._cluster, [_annotate_marker(manifest, digest) for manifest in described])
 
     def delete(self, app: Application) -> EnvironmentDeletion:
         with self._lock:
@@ -148,17 +150,15 @@ class Environments:
 
     def _ensure_namespace(self, app: Application, manifest: Manifest) -> Iterator[str]:
         name = manifest["metadata"]["name"]
-        try:
-            live = self._cluster.get("Namespace", name)
-        except AccessDeniedError:
-            return  # a user who may not read namespaces was given one
+        live = self._get_namespace(name)
         if live is None:
             try:
                 self._cluster.apply(manifest)
             except AccessDeniedError as error:
                 raise AccessDeniedError(
                     f"The namespace {name!r} does not exist, and you have no permission to create it. Have somebody "
-                    f"with that permission run: kubectl create namespace {name} ({error})"
+                    f"with that permission run: kubectl create namespace {name}. Or name one that exists: export "
+                    f"SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE ({error})"
                 ) from error
             yield f"Namespace {name}: created"
             return
@@ -166,9 +166,19 @@ class Environments:
             raise UnavailableError(f"The namespace {name!r} is being deleted. Try again once it is gone.")
         labels = live["metadata"].get("labels") or {}
         _check_owner(app, name, labels)
-        if labels.get(_MANAGED) == MANAGER and find_missing_fields(live, manifest):
-            self._cluster.apply(manifest, force=True)
+        if _is_managed(live) and find_missing_fields(live, manifest):
+            try:
+                self._cluster.apply(manifest, force=True)
+            except AccessDeniedError:
+                return  # with rights in it alone, it is used as it is
             yield f"Namespace {name}: its labels were changed"
+
+    def _get_namespace(self, name: str) -> Manifest | None:
+        """Return a namespace; to who may not read it, one that somebody made."""
+        try:
+            return self._cluster.get("Namespace", name)
+        except AccessDeniedError:
+            return {"metadata": {"name": name}}
 
     def _ensure_object(self, manifest: Manifest, *, unchanged: bool, force: bool) -> Iterator[str]:
         metadata = manifest["metadata"]
@@ -225,6 +235,11 @@ def _is_available(deployment: Manifest) -> bool:
     status = deployment.get("status", {})
     current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     return bool(current and status.get("updatedReplicas", 0) and status.get("availableReplicas", 0))
+
+
+def _is_managed(namespace: Manifest) -> bool:
+    """Return whether scanflow made a namespace."""
+    return bool((namespace["metadata"].get("labels") or {}).get(_MANAGED) == MANAGER)
 
 
 def _is_marker(manifest: Manifest) -> bool:

@@ -62,7 +62,10 @@ def delete_environment(
     """
     name = settings.derive_namespace(app, team)
     deadline = time.monotonic() + (settings.timeout_s if within_s is None else within_s)
-    namespace = cluster.get("Namespace", name)
+    try:
+        namespace = cluster.get("Namespace", name)
+    except AccessDeniedError:
+        namespace = {"metadata": {}}  # somebody made it for who may not read it
     if namespace is None:
         return EnvironmentDeletion(name, True, (), ())
     removed: list[str] = []
@@ -79,7 +82,7 @@ def delete_environment(
     ):
         removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
     remaining = _list_remaining(cluster, name, rest)
-    managed = namespace["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by") == MANAGER
+    managed = (namespace["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == MANAGER
     if not managed or remaining:
         return EnvironmentDeletion(name, False, tuple(removed), tuple(remaining))
     cluster.delete("Namespace", name)

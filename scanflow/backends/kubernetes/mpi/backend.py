@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
@@ -50,8 +50,6 @@ from scanflow.names import RunName, StepName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.processes.files import hold_driver_lock, is_locked
-
-_KINDS: Final = {"volcano": "Job", "mpi-operator": "MPIJob"}
 
 
 class KubernetesMPI(ClusterRuns):
@@ -151,6 +149,7 @@ class KubernetesMPI(ClusterRuns):
         with self._journal() as journal:
             run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
             create_private_folder(self._run_home(run).path)
+            self._record_namespace(run)
             return self._load_with_tasks(journal, run)
 
     # A run
@@ -163,7 +162,7 @@ class KubernetesMPI(ClusterRuns):
             with self._lock_run(journal, run) as (journal_run, home):
                 name, facts = journal_run.record.name, self._build_facts(journal, journal_run)
                 run_definition = definition or read_definition(journal_run)
-                manifest = facts.find_last(tuple(_KINDS.values()))
+                manifest = facts.find_last()
                 observed = None if manifest is None else facts.refresh(manifest)
                 adopted = observed is not None and (not observed.is_final or journal_run.record.state == "running")
                 if not adopted and facts.is_done:
@@ -205,6 +204,7 @@ class KubernetesMPI(ClusterRuns):
         environment: Environment,
     ) -> Manifest:
         """Record what runs now, create the job, and return it."""
+        self._check_namespace(run)
         self._ensure(definition.app)
         name, home = run.record.name, self._run_home(run)
         program, plan = self._plan_job(definition.app, definition.workflow)
@@ -277,7 +277,15 @@ class KubernetesMPI(ClusterRuns):
 
     def _build_facts(self, journal: Journal, run: JournalRun) -> JobFacts:
         workload: MPIWorkload = get_mpi_workload(read_definition(run).workflow)
-        return JobFacts(self._cluster, self._get_namespace(run), journal, run, self._run_home(run), workload)
+        return JobFacts(
+            self._cluster,
+            self._get_namespace(run),
+            journal,
+            run,
+            self._run_home(run),
+            workload,
+            self._cluster_settings.mpi,
+        )
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run's current record; while a process here drives it, the record it wrote."""
@@ -292,7 +300,7 @@ class KubernetesMPI(ClusterRuns):
     def _read_unwatched(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Update the record of a run that no process drives."""
         record, facts = run.record, self._build_facts(journal, run)
-        manifest = facts.find_last(tuple(_KINDS.values()))
+        manifest = facts.find_last()
         if manifest is None and not self._run_home(run).driven.exists():
             return record.model_copy(update={"state": "interrupted"})
         if manifest is None:
@@ -319,5 +327,5 @@ class KubernetesMPI(ClusterRuns):
 
 def _observe_last(facts: JobFacts) -> tuple[Manifest, ObservedJob] | None:
     """Return the last job of a run, with its observed state."""
-    manifest = facts.find_last(tuple(_KINDS.values()))
+    manifest = facts.find_last()
     return None if manifest is None else (manifest, facts.observe(manifest))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from scanflow.app.mpi import MPIWorkload
@@ -23,9 +24,11 @@ from scanflow.backends.kubernetes.mpi.observed_job import (
 )
 from scanflow.backends.kubernetes.mpi.output import ObservedRanks, RankOutput
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
+from scanflow.backends.kubernetes.settings import JOB_KINDS, MPIEngine
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_first_failure, describe_running_ranks
 from scanflow.backends.records import FINAL_STATES, TaskRecord
+from scanflow.errors import AccessDeniedError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
@@ -45,24 +48,29 @@ class JobFacts:
     """Observes a job and records its state."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, journal: Journal, run: JournalRun, home: RunHome, workload: MPIWorkload
+        self,
+        cluster: Cluster,
+        namespace: str,
+        journal: Journal,
+        run: JournalRun,
+        home: RunHome,
+        workload: MPIWorkload,
+        engine: MPIEngine,
     ) -> None:
-        self._cluster, self._namespace = cluster, namespace
+        self._cluster, self._namespace, self._engine = cluster, namespace, engine
         self._journal, self._run, self._home, self.workload = journal, run, home, workload
 
     @property
     def task(self) -> StepName:
         return StepName(self.workload.name)
 
-    def find_last(self, kinds: tuple[str, ...]) -> Manifest | None:
-        """Return the run's last object of these kinds."""
-        manifests = [
-            manifest
-            for kind in kinds
-            for manifest in self._cluster.find(kind, self._namespace, labels=build_selector(run=self._run.record.name))[
-                0
-            ]
-        ]
+    def find_last(self) -> Manifest | None:
+        """Return the run's last job, of either engine: the cluster may lack the other one, or forbid its jobs."""
+        labels = build_selector(run=self._run.record.name)
+        manifests, _ = self._cluster.find(JOB_KINDS[self._engine], self._namespace, labels=labels)
+        for engine in JOB_KINDS.keys() - {self._engine}:
+            with suppress(UnsupportedError, AccessDeniedError):
+                manifests += self._cluster.find(JOB_KINDS[engine], self._namespace, labels=labels)[0]
         return max(manifests, key=read_drive, default=None)
 
     @property

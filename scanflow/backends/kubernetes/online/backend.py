@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from scanflow.app.application import Application
-from scanflow.app.plan import Plan, PlannedInstance, plan_graph
+from scanflow.app.plan import UNBOUNDED, Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
 from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
@@ -53,6 +53,7 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.backends.shapes import apply_sizing, compute_shape, read_shape
 from scanflow.errors import (
+    AccessDeniedError,
     InvalidError,
     NotFoundError,
     ScanflowError,
@@ -140,7 +141,7 @@ class KubernetesServices:
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         shape = check_workflow(app, workflow, compute_shape(workflow), self._settings)
-        self._check_kinds(workflow)
+        self._check_kinds(app, workflow)
         nodes = [node for node in self._list_nodes(shape) if node.schedulable]
         list(check_nodes(workflow.name, shape, nodes, allow_degraded=self._settings.allow_degraded))
         threads = shape.pool_threads or compute_pool_size(shape.cores or 1.0)
@@ -152,8 +153,8 @@ class KubernetesServices:
             workflow,
             instances,
             memory_bytes=shape.memory_bytes,
-            machine_cores=sum(node.cores for node in nodes),
-            machine_memory_bytes=sum(node.memory_bytes for node in nodes),
+            machine_cores=sum(node.cores for node in nodes) or UNBOUNDED,
+            machine_memory_bytes=sum(node.memory_bytes for node in nodes) or UNBOUNDED,
         )
 
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:
@@ -211,7 +212,7 @@ class KubernetesServices:
         app, workflow = deployment.app, deployment.online
         shape = self._report_warnings(self._compute_shape(deployment), workflow.name, observe)
         self._check_owner(workflow.name, app)
-        self._check_kinds(workflow)
+        self._check_kinds(app, workflow)
         nodes, token = build_nodes(app, workflow, self._models.find), read_service_token(deployment)
         image = self._resolve_image(app, workflow)
         environment = self._environments.ensure(app)
@@ -358,15 +359,20 @@ class KubernetesServices:
         if service.state.deleted:
             raise UnavailableError(f"The service {name!r} is being deleted. Try again in a moment.")
 
-    def _check_kinds(self, workflow: Workflow) -> None:
+    def _check_kinds(self, app: Application, workflow: Workflow) -> None:
         """Raise if the cluster lacks a kind that the service needs, before any object is created."""
+        namespace = self._settings.derive_namespace(app.name, app.team)
         for kind in list_required_kinds(workflow, self._settings):
-            if not has_kind(self._cluster, kind):
+            if not has_kind(self._cluster, kind, namespace):
                 raise UnsupportedError(f"{build_missing_kind_error(kind)}{suggest_alternative(kind)}")
 
     def _list_nodes(self, shape: Shape) -> list[KubeletPolicy]:
-        """Return all nodes, with their kubelets' policies if the shape needs exclusive cores."""
-        return read_kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
+        """Return all nodes, with their kubelets' policies if the shape needs exclusive cores; none without the right to
+        list nodes."""
+        try:
+            return read_kubelet_policies(self._cluster, asked=MAX_POLICY_QUERIES if shape.affinity in EXCLUSIVE else 0)
+        except AccessDeniedError:
+            return []
 
     def _report_warnings(self, shape: Shape, name: str, observe: ServiceObserver) -> Shape:
         """Return the shape, and report or raise what the nodes do not support."""

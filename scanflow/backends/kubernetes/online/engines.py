@@ -37,10 +37,10 @@ ENGINES: Final[dict[ServingEngine, ServingObject]] = {
 }
 
 
-def has_kind(cluster: Cluster, kind: str) -> bool:
-    """Return whether a cluster has a kind installed."""
+def has_kind(cluster: Cluster, kind: str, namespace: str) -> bool:
+    """Return whether a cluster has a kind installed, by a look into a namespace, which need not exist."""
     try:
-        cluster.find(kind, "default", labels=build_selector(service="none"))
+        cluster.find(kind, namespace, labels=build_selector(service="none"))
     except UnsupportedError:
         return False
     return True

@@ -321,7 +321,7 @@ class Rollout:
             for revision in definition.revisions
         }
         obsolete: list[tuple[str, str]] = []
-        for kind in (*self._list_kinds(), "Service", "ConfigMap"):
+        for kind in (*self._list_kinds(stored.namespace), "Service", "ConfigMap"):
             manifests, _ = cluster.find(kind, stored.namespace, labels=labels)
             for manifest in manifests:
                 name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"].get(REVISION)
@@ -334,10 +334,10 @@ class Rollout:
         for kind, name in obsolete:
             cluster.delete(kind, name, stored.namespace)
 
-    def _list_kinds(self) -> list[str]:
+    def _list_kinds(self, namespace: str) -> list[str]:
         """Return the kinds of the engines that this cluster has, this engine's first."""
         kinds = [self._engine.kind]
-        return kinds + [kind for kind in ENGINE_KINDS if kind not in kinds and has_kind(self._cluster, kind)]
+        return kinds + [kind for kind in ENGINE_KINDS if kind not in kinds and has_kind(self._cluster, kind, namespace)]
 
     def delete(self, name: str, observe: ServiceObserver) -> None:
         """Remove all objects of a deleted service, and return when its last instance is gone."""
@@ -367,7 +367,7 @@ class Rollout:
         """Remove the engine's objects, routes and Services of a service, and its objects of the ``mounted`` kinds."""
         labels = build_selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)
-        for kind in (*self._list_kinds(), "Service", *mounted):
+        for kind in (*self._list_kinds(stored.namespace), "Service", *mounted):
             for manifest in self._cluster.find(kind, stored.namespace, labels=labels)[0]:
                 if (kind, name := manifest["metadata"]["name"]) != ("ConfigMap", stored.object):
                     self._cluster.delete(kind, name, stored.namespace)

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.online.traffic import (
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
+from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnsupportedError
 from scanflow.wire import Revision
 
 AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
@@ -162,7 +162,13 @@ class TrafficSwitch:
         if self._settings.gateway_url is not None:
             return self._settings.gateway_url.rstrip("/")
         namespace, _, name = self._settings.gateway.rpartition("/")
-        gateway = self._cluster.get("Gateway", name, namespace or "default")
+        try:
+            gateway = self._cluster.get("Gateway", name, namespace or "default")
+        except AccessDeniedError as error:
+            raise AccessDeniedError(
+                f"You may not read the Gateway {self._settings.gateway!r}, and so its address. Say where clients reach "
+                f"it: export SCANFLOW_KUBERNETES_GATEWAY_URL=http://HOST:PORT ({error})"
+            ) from error
         return None if gateway is None else find_gateway_url(gateway)
 
     def _build_routing(self, definition: ServiceSpec, gateway: str) -> Routing:
