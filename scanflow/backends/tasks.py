@@ -108,7 +108,8 @@ def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
     Raises:
         NotFoundError: the step did not finish in that run.
     """
-    tasks = [task for task in run.tasks if step in {task.step, task.task}]
+    # A task of that name goes first: the step of the ranks of an MPI job may have the name of the job.
+    tasks = [task for task in run.tasks if task.task == step] or [task for task in run.tasks if task.step == step]
     if tasks and all(task.state == "empty" for task in tasks):
         return []
     if not tasks or any(task.state != "succeeded" for task in tasks):

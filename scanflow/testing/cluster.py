@@ -194,6 +194,9 @@ class MemoryCluster(Cluster):
             self._record_call("find", kind, namespace, None, {})
             return self._select(kind, namespace, labels, fields), str(self._version)
 
+    def has_kind(self, kind: str) -> bool:
+        return kind not in self.unknown
+
     def has_any(self, kind: str, *, labels: str) -> bool:
         return bool(self.find(kind, labels=labels)[0])
 

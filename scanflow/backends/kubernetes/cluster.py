@@ -37,6 +37,10 @@ from scanflow.errors import (
 
 _PAGE: Final = 500
 _TRIES: Final = 20
+_NAMESPACE_HINT: Final = (
+    "With rights in one namespace alone, name it, and the application is there: export "
+    "SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE"
+)
 _CASCADE: Final = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
 
 Changed = TypeVar("Changed")
@@ -147,6 +151,22 @@ class Cluster:
             if not (more := page["metadata"].get("continue")):
                 return objects, page["metadata"].get("resourceVersion", "")
             params["continue"] = more
+
+    def find_optional(self, kind: str, namespace: str, *, labels: str = "") -> list[Manifest]:
+        """Return the objects of a kind, none where the cluster lacks it or forbids the caller to list it."""
+        try:
+            return self.find(kind, namespace, labels=labels)[0]
+        except (AccessDeniedError, UnsupportedError):
+            return []
+
+    def has_kind(self, kind: str) -> bool:
+        """Return whether the cluster has a kind, which each user may ask, whatever else he may do."""
+        resource = KINDS[kind]
+        try:
+            listing = self._fetch_json("GET", build_group_path(resource.api_version))
+        except NotFoundError:
+            return False
+        return any(entry["name"] == resource.plural for entry in listing["resources"])
 
     def has_any(self, kind: str, *, labels: str) -> bool:
         """Return whether there is an object of a kind, in any namespace."""
@@ -367,22 +387,20 @@ class Cluster:
             yield response
 
     def _build_error(self, code: int, status: Manifest, path: str) -> ScanflowError:
+        """Return the error for a response. A kind that the cluster does not have is forbidden to most users."""
         error = _build_error(code, status, path)
-        if code == 403 and isinstance(error, AccessDeniedError) and self._settings.namespace is None:
-            return AccessDeniedError(f"{error}. {NAMESPACE_HINT}")
-        return error
+        if code != 403 or not isinstance(error, AccessDeniedError):
+            return error
+        kind = _find_kind(path)
+        if kind is not None and KINDS[kind].engine is not None and not self.has_kind(kind):
+            return build_missing_kind_error(kind)
+        return error if self._settings.namespace is not None else AccessDeniedError(f"{error}. {_NAMESPACE_HINT}")
 
     def _build_unreachable_error(self, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"The API server {self.address} does not answer ({type(error).__name__}: {error}). Is it up? Look: "
             "kubectl cluster-info"
         )
-
-
-NAMESPACE_HINT: Final = (
-    "With rights in one namespace alone, name it, and the application is there: export "
-    "SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE"
-)
 
 
 def build_missing_kind_error(kind: str) -> UnsupportedError:
@@ -471,8 +489,14 @@ def _describe_object(path: str, status: Manifest) -> str:
 
 def _build_not_found_error(message: str, path: str) -> ScanflowError:
     """Return the error for a missing object or, by the API server's message, for a missing kind."""
-    if "could not find the requested resource" in message or "page not found" in message:
-        for kind, resource in KINDS.items():
-            if path.startswith(build_group_path(resource.api_version)) and resource.plural in path.split("/"):
-                return build_missing_kind_error(kind)
-    return NotFoundError(message)
+    is_kind = "could not find the requested resource" in message or "page not found" in message
+    kind = _find_kind(path) if is_kind else None
+    return NotFoundError(message) if kind is None else build_missing_kind_error(kind)
+
+
+def _find_kind(path: str) -> str | None:
+    """Return the kind of the object or list at a path."""
+    for kind, resource in KINDS.items():
+        if path.startswith(build_group_path(resource.api_version)) and resource.plural in path.split("/"):
+            return kind
+    return None

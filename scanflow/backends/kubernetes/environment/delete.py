@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER, build_selector
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError, UnsupportedError
+from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
 
 _DELETED_FIRST: Final = (
     ("ScaledObject", "HorizontalPodAutoscaler", "HTTPRoute", "GRPCRoute"),
@@ -94,7 +94,7 @@ def _remove(cluster: Cluster, namespace: str, kinds: Iterable[str], labels: str,
     """Delete all objects of some kinds, and wait until they are gone."""
     deleted = []
     for kind in kinds:
-        for manifest in _find_objects(cluster, kind, namespace, labels):
+        for manifest in cluster.find_optional(kind, namespace, labels=labels):
             cluster.delete(kind, manifest["metadata"]["name"], namespace)
             deleted.append((kind, manifest["metadata"]["name"], namespace))
     _wait_until_gone(cluster, deleted, deadline)
@@ -106,7 +106,7 @@ def _list_remaining(cluster: Cluster, namespace: str, kinds: Iterable[str]) -> l
     return _list_foreign_objects(cluster, namespace) + [
         f"{kind} {manifest['metadata']['name']}"
         for kind in [*kinds, *_DELETED_FIRST[0], *_DELETED_FIRST[1]]
-        for manifest in _find_objects(cluster, kind, namespace, "")
+        for manifest in cluster.find_optional(kind, namespace)
         if (kind, manifest["metadata"]["name"]) not in _DEFAULT_OBJECTS
         and not manifest["metadata"].get("ownerReferences")
         and "deletionTimestamp" not in manifest["metadata"]
@@ -126,13 +126,6 @@ def _list_foreign_objects(cluster: Cluster, namespace: str) -> list[str]:
             f"{plural} {item['metadata']['name']}" for item in items if not item["metadata"].get("ownerReferences")
         ]
     return names
-
-
-def _find_objects(cluster: Cluster, kind: str, namespace: str, labels: str) -> list[Manifest]:
-    try:
-        return cluster.find(kind, namespace, labels=labels)[0]
-    except (AccessDeniedError, UnsupportedError):  # without access, or without the kind, there are none
-        return []
 
 
 def _wait_until_gone(cluster: Cluster, objects: Iterable[tuple[str, str, str | None]], deadline: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from scanflow.app.mpi import MPIWorkload
@@ -28,7 +27,6 @@ from scanflow.backends.kubernetes.settings import JOB_KINDS, MPIEngine
 from scanflow.backends.parameters import RESULT
 from scanflow.backends.rank_files import RANKS, describe_first_failure, describe_running_ranks
 from scanflow.backends.records import FINAL_STATES, TaskRecord
-from scanflow.errors import AccessDeniedError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 
@@ -69,8 +67,7 @@ class JobFacts:
         labels = build_selector(run=self._run.record.name)
         manifests, _ = self._cluster.find(JOB_KINDS[self._engine], self._namespace, labels=labels)
         for engine in JOB_KINDS.keys() - {self._engine}:
-            with suppress(UnsupportedError, AccessDeniedError):
-                manifests += self._cluster.find(JOB_KINDS[engine], self._namespace, labels=labels)[0]
+            manifests += self._cluster.find_optional(JOB_KINDS[engine], self._namespace, labels=labels)
         return max(manifests, key=read_drive, default=None)
 
     @property

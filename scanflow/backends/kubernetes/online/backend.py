@@ -32,7 +32,6 @@ from scanflow.backends.kubernetes.online.checks import (
 )
 from scanflow.backends.kubernetes.online.definition import build_definition, build_pod_options
 from scanflow.backends.kubernetes.online.drift import Drift, LiveObjects
-from scanflow.backends.kubernetes.online.engines import has_kind
 from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.logs import ServiceLogs
 from scanflow.backends.kubernetes.online.mounts import build_mounted_objects, read_service_token
@@ -141,7 +140,7 @@ class KubernetesServices:
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         shape = check_workflow(app, workflow, compute_shape(workflow), self._settings)
-        self._check_kinds(app, workflow)
+        self._check_kinds(workflow)
         nodes = [node for node in self._list_nodes(shape) if node.schedulable]
         list(check_nodes(workflow.name, shape, nodes, allow_degraded=self._settings.allow_degraded))
         threads = shape.pool_threads or compute_pool_size(shape.cores or 1.0)
@@ -212,7 +211,7 @@ class KubernetesServices:
         app, workflow = deployment.app, deployment.online
         shape = self._report_warnings(self._compute_shape(deployment), workflow.name, observe)
         self._check_owner(workflow.name, app)
-        self._check_kinds(app, workflow)
+        self._check_kinds(workflow)
         nodes, token = build_nodes(app, workflow, self._models.find), read_service_token(deployment)
         image = self._resolve_image(app, workflow)
         environment = self._environments.ensure(app)
@@ -359,11 +358,10 @@ class KubernetesServices:
         if service.state.deleted:
             raise UnavailableError(f"The service {name!r} is being deleted. Try again in a moment.")
 
-    def _check_kinds(self, app: Application, workflow: Workflow) -> None:
+    def _check_kinds(self, workflow: Workflow) -> None:
         """Raise if the cluster lacks a kind that the service needs, before any object is created."""
-        namespace = self._settings.derive_namespace(app.name, app.team)
         for kind in list_required_kinds(workflow, self._settings):
-            if not has_kind(self._cluster, kind, namespace):
+            if not self._cluster.has_kind(kind):
                 raise UnsupportedError(f"{build_missing_kind_error(kind)}{suggest_alternative(kind)}")
 
     def _list_nodes(self, shape: Shape) -> list[KubeletPolicy]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from scanflow.backends.environments import FieldChange
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.differences import compute_difference, find_missing_fields, format_recreation
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.engines import ENGINES
@@ -28,7 +28,7 @@ from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceS
 from scanflow.backends.kubernetes.online.switch import AUTOSCALER_KINDS, TrafficSwitch
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.errors import UnsupportedError
+from scanflow.errors import AccessDeniedError, UnsupportedError
 
 REFRESH_S: Final = 10.0
 """The interval at which the objects of all services are read."""
@@ -283,8 +283,10 @@ class Drift:
 def _list_objects(list_cache: ListCache, kind: str) -> list[Manifest]:
     try:
         return list_cache.find(kind, f"{SERVICE},!{STATE}")
-    except UnsupportedError:
-        return []  # a cluster without this kind has no service that needs it
+    except (AccessDeniedError, UnsupportedError):
+        if KINDS[kind].engine is None:
+            raise
+        return []  # without this kind, or any right to it, there is no service that needs it
 
 
 def _get_settings(definition: ServiceSpec) -> Any:

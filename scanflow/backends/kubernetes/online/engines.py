@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online import deployment, kserve, pods, seldon
 from scanflow.backends.kubernetes.settings import ServingEngine
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.errors import UnsupportedError
 from scanflow.wire import Revision
 
 
@@ -35,15 +32,6 @@ ENGINES: Final[dict[ServingEngine, ServingObject]] = {
     "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, seldon.build_manifest),
     "kserve": ServingObject("InferenceService", kserve.CONTAINER, kserve.build_manifest),
 }
-
-
-def has_kind(cluster: Cluster, kind: str, namespace: str) -> bool:
-    """Return whether a cluster has a kind installed, by a look into a namespace, which need not exist."""
-    try:
-        cluster.find(kind, namespace, labels=build_selector(service="none"))
-    except UnsupportedError:
-        return False
-    return True
 
 
 def build_revision_object(

@@ -16,7 +16,7 @@ from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, Expired
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_selector
 from scanflow.backends.kubernetes.online import observed, pods
-from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object, has_kind
+from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object
 from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
 from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
@@ -321,9 +321,8 @@ class Rollout:
             for revision in definition.revisions
         }
         obsolete: list[tuple[str, str]] = []
-        for kind in (*self._list_kinds(stored.namespace), "Service", "ConfigMap"):
-            manifests, _ = cluster.find(kind, stored.namespace, labels=labels)
-            for manifest in manifests:
+        for kind in (*self._list_kinds(), "Service", "ConfigMap"):
+            for manifest in self._find_objects(kind, stored.namespace, labels):
                 name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"].get(REVISION)
                 if revision is not None and (
                     revision not in revisions or (kind == "ConfigMap" and name not in config_maps)
@@ -334,10 +333,15 @@ class Rollout:
         for kind, name in obsolete:
             cluster.delete(kind, name, stored.namespace)
 
-    def _list_kinds(self, namespace: str) -> list[str]:
-        """Return the kinds of the engines that this cluster has, this engine's first."""
-        kinds = [self._engine.kind]
-        return kinds + [kind for kind in ENGINE_KINDS if kind not in kinds and has_kind(self._cluster, kind, namespace)]
+    def _list_kinds(self) -> list[str]:
+        """Return the kinds of the engines, this engine's first."""
+        return sorted(ENGINE_KINDS, key=lambda kind: kind != self._engine.kind)
+
+    def _find_objects(self, kind: str, namespace: str, labels: str) -> list[Manifest]:
+        """Return the objects of a kind; those of an engine that is not used may be missing, or forbidden."""
+        if kind in ENGINE_KINDS and kind != self._engine.kind:
+            return self._cluster.find_optional(kind, namespace, labels=labels)
+        return self._cluster.find(kind, namespace, labels=labels)[0]
 
     def delete(self, name: str, observe: ServiceObserver) -> None:
         """Remove all objects of a deleted service, and return when its last instance is gone."""
@@ -367,8 +371,8 @@ class Rollout:
         """Remove the engine's objects, routes and Services of a service, and its objects of the ``mounted`` kinds."""
         labels = build_selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)
-        for kind in (*self._list_kinds(stored.namespace), "Service", *mounted):
-            for manifest in self._cluster.find(kind, stored.namespace, labels=labels)[0]:
+        for kind in (*self._list_kinds(), "Service", *mounted):
+            for manifest in self._find_objects(kind, stored.namespace, labels):
                 if (kind, name := manifest["metadata"]["name"]) != ("ConfigMap", stored.object):
                     self._cluster.delete(kind, name, stored.namespace)
 

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.online.traffic import (
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnsupportedError
+from scanflow.errors import AccessDeniedError, NotFoundError, UnsupportedError
 from scanflow.wire import Revision
 
 AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
@@ -125,12 +125,15 @@ class TrafficSwitch:
 
     def remove(self, definition: ServiceSpec) -> None:
         """Remove the routes and autoscalers of a service."""
-        namespace = get_namespace(definition)
+        namespace, labels = get_namespace(definition), build_selector(service=definition.workflow)
+        used = {"HorizontalPodAutoscaler", *({"HTTPRoute", "GRPCRoute"} if self._settings.gateway is not None else ())}
+        if definition.scaling is not None:
+            used.add(select_autoscaler_kind(definition.scaling))
         for kind in (*_ROUTE_KINDS, *AUTOSCALER_KINDS):
-            try:
-                manifests, _ = self._cluster.find(kind, namespace, labels=build_selector(service=definition.workflow))
-            except UnsupportedError:
-                continue
+            if kind in used:
+                manifests, _ = self._cluster.find(kind, namespace, labels=labels)
+            else:
+                manifests = self._cluster.find_optional(kind, namespace, labels=labels)
             for manifest in manifests:
                 self._cluster.delete(kind, manifest["metadata"]["name"], namespace)
 
@@ -205,6 +208,6 @@ class TrafficSwitch:
     def _remove(self, kind: str, name: str, namespace: str) -> None:
         try:
             self._cluster.delete(kind, name, namespace)
-        except ScanflowError as error:
-            if KINDS[kind].engine is None or not isinstance(error, UnsupportedError):
+        except (AccessDeniedError, UnsupportedError):  # who may not have one has none
+            if KINDS[kind].engine is None:
                 raise
