@@ -10,6 +10,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count
@@ -28,6 +29,7 @@ from scanflow.backends.kubernetes.request_body import encode_body
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.testing import selectors, server_side_apply
+from scanflow.testing.namespace_rights import NamespaceRights
 from scanflow.testing.server_side_apply import Manager, Owners
 
 Verb = Literal["apply", "create", "get", "find", "patch", "delete", "watch"]
@@ -77,6 +79,10 @@ class MemoryCluster(Cluster):
         self.denied: set[tuple[str, str]] = set()
         """The requests that a SelfSubjectAccessReview denies: verb and plural, as ``("create", "workflows")``."""
 
+        self.rights: NamespaceRights | None = None
+        """The rights of the caller, which tests and players are not held to; None: all."""
+
+        self._acting = False
         self.logs: dict[tuple[str, str], bytes] = {}
         """The log of each pod, by namespace and pod."""
 
@@ -113,7 +119,8 @@ class MemoryCluster(Cluster):
         self, kind: str, name: str, namespace: str | None, patch: Any, *, manager: str = "kubectl-edit"
     ) -> Manifest:
         """Change an object as another client would: a person, a controller."""
-        return self._merge(kind, name, namespace, patch, Manager(manager, "Update"))
+        with self._changed, self._act():
+            return self._merge(kind, name, namespace, patch, Manager(manager, "Update"))
 
     def forget(self) -> None:
         """Expire the history: watches from earlier versions are refused as too old."""
@@ -297,6 +304,8 @@ class MemoryCluster(Cluster):
     def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:  # noqa: ARG002  it answers at once
         if self.down:
             self._raise_unavailable()
+        if self.rights is not None and not self.rights.allows_path(path):
+            raise AccessDeniedError(f"The cluster forbids the request: {path} is forbidden")
         if path not in self.documents:
             raise NotFoundError("the server could not find the requested resource")
         return self.documents[path]
@@ -324,9 +333,23 @@ class MemoryCluster(Cluster):
         encode_body(manifest, what=f"The {kind} {name!r}")
         if kind in self.unknown:
             raise build_missing_kind_error(kind)
+        if self.rights is not None and not self._acting and not self.rights.allows(verb, kind, namespace, name):
+            where = "at the cluster scope" if namespace is None else f"in the namespace {namespace!r}"
+            raise AccessDeniedError(
+                f"The cluster forbids the request: {_format_resource(kind)} is forbidden: cannot {verb} {where}"
+            )
         for refusal in self._refusals:
             if error := refusal(verb, kind, manifest):
                 raise error
+
+    @contextmanager
+    def _act(self) -> Iterator[None]:
+        """Act as another client, whose rights are not limited."""
+        before, self._acting = self._acting, True
+        try:
+            yield
+        finally:
+            self._acting = before
 
     def _check_namespace(self, key: Key) -> None:
         kind, namespace, name = key
@@ -411,7 +434,8 @@ class MemoryCluster(Cluster):
         players = self._players.pop(key[0], [])
         try:
             for player in players:
-                player(self, copy.deepcopy(self._objects[key]))
+                with self._act():
+                    player(self, copy.deepcopy(self._objects[key]))
                 if key not in self._objects:
                     break
         finally:
@@ -457,7 +481,11 @@ class MemoryCluster(Cluster):
         if manifest["kind"] == "SelfSubjectReview":
             return {**manifest, "status": {"userInfo": {"username": "system:serviceaccount:team:ada"}}}
         attributes = manifest["spec"]["resourceAttributes"]
-        allowed = (attributes["verb"], attributes["resource"]) not in self.denied
+        verb, resource, namespace = attributes["verb"], attributes["resource"], attributes.get("namespace")
+        allowed = (verb, resource) not in self.denied
+        if self.rights is not None:
+            own_kinds = [kind for kind, info in KINDS.items() if info.plural == resource]
+            allowed &= all(self.rights.allows(verb, kind, namespace) for kind in own_kinds)
         return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
 
 
