@@ -1,5 +1,4 @@
-"""The rights of the stock role ``admin`` in one namespace, which :class:`~scanflow.testing.cluster.MemoryCluster` checks.
-Pure."""
+"""The rights of the stock role ``admin`` in one namespace, as a cluster in memory checks them. Pure."""
 
 from __future__ import annotations
 

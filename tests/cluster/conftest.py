@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.online.engines import has_kind
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from tests.cluster import images
 from tests.cluster.online import KIND, Place
@@ -45,7 +44,7 @@ def place(
     made: list[Place] = []
 
     def make(engine: str = "deployment", *, tracker: bool = False, **variables: str) -> Place:
-        if not has_kind(cluster, KIND[engine]):
+        if not cluster.has_kind(KIND[engine]):
             pytest.skip(f"the cluster has no {KIND[engine]}")
         monkeypatch.setenv("SCANFLOW_KUBERNETES_SERVING", engine)
         monkeypatch.setenv("SCANFLOW_KUBERNETES_IMAGE", base_image)

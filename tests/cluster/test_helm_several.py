@@ -24,7 +24,6 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.online.engines import has_kind
 from tests.cluster.loops import address_for_pods
 from tests.cluster.test_helm import NAME, PATIENCE_S, Release, release_of
 from tests.databases import private_postgres
@@ -154,7 +153,7 @@ def test_the_tracker_keeps_runs_in_postgresql_and_files_in_s3(release: Release, 
 def test_behind_a_gateway_that_ends_tls_the_server_is_reached_by_its_name(release: Release, tmp_path: Path) -> None:
     cluster, own = release.cluster, {"namespace": release.namespace}
     host = f"{NAME}.{release.namespace}.svc"  # for which the certificate of the release is
-    if not has_kind(cluster, "Gateway"):
+    if not cluster.has_kind("Gateway"):
         pytest.skip("the cluster has no Gateway API")
     own_tls = cluster.get("Secret", f"{NAME}-tls", release.namespace)
     assert own_tls is not None

@@ -22,7 +22,7 @@ from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event
-from scanflow.errors import InvalidError, UnsupportedError, UsageError
+from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
 from tests.conftest import Cli
@@ -387,6 +387,38 @@ def test_a_plan_is_one_for_the_cluster_that_would_run_the_job(
     planned = quick_cli("mpi", "plan", "hpc.py:job")
     assert planned.returncode == 0, planned.stderr
     assert "ranks 0-1 -> worker 0 on n0" in planned.stdout
+
+
+def test_pods_that_the_namespace_refuses_are_told_of_before_the_job_and_a_used_up_quota_is_waited_for(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    says = ['pods "ring-0" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true']
+    cluster.refuse(lambda verb, kind, _: AccessDeniedError(says[0]) if (verb, kind) == ("create", "Pod") else None)
+    app = application(tmp_path)
+    with pytest.raises(
+        InvalidError, match=f"The namespace '{NAMESPACE}' refuses the pods of MPI jobs: .*/enforce allow"
+    ):
+        runs.enter(RunDefinition(app, app.workflows[0]))
+    assert runs.runs(limit=1) == []
+    for says[0] in ('pods "ring-0" is forbidden: exceeded quota', 'pods is forbidden: User "a" cannot create resource'):
+        assert runs.enter(RunDefinition(app, app.workflows[0])).state == "interrupted"
+
+
+def test_the_outputs_of_a_job_are_its_own_and_not_its_ranks_whatever_its_name(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    cluster.play("Job", plays(0))
+    record, _ = drive(runs, application(tmp_path, name="ranks"))
+    assert runs.outputs(record.name, "ranks")["result"]["ranks"] == 2  # type: ignore[call-overload]
+
+
+def test_a_cluster_has_one_engine_of_jobs_or_forbids_the_other(
+    runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    cluster.unknown = {"MPIJob"}
+    cluster.play("Job", plays(0))
+    record, _ = drive(runs, application(tmp_path))
+    assert (record.state, runs.show(record.name).state) == ("succeeded", "succeeded")
 
 
 def test_an_image_of_a_jobs_own_is_said_to_have_no_files_of_the_application(

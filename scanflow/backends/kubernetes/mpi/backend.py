@@ -19,6 +19,7 @@ from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE
+from scanflow.backends.kubernetes.mpi.admission import check_admission
 from scanflow.backends.kubernetes.mpi.driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.facts import JobFacts
 from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network
@@ -142,8 +143,11 @@ class KubernetesMPI(ClusterRuns):
             return True
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        program, _ = self._plan_job(definition.app, definition.workflow)
+        program, plan = self._plan_job(definition.app, definition.workflow)
         self._ensure(definition.app)
+        check_admission(
+            self._cluster, self._build_objects(str(name or "job"), 1, definition.app, program, plan, {})[-1]
+        )
         # The run keeps the content of its YAML file, which later readers may not have.
         definition = replace(definition, workflow=definition.workflow.replace(nodes=(program.workload,)))
         with self._journal() as journal:
@@ -211,6 +215,7 @@ class KubernetesMPI(ClusterRuns):
         tags = build_task_tags(definition.workflow.name, name, program.workload.name, StepName(program.workload.name))
         variables = environment(tags)
         *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
+        check_admission(self._cluster, job)
         redefine_run(journal, run, definition)
         create_rank_folder(home.locate_outputs(facts.task), plan)
         facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
