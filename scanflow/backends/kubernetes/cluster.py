@@ -452,7 +452,7 @@ def _build_error(code: int, status: Manifest, path: str) -> ScanflowError:
         )
     if code == 403 and "exceeded quota" in message:
         return UsageError(f"The request exceeds the namespace's quota: {message}. Raise the quota, or request less.")
-    if "denied the request" in message or "denied request" in message:
+    if any(words in message for words in ("denied the request", "denied request", "violates PodSecurity")):
         return InvalidError(
             f"The cluster's admission control rejects {_describe_object(path, status)}: {message}. Change what it "
             "rejects, or ask the cluster's administrator to allow it."
