@@ -15,13 +15,14 @@ import yaml
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.deployer.service_client import predict
+from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from tests.cluster.batch import batch_backend
 from tests.waiting import patient, until
 
 pytestmark = [
@@ -109,10 +110,22 @@ def kubeconfig(cluster: Cluster, namespace: str, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def deployer(settings: Settings, namespace: str, kubeconfig: Path, base_image: str) -> Iterator[EmbeddedDeployer]:
+def deployer(
+    settings: Settings,
+    namespace: str,
+    kubeconfig: Path,
+    base_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[EmbeddedDeployer]:
     own = {"KUBECONFIG": str(kubeconfig), "NAMESPACE": namespace, "IMAGE": base_image, "MPI_IMAGE": IMAGE}
-    with batch_backend(settings, **{f"SCANFLOW_KUBERNETES_{name}": text for name, text in own.items()}) as backend:
-        yield EmbeddedDeployer(settings, backend=backend)
+    own |= {"STORAGE_MODE": "ReadWriteOnce", "STORAGE_SIZE": "1Gi"}
+    for name, text in own.items():
+        monkeypatch.setenv(f"SCANFLOW_KUBERNETES_{name}", text)
+    models = ModelCache(tmp_path / "models", lambda: pytest.fail("There is no model."))
+    backend = Kubernetes(settings, lambda _: models)
+    yield EmbeddedDeployer(settings, backend=backend)
+    backend.cluster.close()
 
 
 def write(folder: Path, *, fails: bool = False) -> sf.Application:
