@@ -32,8 +32,9 @@ class KubernetesSettings(BaseModel):
     cluster that the pod runs in."""
 
     namespace: str | None = None
-    """The only namespace that is used, for who has rights in one alone: that of the application's environment, as
-    somebody made it. Services and agents are listed there. Unset: in all namespaces."""
+    """The namespace of the application's environment, of any name, as somebody made it: the stock role ``admin`` in it
+    is enough. It has the environment of one application, and nothing is looked for elsewhere. Unset: each application
+    has a namespace of its own, ``scanflow-<app>-<team>``, and services and agents are looked for in all."""
 
     serving: ServingEngine = "deployment"
     """What online workflows become: ``Deployment``, ``SeldonDeployment`` or ``InferenceService``."""
