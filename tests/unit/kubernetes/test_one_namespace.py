@@ -304,3 +304,15 @@ def test_a_service_is_where_it_was_deployed_whatever_the_setting_names_now(team:
     assert (scaled.shape.instances, scaled.model_dump()["namespace"]) == (2, HOME)
     elsewhere.delete("serving", observe=lambda _: None)
     assert ("Deployment", HOME) not in {kind for kind in team.list_objects() if "serving" in kind}
+
+
+def test_a_service_of_a_version_that_did_not_record_its_namespace_is_where_its_config_map_is(team: Team) -> None:
+    deployment = Deployment(team.app, "serving", source=team.folder / "app.py")
+    team.backend.online().deploy(deployment, key=None, observe=lambda _: None)
+    [stored] = team.cluster.find("ConfigMap", HOME, labels="scanflow.dev/state=service")[0]
+    document = json.loads(stored["data"]["service.json"])
+    del document["definition"]["details"]["namespace"]
+    edit = {"data": {"service.json": json.dumps(document)}}
+    team.cluster.edit("ConfigMap", stored["metadata"]["name"], HOME, edit)
+    scaled = team.another().online().change("serving", ServiceChange(instances=2), key=None, observe=lambda _: None)
+    assert (scaled.shape.instances, scaled.model_dump()["namespace"]) == (2, HOME)

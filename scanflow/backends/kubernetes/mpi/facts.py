@@ -66,8 +66,9 @@ class JobFacts:
         """Return the run's last job, of either engine: the cluster may lack the other one, or forbid its jobs."""
         labels = build_selector(run=self._run.record.name)
         manifests, _ = self._cluster.find(JOB_KINDS[self._engine], self._namespace, labels=labels)
-        for engine in JOB_KINDS.keys() - {self._engine}:
-            manifests += self._cluster.find_optional(JOB_KINDS[engine], self._namespace, labels=labels)
+        for engine, kind in JOB_KINDS.items():
+            if engine != self._engine:
+                manifests += self._cluster.find_optional(kind, self._namespace, labels=labels)
         return max(manifests, key=read_drive, default=None)
 
     @property
