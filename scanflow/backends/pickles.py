@@ -107,8 +107,8 @@ def load_pickle(content: bytes, *, folder: Path | None = None) -> Any:
         cause = make_one_line(f"{type(error).__name__}: {error}", 200)
         raise InvalidError(
             f"A value of a class of your own cannot be loaded here ({cause}). It needs the application's folder and "
-            "the packages of its step as they were, which a server does not load. Read it where they are: "
-            "sf.Client().output(...); run the step again after a change of the class; or return plain values."
+            "the packages of its step as they were. Put that folder on the path (PYTHONPATH), and install them; run "
+            "the step again after a change of the class; or return plain values."
         ) from error
     finally:
         _folder.reset(token)

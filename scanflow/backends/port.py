@@ -33,6 +33,7 @@ from scanflow.settings import Settings
 if TYPE_CHECKING:
     from scanflow.backends.agents import AgentBackend
     from scanflow.backends.environments import EnvironmentBackend, ObjectChange
+    from scanflow.backends.output_files import OutputFiles
     from scanflow.backends.schedule import Share
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
@@ -203,6 +204,16 @@ class RunBackend(Protocol):
 
         Raises:
             NotFoundError: the step did not finish in that run.
+        """
+        ...
+
+    def output_files(self, run: str, step: str, /) -> OutputFiles | list[OutputFiles]:
+        """Return the same as :meth:`outputs` as files, for a reader elsewhere: checked, and none loaded.
+
+        Raises:
+            NotFoundError: the step did not finish in that run.
+            InvalidError: a pickle is not one that a run wrote.
+            TooLargeError: they have more than ``output_files.MAX_BYTES``.
         """
         ...
 

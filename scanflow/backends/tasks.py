@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from scanflow.app.executor import Executor
 from scanflow.app.graph import find_ancestors
@@ -14,6 +14,8 @@ from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import FINISHED_STATES, RunRecord, TaskRecord
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
+
+OutputsT = TypeVar("OutputsT")
 
 
 def format_task_name(step: str, index: int | None) -> StepName:
@@ -118,9 +120,7 @@ def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
     return tasks
 
 
-def arrange_outputs(
-    step: str, tasks: Sequence[TaskRecord], values: list[dict[str, Any]]
-) -> dict[str, Any] | list[dict[str, Any]]:
+def arrange_outputs(step: str, tasks: Sequence[TaskRecord], values: list[OutputsT]) -> OutputsT | list[OutputsT]:
     """Return the outputs of a step's tasks: those of its only task, or a list of a fan-out's."""
     return values[0] if tasks and step == tasks[0].task else values
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -61,7 +61,7 @@ class Outputs(Mapping[str, Any]):
 
     def __init__(self, folder: Path, key: bytes) -> None:
         self._folder, self._key = folder, key
-        self._names, self._seen = _list_names(folder / OUTPUTS_FOLDER), dict[str, Any]()
+        self._names, self._seen = list_output_names(folder / OUTPUTS_FOLDER), dict[str, Any]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -85,20 +85,29 @@ class Outputs(Mapping[str, Any]):
         return self._seen[name]
 
     def _read(self, name: str) -> Any:
-        content = _read_file(self._folder / OUTPUTS_FOLDER / name)
-        try:
-            text = content.decode()
-        except UnicodeDecodeError as error:
-            raise InvalidError(
-                f"The output {name!r} is neither JSON nor text: its byte {error.start} is not UTF-8. "
-                "Write a file into the output folder, and name its path."
-            ) from error
-        try:
-            return decode(json.loads(text), self._folder, self._key)
-        except json.JSONDecodeError:
-            return text.rstrip("\n")
-        except RecursionError as error:
-            raise InvalidError(f"The output {name!r} is nested too deeply. Write a file, and name its path.") from error
+        content = read_output_file(self._folder / OUTPUTS_FOLDER / name)
+        return parse_output(name, content, self._folder, load=lambda file: _load(self._folder, file, self._key))
+
+
+def parse_output(name: str, content: bytes, folder: Path, *, load: Callable[[str], Any]) -> Any:
+    """Return one output of its file's content; ``load`` returns the value of a pickle by its name.
+
+    Raises:
+        InvalidError: it is neither JSON nor text.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidError(
+            f"The output {name!r} is neither JSON nor text: its byte {error.start} is not UTF-8. "
+            "Write a file into the output folder, and name its path."
+        ) from error
+    try:
+        return _decode(json.loads(text), folder, load)
+    except json.JSONDecodeError:
+        return text.rstrip("\n")
+    except RecursionError as error:
+        raise InvalidError(f"The output {name!r} is nested too deeply. Write a file, and name its path.") from error
 
 
 def encode(value: Any, folder: Path, key: bytes) -> Any:
@@ -125,19 +134,27 @@ def decode(value: Any, folder: Path, key: bytes) -> Any:
     Raises:
         InvalidError: a pickle is not one that a run of this home wrote.
     """
+    return _decode(value, folder, lambda name: _load(folder, name, key))
+
+
+def _decode(value: Any, folder: Path, load: Callable[[str], Any]) -> Any:
     if isinstance(value, list):
-        return [decode(inner, folder, key) for inner in value]
+        return [_decode(inner, folder, load) for inner in value]
     if not isinstance(value, dict):
         return value
     inner = next(iter(value.values()), None)
     if marks.is_mark(value):
         if marks.VALUE in value and isinstance(inner, dict):
-            return {name: decode(item, folder, key) for name, item in inner.items()}
+            return {name: _decode(item, folder, load) for name, item in inner.items()}
         if marks.PATH in value and isinstance(inner, str) and (path := _parse_path(inner, folder)) is not None:
             return path
         if marks.PICKLE in value and isinstance(inner, str) and _PICKLE.fullmatch(inner):
-            return read_pickle(folder / OUTPUTS_FOLDER / inner, key, folder=folder)
-    return {name: decode(item, folder, key) for name, item in value.items()}
+            return load(inner)
+    return {name: _decode(item, folder, load) for name, item in value.items()}
+
+
+def _load(folder: Path, name: str, key: bytes) -> Any:
+    return read_pickle(folder / OUTPUTS_FOLDER / name, key, folder=folder)
 
 
 def format_argument(value: Any, *, who: str) -> str:
@@ -172,7 +189,7 @@ def _serialize_path(value: object) -> str:
     raise TypeError(type(value).__name__)
 
 
-def _list_names(outputs: Path) -> list[str]:
+def list_output_names(outputs: Path) -> list[str]:
     """Return the names of the output files; links, pipes and folders are not outputs."""
     if outputs.is_symlink() or not outputs.is_dir():
         return []
@@ -186,7 +203,7 @@ def _parse_path(text: str, folder: Path) -> Path | None:
     return None if "\0" in text or (".." in path.parts and not path.is_absolute()) else folder / path
 
 
-def _read_file(file: Path) -> bytes:
+def read_output_file(file: Path) -> bytes:
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
             return opened.read() if stat.S_ISREG(os.fstat(opened.fileno()).st_mode) else b""

@@ -10,12 +10,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
+from scanflow.backends.output_files import parse_output_files
 from scanflow.backends.port import LogPart, ServiceClient
 from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
 from scanflow.backends.service_change import Deployment, ServiceChange
@@ -29,6 +31,7 @@ from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
 from scanflow.loading import refuse_while_loading
+from scanflow.modules import use_folder
 from scanflow.names import RunName
 from scanflow.transport import ServerClient, build_path
 
@@ -153,11 +156,10 @@ class RemoteDeployer(Deployer):
         return [RunRecord.model_validate(record) for record in self._server.get(build_path("runs"), limit=limit)]
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return a step's outputs. Values that JSON cannot hold are returned as text."""
-        outputs: dict[str, Any] | list[dict[str, Any]] = self._server.get(
-            build_path("runs", run, "steps", step, "outputs")
-        )
-        return outputs
+        sent = b"".join(self._server.stream(build_path("runs", run, "steps", step, "values")))
+        files, app_dir = parse_output_files(sent)
+        use_folder(Path(app_dir))  # which has the classes of its values, where both see the same files
+        return [task.load() for task in files] if isinstance(files, list) else files.load()
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
         return [StepFile.model_validate(file) for file in self._server.get(build_path("runs", run, "files"), step=step)]

@@ -5,6 +5,7 @@ A deployer may live longer than one test, with the runs of the tests before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.testing.services import ServicesContract
 
 APP = """
+import datetime
+import decimal
 import pathlib
 import sys
 import time
@@ -89,6 +92,21 @@ def leave(name: str) -> None:
     folder.joinpath(name).write_text("four")
 
 
+class Reading(tuple):
+    pass
+
+
+VALUES = [
+    ((1, [2, (3,)]), {1, 2}, {1: "a"}, b"x", datetime.date(2024, 2, 29), decimal.Decimal("1.10"), Reading((1, 2))),
+    ["text", 1.5, None, [], {"$path": "x"}, pathlib.Path("/data/x")],
+]
+
+
+@sf.step
+def give(number: int) -> object:
+    return VALUES[number]
+
+
 @sf.step
 def joined(first: str | None, second: str | None) -> list:
     return [first, second]
@@ -123,6 +141,7 @@ app = sf.Application(
         sf.Workflow(name="independent", nodes=[picked, total.bind(picked), aside, double.bind(number=aside)]),
         sf.Workflow(name="guarded", nodes=[*guarded, label.bind()]),
         sf.Workflow(name="files", nodes=[label.bind(), leave.map(["a.txt", "b.txt"])]),
+        sf.Workflow(name="values", nodes=[give.map([0, 1])]),
         sf.Workflow(name="replicas", nodes=[replicas, total.bind(replicas)]),
     ],
 )
@@ -153,6 +172,16 @@ class RunsContract:
         from scanflow.loading import load_application
 
         return load_application(str(source))[0]
+
+    def test_an_output_is_what_the_step_returned(self, deployer: Deployer, app: Application) -> None:
+        run = deployer.run(RunRequest(app, "values"))
+        [give] = app.workflow("values").steps
+        expected = sys.modules[give.target.call.function.__module__].VALUES  # type: ignore[union-attr]
+        outputs = deployer.outputs(run.name, "give")
+        assert outputs == [{"result": value} for value in expected]
+        for value, result in zip(expected, [task["result"] for task in outputs], strict=True):
+            assert list(map(type, result)) == list(map(type, value))
+        assert deployer.outputs(run.name, "give.1") == {"result": expected[1]}
 
     def test_a_run_has_events_is_kept_and_is_spun(self, deployer: Deployer, app: Application, source: Path) -> None:
         (source.parent / "mended").touch()

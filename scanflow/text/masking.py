@@ -151,6 +151,13 @@ class Masker:
             self.words is not None and self.words.search(text) is not None
         )
 
+    def occurs_in_bytes(self, content: bytes) -> bool:
+        """Return whether a secret stands in ``content``, such as a pickle."""
+        text = content.decode(_BYTES)
+        return any(_spell_bytes(secret) in text for secret in self.anywhere) or (
+            self.words is not None and re.search(_spell_bytes(self.words.pattern), text) is not None
+        )
+
     def mask_text(self, text: str) -> str:
         """Return ``text`` without the secrets, and without what looks like one."""
         return self._mask_text(mask_text(text))

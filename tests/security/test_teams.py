@@ -33,7 +33,7 @@ HTTP = http_client(timeout=patient(60))
 NEEDED: Mapping[Permission, tuple[str, ...]] = {
     "read": (
         "GET /runs", "GET /runs/{run}", "GET /runs/{run}/events", "GET /runs/{run}/files",
-        "GET /runs/{run}/steps/{step}/outputs",
+        "GET /runs/{run}/steps/{step}/outputs", "GET /runs/{run}/steps/{step}/values",
         "GET /runs/{run}/tasks/{task}/logs", "GET /services", "GET /services/{name}", "GET /services/{name}/explain",
         "GET /services/{name}/logs", "GET /operations/{id}", "GET /operations/{id}/events", "GET /applications",
         "GET /applications/{app}", "GET /events", "GET /events/newest", "GET /agents", "GET /agents/{app}/{agent}",

@@ -17,6 +17,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.backend import KubernetesMPI
 from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.output_files import OutputFiles
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
 from scanflow.backends.records import Observer, RunRecord
 from scanflow.names import RunName
@@ -83,6 +84,9 @@ class KubernetesRuns(ClusterRuns):
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self._find_backend(run).outputs(run, step)
+
+    def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
+        return self._find_backend(run).output_files(run, step)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         return self._find_backend(run).logs(run, task, stream=stream, attempt=attempt)

@@ -18,6 +18,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function
 from scanflow.backends.memory.logs import Log, MemoryLogs
+from scanflow.backends.output_files import OutputFiles, dump_outputs
 from scanflow.backends.parameters import RESULT, StepInputs
 from scanflow.backends.pickles import load_pickle
 from scanflow.backends.port import Environment, RunDefinition, Stream
@@ -250,6 +251,11 @@ class MemoryBatch:
         tasks = find_output_tasks(run.complete, step)
         values = [copy_value(run.outputs[task.task]) for task in tasks]
         return arrange_outputs(step, tasks, values)
+
+    def output_files(self, name: str, step: str) -> OutputFiles | list[OutputFiles]:
+        run = self._run(name)
+        tasks = find_output_tasks(run.complete, step)
+        return arrange_outputs(step, tasks, [dump_outputs(run.outputs[task.task]) for task in tasks])
 
     def files(self, name: str, step: str | None = None) -> list[StepFile]:
         select_tasks(self._run(name).complete, step)

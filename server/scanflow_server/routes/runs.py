@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +22,7 @@ from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
 from scanflow_server.context import ContextDep
 from scanflow_server.limits import LimitedStream
+from scanflow_server.output_values import dump_values, show_outputs
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import stream_run_events
 from scanflow_server.scope import OwnRun, read_own_application, restrict_team
@@ -144,14 +144,29 @@ async def events(
 
 @router.get("/{run}/steps/{step}/outputs")
 def outputs(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> dict[str, Any] | list[dict[str, Any]]:
-    """Show the outputs of a step; values that JSON cannot represent, as text.
+    """Show the outputs of a step as JSON. Of a value that JSON cannot hold it has a text that says so; see ``/values``.
 
     The run's secrets are masked, and so are texts under names that look secret.
     """
-    values = context.deployer.batch.outputs(run, step)  # as code of applications is not loaded here
-    shown = [_to_json_value(value) for value in values] if isinstance(values, list) else _to_json_value(values)
+    shown = show_outputs(context.deployer.batch.output_files(run, step))
     masked: dict[str, Any] | list[dict[str, Any]] = context.deployer.load_masker(run).mask_outputs(shown)
     return masked
+
+
+@router.get("/{run}/steps/{step}/values", response_class=StreamingResponse, responses=_BYTES)
+async def values(context: ContextDep, _caller: Reader, run: OwnRun, step: Task) -> Response:
+    """Send the outputs of a step as they are kept, for Scanflow's own client, which reads exact values of them.
+
+    The first line is JSON that says what follows: texts, and Python's pickles, which run code where they are loaded.
+    Outputs that hold a secret are refused.
+    """
+    content = await run_in_threadpool(dump_values, context, run, step)
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for block in content:
+            yield block
+
+    return LimitedStream(blocks(), context.streams, media_type="application/octet-stream")
 
 
 @router.get("/{run}/files")
@@ -187,16 +202,3 @@ async def logs(
             yield part.data
 
     return LimitedStream(blocks(), context.streams, media_type="application/octet-stream")
-
-
-def _to_json_value(value: Any) -> Any:
-    """Return a step's output as a JSON value, with anything else as text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(name): _to_json_value(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_to_json_value(inner) for inner in value]
-    return str(value)

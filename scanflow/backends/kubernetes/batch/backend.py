@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_a
 from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
+from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
 from scanflow.backends.records import (
     FINAL_STATES,
@@ -55,6 +56,7 @@ from scanflow.backends.records import (
 )
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
+    OutputsT,
     add_pending_tasks,
     arrange_outputs,
     cut_down,
@@ -372,6 +374,12 @@ class KubernetesBatch(ClusterRuns):
     # Outputs and logs
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        return self._read_outputs(run, step, lambda folder, key: dict(Outputs(folder, key)))
+
+    def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
+        return self._read_outputs(run, step, OutputFilesReader().read)
+
+    def _read_outputs(self, run: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
         record = self.show(run)
         tasks = find_output_tasks(record, step)
         namespace = self._cluster_settings.derive_namespace(record.app, record.team)
@@ -388,8 +396,7 @@ class KubernetesBatch(ClusterRuns):
                 {task.task: homes[task.task] for task in missing},
             )
         key = self._get_key(namespace, record.app, record.team) if _has_pickled_outputs(homes) else b""
-        values = [dict(Outputs(homes[task.task].locate_outputs(task.task), key)) for task in tasks]
-        return arrange_outputs(step, tasks, values)
+        return arrange_outputs(step, tasks, [read(homes[task.task].locate_outputs(task.task), key) for task in tasks])
 
     def _find_output_run(self, record: RunRecord, task: TaskRecord) -> str:
         """Return the run whose folder has the outputs of a task: for an input of a spin, the past run."""

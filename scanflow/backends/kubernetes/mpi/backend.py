@@ -33,6 +33,7 @@ from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
 from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
+from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, create_rank_folder, list_rank_logs
 from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted
@@ -263,9 +264,15 @@ class KubernetesMPI(ClusterRuns):
     # Outputs and logs
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        return dict(Outputs(self._locate_outputs(run, step), b""))
+
+    def output_files(self, run: str, step: str) -> OutputFiles:
+        return OutputFilesReader().read(self._locate_outputs(run, step), b"")
+
+    def _locate_outputs(self, run: str, step: str) -> Path:
         record = self.show(run)
         [task] = find_output_tasks(record, step)
-        return dict(Outputs(self._home.run(record.name).locate_outputs(task.task), b""))
+        return self._home.run(record.name).locate_outputs(task.task)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
 from scanflow.backends.log_files import FileLogs
+from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.pickles import read_home_key
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
@@ -42,6 +43,7 @@ from scanflow.backends.records import (
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.step_files import list_step_files
 from scanflow.backends.tasks import (
+    OutputsT,
     add_pending_tasks,
     arrange_outputs,
     cut_down,
@@ -284,11 +286,16 @@ class LocalBackend:
             return [self._with_current_state(record) for record in records]
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
+        return self._read_outputs(name, step, lambda folder, key: dict(Outputs(folder, key)))
+
+    def output_files(self, name: str, step: str) -> OutputFiles | list[OutputFiles]:
+        return self._read_outputs(name, step, OutputFilesReader().read)
+
+    def _read_outputs(self, name: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
         record = self.show(name)
         tasks = find_output_tasks(record, step)
         folder, key = RunFolder(Path(record.folder)), read_home_key(self._home.path)
-        values = [dict(Outputs(folder.get_outputs_folder(task.task), key)) for task in tasks]
-        return arrange_outputs(step, tasks, values)
+        return arrange_outputs(step, tasks, [read(folder.get_outputs_folder(task.task), key) for task in tasks])
 
     def files(self, name: str, step: str | None = None) -> list[StepFile]:
         record = self.show(name)

@@ -1,0 +1,62 @@
+"""What the server gives of steps' outputs: JSON for people and other programs, exact values for our own client.
+
+It loads no pickle: that would run code of a step's author in the server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from scanflow.backends.output_files import OutputFiles, dump_output_files
+from scanflow.errors import ForbiddenError
+from scanflow.text.masking import Masker
+from scanflow_server.context import ServerContext
+
+
+def show_outputs(outputs: OutputFiles | list[OutputFiles]) -> Any:
+    """Return outputs as JSON. A pickled value is a text that says what it is and how to read it."""
+    if isinstance(outputs, list):
+        return [show_outputs(task) for task in outputs]
+
+    def describe(name: str) -> str:
+        size = len(outputs.pickles[name])
+        return f"<a Python value, {size:,} bytes pickled: read it with sf.Client(...).output(...), or scanflow output>"
+
+    return _to_json_value(outputs.parse(describe))
+
+
+def dump_values(context: ServerContext, run: str, step: str) -> list[bytes]:
+    """Return the outputs of a step as they are sent to our own client.
+
+    Raises:
+        ForbiddenError: they hold a secret.
+    """
+    outputs = context.deployer.batch.output_files(run, step)
+    masker = context.deployer.load_masker(run)
+    tasks = outputs if isinstance(outputs, list) else [outputs]
+    if any(_holds_secret(task, masker) for task in tasks):
+        raise ForbiddenError(
+            f"The outputs of the step {step!r} in the run {run!r} hold a secret of its application, or a text under a "
+            "name that looks secret, which a server sends to nobody. Read them where the run's home is: scanflow "
+            f"output {run} {step}; or let the step return them apart, under other names."
+        )
+    return list(dump_output_files(outputs, context.deployer.batch.definition(run).app.app_dir))
+
+
+def _holds_secret(task: OutputFiles, masker: Masker) -> bool:
+    shown = show_outputs(task)
+    return bool(masker.mask_outputs(shown) != shown) or any(map(masker.occurs_in_bytes, task.pickles.values()))
+
+
+def _to_json_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {name: _to_json_value(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_to_json_value(inner) for inner in value]
+    return str(value)  # a path
