@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanflow.backends.output_files import OutputFiles, dump_output_files
-from scanflow.errors import ForbiddenError
+from scanflow.errors import UsageError
 from scanflow.text.masking import Masker
 from scanflow_server.context import ServerContext
 
@@ -31,13 +31,13 @@ def dump_values(context: ServerContext, run: str, step: str) -> list[bytes]:
     """Return the outputs of a step as they are sent to our own client.
 
     Raises:
-        ForbiddenError: they hold a secret.
+        UsageError: they hold a secret.
     """
     outputs = context.deployer.batch.output_files(run, step)
     masker = context.deployer.load_masker(run)
     tasks = outputs if isinstance(outputs, list) else [outputs]
     if any(_holds_secret(task, masker) for task in tasks):
-        raise ForbiddenError(
+        raise UsageError(
             f"The outputs of the step {step!r} in the run {run!r} hold a secret of its application, or a text under a "
             "name that looks secret, which a server sends to nobody. Read them where the run's home is: scanflow "
             f"output {run} {step}; or let the step return them apart, under other names."

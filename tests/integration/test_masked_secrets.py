@@ -188,7 +188,8 @@ def read_all(client: httpx.Client, paths: list[str], token: str, pages: tuple[st
     with http_client(base_url=root, headers=bearer(token), timeout=patient(60)) as reader:
         for path in paths:
             page = reader.get(path)
-            assert page.status_code == 200 or path in FOR_OPERATORS, (path, page.text)
+            is_refused = path in FOR_OPERATORS or (path.endswith("/values") and "hold a secret" in page.text)
+            assert page.status_code == 200 or is_refused, (path, page.text)
             bodies[path] = join_log(page.text) if path.startswith("/api/v1/services") and "logs" in path else page.text
         last = reader.get("/api/v1/events/newest").json()["id"]
         with reader.stream("GET", "/api/v1/events", headers={"accept": "text/event-stream"}) as reply:

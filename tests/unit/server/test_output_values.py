@@ -16,7 +16,7 @@ from scanflow.backends.output_files import OutputFilesReader, dump_output_files,
 from scanflow.backends.pickles import add_signature, dump_pickle
 from scanflow.backends.values import Outputs, write_result
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.errors import ForbiddenError, InvalidError, TooLargeError, UnavailableError
+from scanflow.errors import InvalidError, TooLargeError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_server.output_values import dump_values, show_outputs
 
@@ -157,5 +157,5 @@ def test_a_client_reads_of_what_the_server_sends_what_the_step_returned(settings
 def test_outputs_that_hold_a_secret_are_refused_rather_than_changed(settings: Settings, step: Any) -> None:
     deployer = EmbeddedDeployer(settings, backend=Memory(settings))
     run = deployer.run(RunRequest(make_application(step)))
-    with pytest.raises(ForbiddenError, match=f"scanflow output {run.name} give"):
+    with pytest.raises(UsageError, match=f"scanflow output {run.name} give"):
         dump_values(Context(deployer), run.name, "give")  # type: ignore[arg-type]
