@@ -7,100 +7,20 @@ order, each on a deep copy of what it takes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 import scanflow as sf
 from scanflow.backends.memory import Memory
 from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.conftest import home_in
-from tests.laws.operations import ANNOTATED, FUNCTIONS, VALUES, is_same, listed, pair
-
-MODES: Mapping[str, dict[str, Any]] = {"process": {}, "in process": {"in_process": True}, "cached": {"cache": True}}
-
-
-@dataclass(frozen=True)
-class Call:
-    """One step of a program: a function, the earlier steps that it takes, and how it runs."""
-
-    function: str
-    takes: tuple[int, ...]
-    mode: str
-    maps: bool = False
-
-
-@dataclass(frozen=True)
-class Program:
-    values: tuple[int, ...]
-    """Places in ``VALUES``, which the first steps return."""
-
-    calls: tuple[Call, ...]
-    results: list[Any] = field(default_factory=list)
-
-    def compute(self) -> list[Any]:
-        """Return the results of all steps as Python gives them."""
-        results = [copy.deepcopy(VALUES[place]) for place in self.values]
-        for call in self.calls:
-            function = find_function(call)
-            arguments = [copy.deepcopy(results[place]) for place in call.takes]
-            if call.maps:
-                results.append([function(copy.deepcopy(item)) for item in arguments[0]])
-            else:
-                results.append(function(*arguments))
-            results[-1] = copy.deepcopy(results[-1])
-        return results
-
-    def build(self) -> sf.Application:
-        nodes = [
-            sf.step(make_source(copy.deepcopy(VALUES[place]))).options(name=f"s{index}").bind()
-            for index, place in enumerate(self.values)
-        ]
-        for call in self.calls:
-            step = sf.step(find_function(call)).options(name=f"s{len(nodes)}", **MODES[call.mode])
-            takes = [nodes[place] for place in call.takes]
-            nodes.append(step.map(takes[0]) if call.maps else step.bind(*takes))
-        return sf.Application(name="law", workflows=[sf.Workflow(name="program", nodes=nodes)])
-
-
-def make_source(value: Any) -> Callable[[], Any]:
-    def give() -> Any:
-        return value
-
-    return give
-
-
-def find_function(call: Call) -> Callable[..., Any]:
-    return {"pair": pair, "listed": listed}.get(call.function) or FUNCTIONS[call.function]
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
-    values = tuple(draw(st.lists(st.integers(0, len(VALUES) - 1), min_size=1, max_size=2)))
-    program = Program(values, ())
-    for _ in range(draw(st.integers(1, 4))):
-        results = program.compute()
-        mode = draw(st.sampled_from(sorted(MODES)))
-        place = draw(st.integers(0, len(results) - 1))
-        many = type(results[place]) in {list, tuple, deque_type} and len(results[place]) < 4
-        if draw(st.booleans()) and many:
-            call = Call(draw(st.sampled_from(sorted(FUNCTIONS))), (place,), mode, maps=True)
-        elif draw(st.integers(0, 3)) == 0:
-            other = draw(st.integers(0, len(results) - 1))
-            call = Call(draw(st.sampled_from(["listed", "pair"])), (place, other), mode)
-        else:
-            call = Call(draw(st.sampled_from(sorted(FUNCTIONS))), (place,), mode)
-        program = Program(values, (*program.calls, call))
-    return program
-
-
-deque_type = type(VALUES[[type(value).__name__ for value in VALUES].index("deque")])
+from tests.laws.operations import ANNOTATED, FUNCTIONS, VALUES, is_same
+from tests.laws.programs import MODES, Call, Program, make_source
+from tests.laws.strategies import SEEDED, programs
 
 
 @pytest.fixture(scope="module")
@@ -117,15 +37,14 @@ def deployer(request: pytest.FixtureRequest, home: Path) -> Deployer:
 
 def check(deployer: Deployer, program: Program) -> None:
     expected = program.compute()
-    run = deployer.run(RunRequest(program.build()))
+    run = deployer.run(
+        RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="program", nodes=program.build())]))
+    )
     assert run.state == "succeeded", [task.failure for task in run.tasks if task.failure]
     for place, value in enumerate(expected):
         outputs = deployer.outputs(run.name, f"s{place}")
         result = [one["result"] for one in outputs] if isinstance(outputs, list) else outputs["result"]
         assert is_same(result, value), f"step s{place} gave {result!r}, the call {value!r}"
-
-
-SEEDED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @settings(SEEDED, max_examples=12)
