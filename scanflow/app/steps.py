@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -230,6 +231,17 @@ def get_defaults(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.default is not inspect.Parameter.empty and _is_json(parameter.default):
             defaults[name] = parameter.default
     return defaults
+
+
+def get_exact_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the defaults that a definition, which is JSON, gives to the function as they are, by their annotations."""
+    exact = {}
+    for name, value in get_defaults(function).items():
+        with suppress(InvalidError):
+            kept = _validate(json.loads(json.dumps(value)), _get_signature(function)[1].get(name, Any), "")
+            if _find_difference(value, kept) is None:
+                exact[name] = value
+    return exact
 
 
 def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:

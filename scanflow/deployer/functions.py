@@ -111,35 +111,54 @@ def upload_functions(app: Application, server: ServerClient) -> Application:
     return app.replace(workflows=tuple(map(upload_all, app.workflows)))
 
 
-_begun: dict[str, Application] = {}
+_begun: dict[str, tuple[Application, frozenset[tuple[str, str]]]] = {}
+"""By a run's name its application, and the workflows' steps whose functions were those of their names then."""
 
 
 def remember_application(run: str, app: Application | None) -> None:
     """Remember the application of a run that this process has begun, for :func:`find_application`."""
     if app is not None:
-        _begun[run] = app
+        _begun[run] = (
+            app,
+            frozenset(
+                (workflow.name, node.name)
+                for workflow in app.workflows
+                for node in workflow.nodes
+                if (live := _find_live_function(node)) is not None and live.function is _get_bound_function(node)
+            ),
+        )
 
 
 def find_application(run: str) -> Application | None:
     """Return the application of a run that this process began, with the functions that its program or notebook has
-    under their names now: one that was mended in its cell is the one to run. None: another process began it."""
-    app = _begun.get(run)
-    if app is None:
+    under their names now: one that was mended in its cell is the one to run. One whose name had another function when
+    the run began stays what its step was bound with. None: another process began it."""
+    if run not in _begun:
         return None
+    app, followed = _begun[run]
+
+    def replace_function(workflow: Workflow, node: Any) -> Any:
+        live = _find_live_function(node) if (workflow.name, node.name) in followed else None
+        return node if live is None else node.replace(function=Target(str(node.target), live))
+
     return app.replace(
         workflows=tuple(
-            workflow.replace(nodes=tuple(map(_replace_function, workflow.nodes))) for workflow in app.workflows
+            workflow.replace(nodes=tuple(replace_function(workflow, node) for node in workflow.nodes))
+            for workflow in app.workflows
         )
     )
 
 
-def _replace_function(node: Any) -> Any:
+def _find_live_function(node: Any) -> Step[Any, Any] | None:
+    """Return the step that the running program or notebook has now under the name of a node's function."""
     target = node.target if isinstance(node, Executor) else None
     module, _, name = (target or "").rpartition(":")
-    if target is None or target.call is None or module != "__main__":
-        return node
-    live = _find_live_step(name)
-    return node if live is None else node.replace(function=Target(str(target), live))
+    return _find_live_step(name) if target is not None and target.call is not None and module == "__main__" else None
+
+
+def _get_bound_function(node: Executor) -> Any:
+    call = None if node.target is None else node.target.call
+    return getattr(call, "function", call)
 
 
 def check_live_functions(workflow: Workflow) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.files import dump_json
-from scanflow.app.steps import get_defaults
+from scanflow.app.steps import get_exact_defaults
 from scanflow.app.workflow import Workflow
 from scanflow.deployer.functions import upload_functions
 
@@ -42,10 +42,10 @@ def encode_application(app: Application | None, server: ServerClient, source: Pa
 
 def _add_defaults(workflow: Workflow) -> Workflow:
     """Add the defaults of functions to a workflow's parameters: the server does not know the functions, and clients may
-    set these parameters in a run."""
+    set these parameters in a run. Others stay the function's own, as JSON would change them."""
     nodes = []
     for node in workflow.nodes:
         call = node.target.call if isinstance(node, Executor) and node.target is not None else None
-        more = {} if call is None else {k: v for k, v in get_defaults(call).items() if k not in node.parameters}
+        more = {} if call is None else {k: v for k, v in get_exact_defaults(call).items() if k not in node.parameters}
         nodes.append(node.replace(parameters={**node.parameters, **more}) if more else node)
     return workflow.replace(nodes=tuple(nodes))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.steps import Step, check_parameters, check_result
+from scanflow.app.steps import Step, check_parameters, check_result, get_exact_defaults
 from scanflow.errors import InvalidError
 from tests.unit.app.making import batch, refusal, script
 
@@ -171,3 +171,16 @@ def test_what_is_known_at_run_time_is_not_checked_now() -> None:
     other = script("other")
     assert train.bind(other["n"]).parameters == {"epochs": other["n"]}
     assert train.bind([other["n"]]).references == (other["n"],)
+
+
+def test_defaults_that_json_would_change_stay_the_function_s() -> None:
+    def fit(  # type: ignore[no-untyped-def]
+        rate: float = 0.1,
+        pair=(1, 2),  # noqa: ANN001  as people write them
+        typed: tuple[int, int] = (1, 2),
+        layers: list[int] = [3],  # noqa: B006
+        nested=[(1,)],  # noqa: ANN001, B006
+        nothing: str | None = None,
+    ) -> None: ...
+
+    assert get_exact_defaults(fit) == {"rate": 0.1, "typed": (1, 2), "layers": [3], "nothing": None}
