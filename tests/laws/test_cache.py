@@ -13,30 +13,14 @@ import scanflow as sf
 from tests.conftest import COMMAND, COMMAND_TIMEOUT_S
 from tests.laws.operations import is_same
 
-APP = """
+STEPS = """
 import os, pathlib
 import scanflow as sf
-import helper
-
-here = pathlib.Path(__file__).parent
-version = int((here / "version").read_text())
-PAIRS = [(1, True), (1, 1.0), ([1], (1,)), ("1", b"1"), ({"a": 1, "b": 2}, {"b": 2, "a": 1}), (0.0, -0.0), ([[]], [()])]
-
-
-def make(value):
-    def give():
-        return value
-    return give
 
 
 @sf.step(cache=True)
 def describe(x):
     return type(x).__name__, x
-
-
-@sf.step(cache=True)
-def use_module():
-    return helper.compute()
 
 
 @sf.step(cache=True)
@@ -52,6 +36,30 @@ def use_folder(path: pathlib.Path):
 @sf.step(cache=True)
 def use_variable():
     return os.environ["LAW"]
+"""
+STEPS_WITH_MODULES = """
+import scanflow as sf
+import helper
+
+
+@sf.step(cache=True)
+def use_module():
+    return helper.compute()
+"""
+APP = """
+import pathlib
+import scanflow as sf
+from steps import describe, use_file, use_folder, use_variable
+from steps_with_modules import use_module
+
+here = pathlib.Path(__file__).parent
+version = int((here / "version").read_text())
+
+
+def make(value):
+    def give():
+        return value
+    return give
 
 
 nodes = [
@@ -61,11 +69,12 @@ nodes = [
     use_variable.options(env={"LAW": str(version)}).bind(),
     sf.step(make(version)).options(name="use-closure", cache=True).bind(),
 ]
-for number, pair in enumerate(PAIRS):
+for number, pair in enumerate(VALUES):
     source = sf.step(make(pair[version])).options(name=f"source{number}").bind()
     nodes += [source, describe.options(name=f"describe{number}").bind(source)]
 app = sf.Application(name="cached", workflows=[sf.Workflow(name="w", nodes=nodes)])
 """
+"""Steps are in files of their own, as a change of a file, or of a module that it imports, is one of all its steps."""
 
 VALUES: list[tuple[Any, Any]] = [
     (1, True),
@@ -99,7 +108,9 @@ def run(folder: Path) -> Callable[[str], Any]:
 
 @pytest.mark.processes
 def test_a_cached_step_is_run_again_when_one_thing_that_it_depends_on_has_changed(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+    for name, text in {"steps": STEPS, "steps_with_modules": STEPS_WITH_MODULES}.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    (tmp_path / "app.py").write_text(APP.replace("VALUES", repr(VALUES)), encoding="utf-8")
     for version in (0, 1):
         write_version(tmp_path, version)
         read = run(tmp_path)

@@ -48,15 +48,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with home_in(tmp_path_factory.mktemp("laws-server")) as folder:
-        process = ServerProcess(folder)
-        process.start()
-        yield process
-        process.close()
-
-
 def write_application(folder: Path, drawn: list[Program], more: str = "") -> Path:
     (folder / "programs.json").write_text(dump_programs(drawn), encoding="utf-8")
     (folder / "app.py").write_text(APP.format(checkout=str(CHECKOUT), more=more), encoding="utf-8")

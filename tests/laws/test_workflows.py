@@ -15,12 +15,13 @@ from hypothesis import given, settings
 
 import scanflow as sf
 from scanflow.backends.memory import Memory
-from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
+from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.conftest import home_in
 from tests.laws.operations import ANNOTATED, FUNCTIONS, VALUES, is_same
 from tests.laws.programs import MODES, Call, Program, make_source
 from tests.laws.strategies import SEEDED, programs
+from tests.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", params=["memory", "local"])
 def deployer(request: pytest.FixtureRequest, home: Path) -> Deployer:
+    settings = Settings(home=home)
+    return EmbeddedDeployer(settings, backend=Memory(settings) if request.param == "memory" else None)
+
+
+@pytest.fixture(scope="module", params=["memory", "local", pytest.param("server", marks=pytest.mark.slow)])
+def anywhere(request: pytest.FixtureRequest, home: Path) -> Deployer:
+    if request.param == "server":
+        server: ServerProcess = request.getfixturevalue("server")
+        return RemoteDeployer(server.url, server.token)
     settings = Settings(home=home)
     return EmbeddedDeployer(settings, backend=Memory(settings) if request.param == "memory" else None)
 
@@ -69,27 +79,40 @@ EACH = pytest.mark.parametrize("mode", ["all", *(pytest.param(mode, marks=pytest
 
 
 @EACH
-def test_every_value_reaches_the_next_step_as_it_was_returned(deployer: Deployer, mode: str) -> None:
+def test_every_value_reaches_the_next_step_as_it_was_returned(anywhere: Deployer, mode: str) -> None:
     places = range(len(VALUES))
-    check(deployer, Program(tuple(places), tuple(Call("keep", (i,), choose_mode(mode, i)) for i in places)))
+    check(anywhere, Program(tuple(places), tuple(Call("keep", (i,), choose_mode(mode, i)) for i in places)))
 
 
 @EACH
-def test_every_function_runs_as_it_was_bound(deployer: Deployer, mode: str) -> None:
+def test_every_function_runs_as_it_was_bound(anywhere: Deployer, mode: str) -> None:
     calls = (Call(name, (0,), choose_mode(mode, i)) for i, name in enumerate(sorted(FUNCTIONS)))
-    check(deployer, Program(([repr(value) for value in VALUES].index("[1, (2, [3])]"),), tuple(calls)))
+    check(anywhere, Program(([repr(value) for value in VALUES].index("[1, (2, [3])]"),), tuple(calls)))
 
 
 @EACH
-def test_an_annotation_checks_and_changes_nothing(deployer: Deployer, mode: str) -> None:
+def test_an_annotation_checks_and_changes_nothing(anywhere: Deployer, mode: str) -> None:
     nodes, expected = [], {}
     for index, (function, value) in enumerate(ANNOTATED.values()):
         source = sf.step(make_source(value)).options(name=f"s{index}").bind()
         checked = sf.step(function).options(name=f"t{index}", **MODES[choose_mode(mode, index)])
         nodes += [source, checked.bind(source)]
         expected[f"t{index}"] = function(copy.deepcopy(value))
-    run = deployer.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
+    run = anywhere.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
     assert run.state == "succeeded", [(task.step, task.failure) for task in run.tasks if task.failure]
     for step, value in expected.items():
-        result = deployer.outputs(run.name, step)["result"]  # type: ignore[call-overload]
+        result = anywhere.outputs(run.name, step)["result"]  # type: ignore[call-overload]
         assert is_same(result, value), f"{list(ANNOTATED)[int(step[1:])]}: {result!r} is not {value!r}"
+
+
+def test_a_set_is_fanned_out_by_the_text_of_its_items(anywhere: Deployer) -> None:
+    fruits = ["apple", "cherry", "fig", "grape", "lemon", "pear", "plum"]
+    source = sf.step(make_source({*fruits, 10, 9})).options(name="source").bind()
+    copied = sf.step(FUNCTIONS["keep"]).options(name="copied").map(source)
+    again = sf.step(FUNCTIONS["keep"]).options(name="again", in_process=True).map(copied)
+    run = anywhere.run(
+        RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=[source, copied, again])]))
+    )
+    for step in ("copied", "again"):
+        outputs = anywhere.outputs(run.name, step)
+        assert [task["result"] for task in outputs] == [10, 9, *fruits]  # type: ignore[index]
