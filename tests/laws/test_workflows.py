@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 import scanflow as sf
 from scanflow.backends.memory import Memory
@@ -57,8 +57,35 @@ def check(deployer: Deployer, program: Program) -> None:
         assert is_same(result, value), f"step s{place} gave {result!r}, the call {value!r}"
 
 
+def find_value(value: object) -> int:
+    return list(map(repr, VALUES)).index(repr(value))
+
+
+NOTHING = Program(
+    (find_value([]), find_value(())),
+    (
+        Call("keep", (0,), "process", maps=True),
+        Call("change", (2,), "in process", maps=True),
+        Call("listed", (2, 3), "cached"),
+        Call("decorated", (1,), "cached", maps=True),
+        Call("keep", (5,), "process"),
+    ),
+)
+NESTED = Program(
+    (find_value([1, (2, [3])]), find_value([[]])),
+    (
+        Call("closure of 1", (0,), "process", maps=True),
+        Call("method", (2,), "cached", maps=True),
+        Call("keep", (3,), "in process", maps=True),
+        Call("keep", (1,), "process", maps=True),
+    ),
+)
+
+
 @settings(SEEDED, max_examples=12)
 @given(program=programs())
+@example(program=NOTHING)
+@example(program=NESTED)
 def test_a_workflow_is_its_calls(deployer: Deployer, program: Program) -> None:
     check(deployer, program)
 
@@ -87,7 +114,7 @@ def test_every_value_reaches_the_next_step_as_it_was_returned(anywhere: Deployer
 @EACH
 def test_every_function_runs_as_it_was_bound(anywhere: Deployer, mode: str) -> None:
     calls = (Call(name, (0,), choose_mode(mode, i)) for i, name in enumerate(sorted(FUNCTIONS)))
-    check(anywhere, Program(([repr(value) for value in VALUES].index("[1, (2, [3])]"),), tuple(calls)))
+    check(anywhere, Program((find_value([1, (2, [3])]),), tuple(calls)))
 
 
 @EACH
