@@ -140,9 +140,9 @@ def parse_output_files(sent: bytes) -> tuple[OutputFiles | list[OutputFiles], st
     try:
         about = json.loads(head)
         tasks = [OutputFiles(task["folder"], cut(task["texts"]), cut(task["pickles"])) for task in about["tasks"]]
-        is_fan_out, app_dir = about["fan_out"], about["app_dir"]
-    except (ValueError, KeyError, TypeError):
-        position = -1
-    if position != len(contents):
-        raise UnavailableError("The server sent only a part of the outputs. Try again.")
-    return tasks if is_fan_out else tasks[0], app_dir
+        outputs, app_dir = tasks if about["fan_out"] else tasks[0], str(about["app_dir"])
+        if position != len(contents):
+            raise ValueError(position)
+    except (ValueError, LookupError, TypeError) as error:
+        raise UnavailableError("The server sent only a part of the outputs. Try again.") from error
+    return outputs, app_dir

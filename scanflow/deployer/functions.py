@@ -156,9 +156,8 @@ def _find_live_function(node: Any) -> Step[Any, Any] | None:
     return _find_live_step(name) if target is not None and target.call is not None and module == "__main__" else None
 
 
-def _get_bound_function(node: Executor) -> Any:
-    call = None if node.target is None else node.target.call
-    return getattr(call, "function", call)
+def _get_bound_function(node: Any) -> Any:
+    return getattr(node.target.call, "function", node.target.call)
 
 
 def check_live_functions(workflow: Workflow) -> None:

@@ -42,7 +42,7 @@ def dump_values(context: ServerContext, run: str, step: str) -> list[bytes]:
             "name that looks secret, which a server sends to nobody. Read them where the run's home is: scanflow "
             f"output {run} {step}; or let the step return them apart, under other names."
         )
-    return list(dump_output_files(outputs, context.deployer.batch.definition(run).app.app_dir))
+    return list(dump_output_files(outputs, str(context.deployer.batch.definition(run).app.app_dir)))
 
 
 def _holds_secret(task: OutputFiles, masker: Masker) -> bool:
