@@ -178,6 +178,7 @@ class RunsContract:
         [give] = app.workflow("values").steps
         expected = sys.modules[give.target.call.function.__module__].VALUES  # type: ignore[union-attr]
         outputs = deployer.outputs(run.name, "give")
+        assert isinstance(outputs, list)
         assert outputs == [{"result": value} for value in expected]
         for value, result in zip(expected, [task["result"] for task in outputs], strict=True):
             assert list(map(type, result)) == list(map(type, value))

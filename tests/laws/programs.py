@@ -115,7 +115,9 @@ def load_programs(text: str) -> list[Program]:
     return [
         Program(
             tuple(program["values"]),
-            tuple(Call(**{**call, "takes": tuple(call["takes"])}) for call in program["calls"]),
+            tuple(
+                Call(call["function"], tuple(call["takes"]), call["mode"], call["maps"]) for call in program["calls"]
+            ),
             program["is_literal"],
         )
         for program in json.loads(text)
