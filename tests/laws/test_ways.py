@@ -44,12 +44,6 @@ app = programs.build_application(programs.load_programs((here / "programs.json")
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    with home_in(tmp_path) as folder:
-        yield folder
-
-
 def write_application(folder: Path, drawn: list[Program], more: str = "") -> Path:
     (folder / "programs.json").write_text(dump_programs(drawn), encoding="utf-8")
     (folder / "app.py").write_text(APP.format(checkout=str(CHECKOUT), more=more), encoding="utf-8")
