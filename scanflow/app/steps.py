@@ -238,7 +238,7 @@ def get_exact_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     exact = {}
     for name, value in get_defaults(function).items():
         with suppress(InvalidError):
-            kept = _validate(json.loads(json.dumps(value)), _get_signature(function)[1].get(name, Any), "")
+            kept = validate_value(json.loads(json.dumps(value)), _get_signature(function)[1].get(name, Any), "")
             if _find_difference(value, kept) is None:
                 exact[name] = value
     return exact

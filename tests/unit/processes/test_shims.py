@@ -56,11 +56,15 @@ def ends(pid: int) -> bool:
 
 
 def test_a_shim_that_never_starts_anything_is_not_started_for_ever(tmp_path: Path) -> None:
-    with Shims(warm="no_such_module_of_ours") as shims, pytest.raises(UnavailableError, match="before it had started"):
-        for number in range(MAX_LOST + 1):
-            folder = attempt(tmp_path / str(number), "true")
-            shims.start(folder)
-            assert end_of(shims, folder).reason == "void"
+    def try_once(shims: Shims, number: int) -> Exit:
+        folder = attempt(tmp_path / str(number), "true")
+        shims.start(folder)
+        return end_of(shims, folder)
+
+    with Shims(warm="no_such_module_of_ours") as shims:
+        assert {try_once(shims, number).reason for number in range(MAX_LOST)} == {"void"}
+        with pytest.raises(UnavailableError, match="before it had started"):
+            try_once(shims, MAX_LOST)
 
 
 def test_a_command_runs_on_the_cpus_it_is_given(shims: Shims, tmp_path: Path) -> None:
