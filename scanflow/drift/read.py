@@ -109,7 +109,7 @@ def _replace_missing(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # np.load leaves a broken one open
         return {name: file[name] for name in file.files if file[name].ndim}
 
 
