@@ -55,7 +55,7 @@ class JobFacts:
         workload: MPIWorkload,
         engine: MPIEngine,
     ) -> None:
-        self._cluster, self._namespace, self._engine = cluster, namespace, engine
+        self._cluster, self._namespace, self._kind = cluster, namespace, JOB_KINDS[engine]
         self._journal, self._run, self._home, self.workload = journal, run, home, workload
 
     @property
@@ -65,9 +65,9 @@ class JobFacts:
     def find_last(self) -> Manifest | None:
         """Return the run's last job, of either engine: the cluster may lack the other one, or forbid its jobs."""
         labels = build_selector(run=self._run.record.name)
-        manifests, _ = self._cluster.find(JOB_KINDS[self._engine], self._namespace, labels=labels)
-        for engine, kind in JOB_KINDS.items():
-            if engine != self._engine:
+        manifests, _ = self._cluster.find(self._kind, self._namespace, labels=labels)
+        for kind in JOB_KINDS.values():
+            if kind != self._kind:
                 manifests += self._cluster.find_optional(kind, self._namespace, labels=labels)
         return max(manifests, key=read_drive, default=None)
 
