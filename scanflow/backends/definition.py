@@ -58,8 +58,11 @@ def enter_run(
     rng: random.Random,
     name: RunName | None = None,
     tasks: Sequence[TaskRecord] = (),
+    created: float | None = None,
 ) -> JournalRun:
     """Enter a new run into the journal, with its initial tasks; its folder will be in ``parent``.
+
+    ``created``: when it was, in seconds since the epoch. None: now.
 
     Raises:
         InvalidError: another run has that name.
@@ -74,6 +77,7 @@ def enter_run(
         rng=rng,
         name=name,
         tasks=tasks,
+        created=created,
     )
 
 

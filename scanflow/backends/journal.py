@@ -10,7 +10,7 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,12 +65,17 @@ CREATE TABLE IF NOT EXISTS cache (
     parts TEXT NOT NULL,
     created REAL NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS runs_of ON runs (app, team, workflow);
+CREATE INDEX IF NOT EXISTS created_of ON runs (created);
+DROP INDEX IF EXISTS runs_of;
+CREATE INDEX runs_of ON runs (app, team, workflow, created);
 CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
 CREATE INDEX IF NOT EXISTS cached_of ON cache (step, created);
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 """
-_VERSION = 4
+_VERSION = 5
+_CACHE_VERSION = 4
+"""The version since which the cache has its keys: older keys were of another scheme."""
+
 _NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT"}
 """Columns of tasks that earlier versions do not have."""
 
@@ -85,6 +90,7 @@ INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
 """  # noqa: S608 - our own columns' names
 
 
+_NEWEST_FIRST = "ORDER BY created DESC, id DESC"
 MAX_INTEGER = 2**63 - 1
 """Of SQLite."""
 
@@ -120,12 +126,13 @@ class Journal:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if self._read_version() < _VERSION:
+        if (version := self._read_version()) < _VERSION:
             with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
                 for name in _NEW_COLUMNS.keys() - columns if columns else ():
                     self._db.execute(f"ALTER TABLE tasks ADD COLUMN {name} {_NEW_COLUMNS[name]}")
-                self._db.execute("DROP TABLE IF EXISTS cache")  # its keys were of another scheme
+                if version < _CACHE_VERSION:
+                    self._db.execute("DROP TABLE IF EXISTS cache")
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
 
@@ -163,8 +170,11 @@ class Journal:
         rng: random.Random,
         name: RunName | None = None,
         tasks: Sequence[TaskRecord] = (),
+        created: float | None = None,
     ) -> JournalRun:
         """Insert a new run with its initial tasks, under a unique name. Idempotent by name.
+
+        ``created``: when it was, in seconds since the epoch. None: now.
 
         Raises:
             InvalidError: another run has that name.
@@ -178,7 +188,16 @@ class Journal:
             cursor = self._db.execute(
                 "INSERT INTO runs (name, app, team, workflow, state, created, folder, source, definition)"
                 " VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?)",
-                (run_name, app, team, workflow, time.time(), self._shorten(parent / run_name), source, definition),
+                (
+                    run_name,
+                    app,
+                    team,
+                    workflow,
+                    created or time.time(),
+                    self._shorten(parent / run_name),
+                    source,
+                    definition,
+                ),
             )
             for record in tasks:
                 self._db.execute(_WRITE_TASK, _build_task_row(cursor.lastrowid, record))
@@ -199,14 +218,23 @@ class Journal:
         with _translate_errors(self._path):
             row = self._find_latest(name) if name.startswith("@latest") else self._find_row(name)
             if row is None:
-                names = [
-                    newest["name"] for newest in self._db.execute("SELECT name FROM runs ORDER BY id DESC LIMIT 200")
-                ]
+                newest = self._db.execute(f"SELECT name FROM runs {_NEWEST_FIRST} LIMIT 200")  # noqa: S608 - ours
+                names = [row["name"] for row in newest]
                 if not names:
                     raise NotFoundError("There is no run yet. Start one: scanflow run app.py")
                 hint = did_you_mean(name, names) if len(names) > 12 else f" Runs: {', '.join(names)}."
                 raise NotFoundError(f"There is no run {name!r}.{hint} See them all: scanflow runs")
         return JournalRun(row["id"], self._read_run_record(row), row["definition"])
+
+    def find_run(self, name: str) -> JournalRun | None:
+        """Return the run of exactly that name; None: there is none."""
+        with _translate_errors(self._path):
+            row = self._find_row(name)
+        return None if row is None else JournalRun(row["id"], self._read_run_record(row), row["definition"])
+
+    def list_environments(self) -> list[tuple[str, str]]:
+        """Return the applications that have runs, each with its team."""
+        return [(row["app"], row["team"]) for row in self._select("SELECT DISTINCT app, team FROM runs")]
 
     def runs(
         self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
@@ -215,7 +243,7 @@ class Journal:
         named = {"app": app, "team": team, "workflow": workflow}
         filters = {column: value for column, value in named.items() if value is not None}
         where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""
-        query = f"SELECT * FROM runs{where} ORDER BY id DESC LIMIT :limit"  # noqa: S608 - our own columns' names
+        query = f"SELECT * FROM runs{where} {_NEWEST_FIRST} LIMIT :limit"  # noqa: S608 - our own columns' names
         return [self._read_run_record(row) for row in self._select(query, {**filters, "limit": limit})]
 
     def set_run(
@@ -248,6 +276,16 @@ class Journal:
 
     def delete_task(self, run: JournalRun, task: StepName) -> None:
         self._select("DELETE FROM tasks WHERE run = ? AND task = ?", (run.id, task))
+
+    def replace_tasks(self, run: JournalRun, tasks: Iterable[TaskRecord]) -> None:
+        """Make these the tasks of a run; only those that differ are changed."""
+        before, after = self.read_tasks(run), {record.task: record for record in tasks}
+        with self.transaction():
+            for name, record in after.items():
+                if before.get(name) != record:
+                    self._db.execute(_WRITE_TASK, _build_task_row(run.id, record))
+            for name in before.keys() - after.keys():
+                self._db.execute("DELETE FROM tasks WHERE run = ? AND task = ?", (run.id, name))
 
     def read_tasks(self, run: JournalRun) -> dict[StepName, TaskRecord]:
         rows = self._select("SELECT * FROM tasks WHERE run = ?", (run.id,))
@@ -302,7 +340,8 @@ class Journal:
         if not back.isdecimal():
             raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
         row: sqlite3.Row | None = self._db.execute(
-            "SELECT * FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?", (min(int(back), MAX_INTEGER),)
+            f"SELECT * FROM runs {_NEWEST_FIRST} LIMIT 1 OFFSET ?",  # noqa: S608 - ours
+            (min(int(back), MAX_INTEGER),),
         ).fetchone()
         return row
 

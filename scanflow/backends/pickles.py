@@ -83,6 +83,12 @@ def add_signature(content: bytes, key: bytes) -> bytes:
     return hmac.digest(key, content, "sha256") + content
 
 
+def check_signature(signed: bytes, key: bytes) -> bytes | None:
+    """Return signed content without its signature, unloaded; None: it was not signed with this key."""
+    signature, content = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+    return content if hmac.compare_digest(signature, hmac.digest(key, content, "sha256")) else None
+
+
 def read_pickle(file: Path, key: bytes, *, folder: Path | None = None) -> Any:
     """Load the value that :func:`write_pickle` wrote; ``folder``: where the folder of its paths is now.
 
@@ -148,10 +154,10 @@ def read_signed(file: Path, key: bytes) -> bytes:
     """
     try:
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-            signature, content = stream.read(_SIGNATURE_BYTES), stream.read()
+            content = check_signature(stream.read(), key)
     except OSError as error:
         raise InvalidError(f"{str(file)!r} cannot be read: {error.strerror}. Run the step again.") from error
-    if not hmac.compare_digest(signature, hmac.digest(key, content, "sha256")):
+    if content is None:
         raise InvalidError(
             f"{str(file)!r} is not loaded: loading a pickle runs code, and this file was not signed by a run of this "
             "home. Run the step again, or let it write a file of another format and return its path."

@@ -157,9 +157,10 @@ class MemoryCluster(Cluster):
         with self._changed:
             self._record_call("apply", manifest["kind"], key[1] or None, key[2], manifest)
             live = self._objects.get(key)
-            self._check_version(manifest, live)
             if live is None:
                 self._check_namespace(key)
+            else:
+                self._check_version(manifest, live)
             after, owners, conflicts = server_side_apply.apply(
                 live or _build_bare(manifest),
                 self._owners.get(key, {}),
@@ -189,17 +190,27 @@ class MemoryCluster(Cluster):
             owners = server_side_apply.compute_owners({}, sent, {}, Manager(MANAGER, "Update"))
             return self._store(key, {**_build_bare(sent), **sent}, owners, dry_run=dry_run)
 
-    def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
+    def get(
+        self, kind: str, name: str, namespace: str | None = None, *, metadata_only: bool = False
+    ) -> Manifest | None:
         with self._changed:
             self._record_call("get", kind, namespace, name, {})
-            return copy.deepcopy(self._objects.get((kind, namespace or "", name)))
+            manifest = self._objects.get((kind, namespace or "", name))
+            return None if manifest is None else _copy(manifest, metadata_only=metadata_only)
 
     def find(
-        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> tuple[list[Manifest], str]:
         with self._changed:
             self._record_call("find", kind, namespace, None, {})
-            return self._select(kind, namespace, labels, fields), str(self._version)
+            manifests = self._select(kind, namespace, labels, fields)
+            return [_copy(manifest, metadata_only=metadata_only) for manifest in manifests], str(self._version)
 
     def has_kind(self, kind: str) -> bool:
         return kind not in self.unknown
@@ -487,6 +498,11 @@ class MemoryCluster(Cluster):
             own_kinds = [kind for kind, info in KINDS.items() if info.plural == resource]
             allowed &= all(self.rights.allows(verb, kind, namespace) for kind in own_kinds)
         return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
+
+
+def _copy(manifest: Manifest, *, metadata_only: bool) -> Manifest:
+    own = ("apiVersion", "kind", "metadata")
+    return copy.deepcopy({name: value for name, value in manifest.items() if name in own or not metadata_only})
 
 
 def _build_key(manifest: Manifest) -> Key:

@@ -155,6 +155,33 @@ def test_a_version_that_was_overtaken_is_a_conflict(cluster: Cluster, namespace:
         cluster.patch("ConfigMap", "some", namespace, seen)
 
 
+def test_a_version_that_was_overtaken_is_not_applied_by_force_either(cluster: Cluster, namespace: str) -> None:
+    created = cluster.create(config_map(namespace, a="1"))
+    seen = config_map(namespace, a="2")
+    seen["metadata"]["resourceVersion"] = created["metadata"]["resourceVersion"]
+    assert cluster.apply(seen, force=True)["data"] == {"a": "2"}
+    with pytest.raises(ConflictError):
+        cluster.apply({**seen, "data": {"a": "3"}}, force=True)
+    cluster.delete("ConfigMap", "some", namespace)
+    assert cluster.apply(seen, force=True)["data"] == {"a": "2"}, "one that was deleted is made anew"
+    with pytest.raises(ConflictError):
+        cluster.apply(seen, force=True)
+
+
+def test_an_object_may_be_read_without_its_content(cluster: Cluster, namespace: str) -> None:
+    whole = cluster.create(config_map(namespace, a="1"))
+    (listed,), version = cluster.find("ConfigMap", namespace, labels=MANAGED_SELECTOR, metadata_only=True)
+    read = cluster.get("ConfigMap", "some", namespace, metadata_only=True)
+    assert read is not None
+    for manifest in (listed, read):
+        assert "data" not in manifest
+        for name in ("name", "namespace", "uid", "resourceVersion", "labels"):
+            assert manifest["metadata"][name] == whole["metadata"][name]
+    assert (listed["kind"], listed["apiVersion"]) == ("ConfigMap", "v1")
+    assert version
+    assert cluster.get("ConfigMap", "none", namespace, metadata_only=True) is None
+
+
 def test_none_in_a_patch_removes_a_field(cluster: Cluster, namespace: str) -> None:
     cluster.apply(config_map(namespace, a="1", b="2"))
     assert cluster.patch("ConfigMap", "some", namespace, {"data": {"a": None}})["data"] == {"b": "2"}

@@ -27,7 +27,7 @@ from scanflow.settings import Settings
 
 
 class KubernetesRuns(ClusterRuns):
-    """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
+    """See :class:`~scanflow.backends.port.RunBackend`. Any process of any home may call for any run."""
 
     def __init__(
         self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, preparation: RunPreparation

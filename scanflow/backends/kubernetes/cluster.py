@@ -41,6 +41,8 @@ _NAMESPACE_HINT: Final = (
     "With rights in one namespace alone, name it, and the application is there: export "
     "SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE"
 )
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _CASCADE: Final = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
 
 Changed = TypeVar("Changed")
@@ -122,32 +124,40 @@ class Cluster:
             content=encode_body(manifest, what=describe_manifest(manifest)),
         )
 
-    def get(self, kind: str, name: str, namespace: str | None = None) -> Manifest | None:
-        """Return an object; None: there is none."""
+    def get(
+        self, kind: str, name: str, namespace: str | None = None, *, metadata_only: bool = False
+    ) -> Manifest | None:
+        """Return an object, or only its ``metadata``; None: there is none."""
+        headers = {"Accept": _METADATA} if metadata_only else None
         try:
-            return self._fetch_json("GET", build_object_path(kind, name, namespace=namespace))
+            return self._fetch_json("GET", build_object_path(kind, name, namespace=namespace), headers=headers)
         except NotFoundError:
             return None
 
     def find(
-        self, kind: str, namespace: str | None = None, *, labels: str = "", fields: str = ""
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
     ) -> tuple[list[Manifest], str]:
         """Return the objects of a kind, in one namespace or in all, and the version to watch from.
 
-        ``managedFields`` are dropped, as in :meth:`watch`: they are half of an object's size.
+        ``managedFields`` are dropped, as in :meth:`watch`: they are half of an object's size. ``metadata_only``:
+        all but ``metadata`` is dropped, by the API server.
 
         Raises:
             UnsupportedError: the cluster has no such kind.
         """
         objects: list[Manifest] = []
         params = {"limit": str(_PAGE)} | drop_empty(labelSelector=labels, fieldSelector=fields)
-        api_version = KINDS[kind].api_version
+        own_type = {"apiVersion": KINDS[kind].api_version, "kind": kind}
+        headers = {"Accept": _METADATA_LIST} if metadata_only else None
         while True:
-            page = self._fetch_json("GET", build_object_path(kind, namespace=namespace), params=params)
-            objects += [
-                {"apiVersion": api_version, "kind": kind, **_drop_managed_fields(manifest)}
-                for manifest in page["items"]
-            ]
+            page = self._fetch_json("GET", build_object_path(kind, namespace=namespace), params=params, headers=headers)
+            objects += [{**own_type, **_drop_managed_fields(manifest), **own_type} for manifest in page["items"]]
             if not (more := page["metadata"].get("continue")):
                 return objects, page["metadata"].get("resourceVersion", "")
             params["continue"] = more

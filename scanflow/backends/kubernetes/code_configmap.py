@@ -7,13 +7,19 @@ they see is the folder itself: real files, as on a laptop.
 from __future__ import annotations
 
 import hashlib
-from base64 import b64encode
+import re
+import shutil
+import tempfile
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.errors import UsageError
+from scanflow.backends.pickles import is_inside
+from scanflow.errors import InvalidError, UsageError
+from scanflow.files.disk import build_disk_error
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.images.files import IGNORE_FILE, CodeFile, compute_digest, list_code_files
 
 APP_DIR: Final = "/app"
@@ -29,6 +35,7 @@ folder instead: a program that walks through it would see each file twice, and s
 
 _DIGITS: Final = 16
 _MAX_KEY_LENGTH: Final = 200
+_NAME: Final = re.compile(r"code-[0-9a-f]{16}")
 
 
 class CodeConfigMap(NamedTuple):
@@ -69,6 +76,46 @@ def build_code(app: str, team: str, namespace: str, app_dir: Path) -> CodeConfig
         {"name": CODE_VOLUME, "mountPath": APP_DIR, "subPath": _FILES, "readOnly": True},
         digest,
     )
+
+
+def read_code_name(volume: Manifest) -> str:
+    """Return the name of the ConfigMap of a volume of code.
+
+    Raises:
+        InvalidError: it is no such volume.
+    """
+    name = str((volume.get("configMap") or {}).get("name"))
+    if _NAME.fullmatch(name) is None:
+        raise InvalidError(f"The volume {name!r} has no code of an application that this version of scanflow sent.")
+    return name
+
+
+def unpack_code(config_map: Manifest, volume: Manifest, folder: Path) -> None:
+    """Write the files of an application, as they were sent, to a folder that does not exist yet.
+
+    Raises:
+        InvalidError: they are not those that the ConfigMap is named by.
+    """
+    text, binary = config_map.get("data") or {}, config_map.get("binaryData") or {}
+    create_private_folder(folder.parent)
+    draft = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
+    try:
+        for item in volume["configMap"].get("items") or ():
+            key, path = item["key"], draft / item["path"]
+            if (key not in text and key not in binary) or not is_inside(path, draft):
+                continue  # its digest shows that it is missing
+            create_private_folder(path.parent)
+            write_private(path, text[key] if key in text else b64decode(binary[key]))
+            path.chmod(0o700 if "mode" in item else 0o600)
+        name = read_code_name(volume)
+        if not name.endswith(compute_digest(list_code_files(draft))[:_DIGITS]):
+            raise InvalidError(f"The files in the ConfigMap {name!r} are not those that it is named by.")
+        draft.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # another process was first
+            raise build_disk_error(error, folder) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _build_data(files: tuple[CodeFile, ...]) -> Manifest:

@@ -33,9 +33,11 @@ class ListCache:
         cluster: Callable[[], Cluster],
         *,
         namespace: str | None = None,
+        metadata_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._namespace, self._clock = cluster, namespace, clock
+        self._metadata_only = metadata_only
         self._lists: dict[tuple[str, str], _List] = {}
         self._cache: dict[tuple[str, str], dict[_Key, tuple[str, object]]] = {}
         self._lock = threading.Lock()
@@ -51,7 +53,9 @@ class ListCache:
 
     def _list(self, kind: str, labels: str) -> _List:
         with self._lock:
-            return self._lists.setdefault((kind, labels), _List(kind, self._namespace, labels, self._clock))
+            return self._lists.setdefault(
+                (kind, labels), _List(kind, self._namespace, labels, self._clock, metadata_only=self._metadata_only)
+            )
 
     def read(self, kind: str, labels: str, make: Callable[[Manifest], _Value]) -> list[_Value]:
         """Return the result of ``make`` for each object; it is called once for each version of an object."""
@@ -69,8 +73,11 @@ class ListCache:
 
 
 class _List:
-    def __init__(self, kind: str, namespace: str | None, labels: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, kind: str, namespace: str | None, labels: str, clock: Callable[[], float], *, metadata_only: bool
+    ) -> None:
         self._kind, self._namespace, self._labels, self._clock = kind, namespace, labels, clock
+        self._metadata_only = metadata_only
         self._lock = threading.Lock()
         self._read_times: list[float] = []
         self._watched: dict[_Key, Manifest] | None = None
@@ -91,7 +98,9 @@ class _List:
             self._read_times = [*[at for at in self._read_times if now - at < OFTEN_S][1 - OFTEN :], now]
             if self._watched is not None and not self._renew:
                 return list(self._watched.values())
-            manifests, version = cluster.find(self._kind, self._namespace, labels=self._labels)
+            manifests, version = cluster.find(
+                self._kind, self._namespace, labels=self._labels, metadata_only=self._metadata_only
+            )
             self._renew = False
             begins = self._watched is None and len(self._read_times) >= OFTEN
             if begins or self._watched is not None:
@@ -128,7 +137,8 @@ class _List:
             if event_type == "DELETED":
                 self._watched.pop(_identify(manifest), None)
             else:
-                self._watched[_identify(manifest)] = manifest
+                own = {"metadata": manifest["metadata"]} if self._metadata_only else manifest
+                self._watched[_identify(manifest)] = own
 
 
 def _identify(manifest: Manifest) -> _Key:

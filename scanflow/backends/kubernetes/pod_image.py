@@ -131,6 +131,11 @@ class PodImages:
         return build_code(self._app.name, self._app.team, namespace, Path(self._app.app_dir))
 
 
+def is_independent(node: AppNode) -> bool:
+    """Return whether a node needs no files of its application's folder."""
+    return getattr(node, "image", None) is not None or _is_by_value(node)
+
+
 def _is_by_value(node: AppNode) -> bool:
     """Return whether a node is a function sent by value, which needs no other files of its application."""
     return (

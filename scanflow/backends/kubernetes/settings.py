@@ -34,7 +34,7 @@ class KubernetesSettings(BaseModel):
     namespace: str | None = None
     """The namespace of the application's environment, of any name, as somebody made it: the stock role ``admin`` in it
     is enough. It has the environment of one application, and nothing is looked for elsewhere. Unset: each application
-    has a namespace of its own, ``scanflow-<app>-<team>``, and services and agents are looked for in all."""
+    has a namespace of its own, ``scanflow-<app>-<team>``, and services, agents and runs are looked for in all."""
 
     serving: ServingEngine = "deployment"
     """What online workflows become: ``Deployment``, ``SeldonDeployment`` or ``InferenceService``."""

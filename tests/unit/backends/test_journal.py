@@ -124,6 +124,7 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
         ALTER TABLE tasks DROP COLUMN cache_note; PRAGMA user_version = 3;""",
         "DROP INDEX changes_of; ALTER TABLE tasks DROP COLUMN change; PRAGMA user_version = 2;",
         "DROP INDEX runs_of; PRAGMA user_version = 1;",
+        "DROP INDEX runs_of; CREATE INDEX runs_of ON runs (app, team, workflow); PRAGMA user_version = 4;",
     ],
 )
 def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str) -> None:
@@ -141,10 +142,38 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
         journal.remember("k", outputs, step="a/t/w/s", parts={"code": "1"})
         assert journal.find_cached_outputs("k") == outputs
     with closing(sqlite3.connect(path)) as db:
-        query = "SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' ORDER BY id DESC LIMIT 9"
+        order = "ORDER BY created DESC, id DESC LIMIT 9"
+        query = f"SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' {order}"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
         assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
+        assert db.execute("PRAGMA user_version").fetchone() == (5,)
+
+
+def test_what_is_cached_outlives_a_new_version_of_the_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with closing(Journal(path)) as journal:
+        outputs = CachedOutputs(enter(journal).record.name, tmp_path, "digest")
+        journal.remember("k", outputs, step="a/t/w/s", parts={"code": "1"})
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript("PRAGMA user_version = 4;")
+    with closing(Journal(path)) as journal:
+        assert journal.find_cached_outputs("k") == outputs
+
+
+def test_runs_are_in_the_order_in_which_they_were_created(journal: Journal) -> None:
+    late, early = enter(journal, created=20.0), enter(journal, created=10.0)
+    assert [record.name for record in journal.runs(limit=9)] == [late.record.name, early.record.name]
+    assert journal.run("@latest").record.name == late.record.name
+
+
+def test_tasks_that_are_replaced_are_followed(journal: Journal) -> None:
+    run = enter(journal)
+    journal.set_task(run, task("a", "succeeded"))
+    journal.set_task(run, task("b", "running"))
+    _, last = journal.read_changed_tasks(run, -1)
+    journal.replace_tasks(run, [task("a", "succeeded"), task("c", "running")])
+    assert set(journal.read_tasks(run)) == {"a", "c"}
+    assert [record.task for record in journal.read_changed_tasks(run, last)[0]] == ["c"]
 
 
 def test_the_parts_of_a_steps_keys_are_read_the_newest_first_without_those_of_one_run(

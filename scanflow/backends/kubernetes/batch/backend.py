@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from scanflow.app.application import Application
-from scanflow.app.executor import Executor
-from scanflow.app.plan import IMAGE_NOTE, Plan, PlannedStep, plan_workflow
+from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import SavedDefinition, enter_run, read_definition, redefine_run
+from scanflow.backends.definition import SavedDefinition, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.checks import check_definition
@@ -30,17 +31,19 @@ from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
 from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.layout import DRIVE, format_config_map_name
+from scanflow.backends.kubernetes.batch.layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
+from scanflow.backends.kubernetes.batch.planning import plan_steps
 from scanflow.backends.kubernetes.batch.pod_logs import TaskPodLogs, copy_log
-from scanflow.backends.kubernetes.batch.preparation import RunPreparation
+from scanflow.backends.kubernetes.batch.preparation import RunPreparation, StepCode
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_allocatable
+from scanflow.backends.kubernetes.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
@@ -66,8 +69,8 @@ from scanflow.backends.tasks import (
     select_running_tasks,
 )
 from scanflow.backends.values import Outputs
-from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.files.private import create_private_folder, write_private
+from scanflow.errors import ScanflowError, UnavailableError, UsageError
+from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.processes.files import is_locked
@@ -78,7 +81,7 @@ CODE_CACHE_S: Final = 60.0
 
 
 class KubernetesBatch(ClusterRuns):
-    """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
+    """See :class:`~scanflow.backends.port.RunBackend`. Any process of any home may call for any run."""
 
     def __init__(
         self,
@@ -93,13 +96,12 @@ class KubernetesBatch(ClusterRuns):
         self._functions = Functions(self._home)
         self._keys: dict[str, bytes] = {}
         self._applied_code = ExpiringSet(CODE_CACHE_S)
-        self._entered: dict[str, RunDocument] = {}
-        """Runs that this process entered and has not driven yet: their state is complete here."""
 
     # Before a run
 
     def check(self, definition: RunDefinition) -> None:
         cut = cut_down(definition)
+        self._take_over(cut)
         self._check(cut)
         self._preparation.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
@@ -108,16 +110,7 @@ class KubernetesBatch(ClusterRuns):
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow))
         self._preparation.resolve_code(app, workflow)
-        cores, memory = sum_allocatable(self._cluster)
-        plan, nodes = (
-            plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory),
-            list_nodes(self._cluster),
-        )
-        executors = {node.name: node for node in workflow.steps}
-        steps = tuple(
-            step.model_copy(update={"notes": _list_notes(step, executors[step.name], nodes)}) for step in plan.steps
-        )
-        return plan.model_copy(update={"steps": steps})
+        return plan_steps(self._cluster, workflow)
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects of a run of a workflow, under a free run name."""
@@ -145,51 +138,40 @@ class KubernetesBatch(ClusterRuns):
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
         cut = cut_down(definition)
+        self._take_over(cut)
         self._check(cut)
         self._ensure(cut.app)
         with self._journal() as journal:
-            chosen = name or journal.free_name(self._rng)
             tasks: list[TaskRecord] = []
             if cut.past is not None:
-                past = journal.run(cut.past)
+                past = self._find_run(journal, cut.past)
                 self._check_namespace(past)
                 check_outputs(self._cluster, self._get_namespace(past), past.record.name, self._run_home(past))
                 tasks = find_spin_inputs(cut, self._load_with_tasks(journal, past))
-            run = enter_run(journal, cut, parent=self._home.runs, rng=self._rng, name=chosen, tasks=tasks)
-            home = self._run_home(run)
-            create_private_folder(home.path)
-            self._record_namespace(run)
-            origins = {task.step: task.origin for task in tasks if task.state == "succeeded" and task.origin}
-            document = RunDocument(**self._build_document_fields(run, cut), origins=origins)
-            self._write(run, cut, document, new=True)
-            self._entered[document.run] = document
+            run = self._enter_run(journal, cut, name, tasks)
+            create_private_folder(self._run_home(run).path)
             return self._load_with_tasks(journal, run)
 
-    def _build_document_fields(self, run: JournalRun, definition: RunDefinition) -> dict[str, Any]:
-        return {
-            "run": run.record.name,
-            "definition": SavedDefinition.from_definition(definition),
-            "source": run.record.source,
-            "created": run.record.created,
-            "max_fan_out": self._settings.max_fan_out,
-        }
+    def _take_over(self, definition: RunDefinition) -> None:
+        """Take over what a spin needs of its past run, if another home entered that."""
+        if definition.past is not None:
+            with self._journal() as journal:
+                past = self._find_run(journal, definition.past)
+                self._check_code(past, definition)
+                self._restore_functions(past, definition)
 
-    def _write(self, run: JournalRun, definition: RunDefinition, document: RunDocument, *, new: bool = False) -> None:
-        """Write a run's ConfigMap."""
-        app, namespace = definition.app, self._get_namespace(run)
-        key = self._get_key(namespace, app.name, app.team)
-        manifest = document.build_manifest(namespace, self._functions.pack_functions(definition.workflow, key))
-        if not new:
-            self._cluster.apply(manifest, force=True)
-            return
-        try:
-            self._cluster.create(manifest)
-        except ConflictError as error:
-            existing = self._cluster.get("ConfigMap", format_config_map_name(document.run), namespace)
-            if existing is None or RunDocument.from_manifest(existing).definition != document.definition:
-                raise InvalidError(
-                    f"The run {document.run!r} already exists in the namespace {namespace!r}. Choose another name."
-                ) from error
+    def _restore_functions(self, run: JournalRun, definition: RunDefinition) -> None:
+        """Take over the functions by value of a run that another home entered."""
+        if self._functions.lacks(definition.workflow) and (config_map := self._shared.get(run)) is not None:
+            app, namespace = definition.app, self._get_namespace(run)
+            self._functions.restore(
+                definition.workflow, config_map, lambda: self._get_key(namespace, app.name, app.team)
+            )
+
+    def _pack_functions(self, definition: RunDefinition) -> dict[str, str]:
+        app = definition.app
+        key = self._get_key(self._cluster_settings.derive_namespace(app.name, app.team), app.name, app.team)
+        return self._functions.pack_functions(definition.workflow, key)
 
     def _get_key(self, namespace: str, app: str, team: str) -> bytes:
         """Return the key that signs a namespace's pickles; fetched again, as the namespace may have been recreated."""
@@ -205,26 +187,40 @@ class KubernetesBatch(ClusterRuns):
         with self._journal() as journal:
             start = time.monotonic()
             with self._lock_run(journal, run) as (journal_run, home):
-                name, facts = journal_run.record.name, Facts(journal, journal_run, home)
+                name, observed, begun = journal_run.record.name, None, None
                 entered = self._entered.pop(name, None)
+                before = entered or self._read_version(journal, journal_run)
+                journal_run = journal.run(name)
+                facts = Facts(journal, journal_run, home)
                 live = facts.refresh(self._cluster, self._get_namespace(journal_run)) if entered is None else None
+                if (
+                    entered is None
+                    and not _is_running(live)
+                    and self._wait_for_driver(journal_run, before, observe, lambda: self._get_last_drive(journal_run))
+                ):
+                    live = facts.refresh(self._cluster, self._get_namespace(journal_run))
                 run_definition = cut_down(definition or read_definition(journal_run))
-                adopted = live is not None and live.observed.phase == "running"
+                adopted = _is_running(live)
                 previous_tasks = journal.read_tasks(journal_run)
-                if adopted:
-                    assert live is not None
+                if live is not None and adopted:
                     manifest: Manifest | None = live.manifest
                     run_definition = read_definition(journal_run)
                 else:
+                    self._check_code(journal_run, run_definition)
+                    self._restore_functions(journal_run, run_definition)
                     self._check(run_definition)
-                    manifest = self._prepare(journal, journal_run, run_definition, facts, live or entered, environment)
+                    try:
+                        manifest, begun = self._prepare(
+                            journal, journal_run, run_definition, facts, before, live, environment
+                        )
+                    except StopRequestedError:
+                        return self._end_before_start(journal, journal_run, observe)
                 finished = _list_finished(previous_tasks)
                 previous_tasks = journal.read_tasks(journal_run)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 observe(
                     self._build_started_event(journal_run, run_definition, finished, _list_finished(previous_tasks))
                 )
-                observed: ObservedWorkflow | None = None
                 if manifest is not None:
                     if not adopted:
                         manifest = self._create(manifest, journal_run)
@@ -240,7 +236,7 @@ class KubernetesBatch(ClusterRuns):
                         away_s=self._cluster_settings.timeout_s,
                         previous_tasks=dict(previous_tasks),
                     )
-                    if home.asked_to_stop.exists():
+                    if begun is not None and self._was_stopped(journal_run, manifest, begun):
                         watcher.stop(manifest["metadata"]["name"])
                     observed = watcher.watch(manifest, adopted=adopted)
                 seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
@@ -248,9 +244,14 @@ class KubernetesBatch(ClusterRuns):
                     facts.record_deletion(self._get_namespace(journal_run), seconds=seconds)
                 else:
                     self._end(facts, observed, seconds)
+                self._share_end(journal, journal_run, driven=True)
             record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
+
+    def _get_last_drive(self, run: JournalRun) -> int:
+        live = self._get_live(run)
+        return 0 if live is None else live.drive
 
     def _build_started_event(
         self, run: JournalRun, definition: RunDefinition, finished: list[StepName], kept: list[StepName]
@@ -266,34 +267,33 @@ class KubernetesBatch(ClusterRuns):
         run: JournalRun,
         definition: RunDefinition,
         facts: Facts,
-        previous: LiveWorkflow | RunDocument | None,
+        before: RunVersion | None,
+        live: LiveWorkflow | None,
         environment: Environment,
-    ) -> Manifest | None:
-        """Record what runs now, and return the Workflow to create; None: all steps have ended.
+    ) -> tuple[Manifest | None, RunHeader | None]:
+        """Record what runs now, and return the Workflow to create, with the drive that was begun; None: all steps have
+        ended. ``before`` and ``live``: the run's ConfigMap, and its last Workflow.
 
-        ``previous``: the run's last Workflow, or the document of a run that was just entered.
+        Raises:
+            StopRequestedError: it was asked to stop meanwhile.
+            ConflictError: another home has begun a drive meanwhile.
         """
         from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest  # Hera takes a while to import
 
         namespace, home = self._get_namespace(run), self._run_home(run)
         self._check_namespace(run)
         self._ensure(definition.app)
-        document_before, live = (
-            (previous, None) if isinstance(previous, RunDocument) else (self._load_document(run), previous)
-        )
-        tasks, origins = journal.read_tasks(run), {} if document_before is None else document_before.origins
-        if not isinstance(previous, RunDocument) and are_outputs_gone(
-            self._cluster, namespace, home, has_document=document_before is not None
-        ):
+        tasks, origins = journal.read_tasks(run), {} if before is None else before.document.origins
+        is_new = before is not None and not before.drive
+        if not is_new and are_outputs_gone(self._cluster, namespace, home, has_document=before is not None):
             facts.note(reset_finished_tasks(tasks))
             tasks, origins = journal.read_tasks(run), {}
         finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
-        last_drive = max(
-            document_before.drive if document_before is not None else 0, live.drive if live is not None else 0
-        )
+        last_drive = max(0 if before is None else before.drive, 0 if live is None else live.drive)
         tags = build_task_tags(definition.workflow.name, run.record.name, "@step@", StepName("@task@"))
         document = RunDocument(
-            **self._build_document_fields(run, definition),
+            **self._build_document_fields(run.record.name, definition),
+            created=run.record.created,
             drive=last_drive + 1,
             kept=kept_tasks,
             origins=origins,
@@ -306,18 +306,35 @@ class KubernetesBatch(ClusterRuns):
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
-            return None
-        forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
+            return None, None
         if code.config_map is not None:
             self._ensure_code(code.config_map)
+        begun = self._begin(journal, run, definition, document, before, code)
+        forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         redefine_run(journal, run, definition)
-        self._write(run, definition, document)
-        record_claim(self._cluster, namespace, home)
-        return manifest
+        return manifest, begun
 
-    def _load_document(self, run: JournalRun) -> RunDocument | None:
-        config_map = self._cluster.get("ConfigMap", format_config_map_name(run.record.name), self._get_namespace(run))
-        return None if config_map is None else RunDocument.from_manifest(config_map)
+    def _begin(
+        self,
+        journal: Journal,
+        run: JournalRun,
+        definition: RunDefinition,
+        document: RunDocument,
+        before: RunVersion | None,
+        code: StepCode,
+    ) -> RunHeader:
+        """Write the ConfigMap of a drive that begins."""
+        namespace, home = self._get_namespace(run), self._run_home(run)
+        binary, progress = self._pack_functions(definition), {}
+        if (before_drive := self._build_progress(journal, run, document.drive, "running")).tasks:
+            progress = {PROGRESS: before_drive.pack()}
+        texts = {CODE: json.dumps(code.volumes[0])} if code.volumes else {}
+        annotations = {OUTPUTS_CLAIM: record_claim(self._cluster, namespace, home)}
+        try:
+            manifest = document.build_manifest(namespace, {**binary, **progress}, texts, annotations)
+        except UsageError:  # it may be too large with its progress, which is in the Workflows, too
+            manifest = document.build_manifest(namespace, binary, texts, annotations)
+        return self._build_writer(run).begin_drive(manifest, before)
 
     def _ensure_code(self, code: Manifest) -> None:
         """Apply the ConfigMap of an application's code, whose name has its content's hash."""
@@ -336,7 +353,7 @@ class KubernetesBatch(ClusterRuns):
             if existing is None:
                 raise UnavailableError(f"The Workflow {namespace}/{name} was deleted just now. Try again.") from None
             created = existing
-        write_private(self._run_home(run).driven, manifest["metadata"]["annotations"][DRIVE])
+        self._run_home(run).record_drive(int(manifest["metadata"]["annotations"][DRIVE]))
         return created
 
     def _end(self, facts: Facts, observed: ObservedWorkflow | None, seconds: float | None) -> None:
@@ -345,12 +362,13 @@ class KubernetesBatch(ClusterRuns):
 
     def stop(self, run: str) -> RunRecord:
         with self._journal() as journal:
-            journal_run = journal.run(run)
-            home, (record, live) = self._run_home(journal_run), self._observe(journal, journal_run)
+            journal_run = self._find_run(journal, run)
+            record, live = self._observe(journal, journal_run)
             if record.state in FINAL_STATES:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
-            if is_being_created := not _is_running(live) and is_locked(home.lock):
-                write_private(home.asked_to_stop, "")  # whoever creates its Workflow checks it then
+            is_being_created = False
+            if not _is_running(live):
+                is_being_created = self._request_stop(journal_run, lambda: self._get_last_drive(journal_run))
                 live = self._get_live(journal_run)
             if live is not None and _is_running(live):
                 self._cluster.patch(
@@ -358,11 +376,12 @@ class KubernetesBatch(ClusterRuns):
                 )
             elif not is_being_created:
                 journal.set_run(journal_run, "stopped", seconds=record.seconds)
+                self._share_end(journal, journal_run)
             return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
         with self._journal() as journal:
-            journal_run = journal.run(run)
+            journal_run = self._find_run(journal, run)
             _, live = self._observe(journal, journal_run)
             record = self._load_with_tasks(journal, journal_run)
             tasks_to_stop = select_running_tasks(record, task)
@@ -382,7 +401,7 @@ class KubernetesBatch(ClusterRuns):
     def _read_outputs(self, run: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
         record = self.show(run)
         tasks = find_output_tasks(record, step)
-        namespace = self._cluster_settings.derive_namespace(record.app, record.team)
+        namespace = self._read_namespace(record)
         homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
@@ -419,14 +438,14 @@ class KubernetesBatch(ClusterRuns):
         ):
             return reader
         if not (folder / "stdout.log").exists():
-            namespace = self._cluster_settings.derive_namespace(record.app, record.team)
+            namespace = self._read_namespace(record)
             fetch_log(self._cluster, self._cluster_settings, namespace, record.name, task_record.task, number, folder)
         files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr") if stream in {name, "both"}]
         return FileLogs(lambda: (files, True))
 
     def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
         """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
-        namespace = self._cluster_settings.derive_namespace(record.app, record.team)
+        namespace = self._read_namespace(record)
         for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
             for attempt in observe_workflow(manifest).attempts:
                 if (attempt.task, attempt.number) == (task.task, number):
@@ -471,13 +490,16 @@ class KubernetesBatch(ClusterRuns):
         live = facts.refresh(self._cluster, self._get_namespace(run))
         if is_locked(home.lock) or journal.run(record.name).record != record:  # another process drove it meanwhile
             return self._add_details(journal.run(record.name).record), live
-        if live is None and home.driven.exists():
-            return self._add_details(facts.record_deletion(self._get_namespace(run), seconds=record.seconds)), None
-        if live is None:
-            return self._add_details(record.model_copy(update={"state": "interrupted"})), None
-        if live.observed.phase != "running":
-            return self._add_details(self._record_end(facts, live, record)), live
-        return self._add_details(record), live
+        if live is None or live.drive < read_begun_drive(home):
+            if not has_object(home):
+                return self._add_details(record.model_copy(update={"state": "interrupted"})), None
+            facts.record_deletion(self._get_namespace(run), seconds=record.seconds)
+        elif live.observed.phase == "running":
+            return self._add_details(record), live
+        else:
+            self._record_end(facts, live, record)
+        self._share_end(journal, run)
+        return self._add_details(journal.run(record.name).record), live
 
     def _get_live(self, run: JournalRun) -> LiveWorkflow | None:
         """Return the last Workflow of a run, without recording it."""
@@ -490,15 +512,13 @@ class KubernetesBatch(ClusterRuns):
         return facts.end(live.observed.phase, seconds=(record.seconds or 0.0) + seconds, error=live.observed.error)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
+        recorded = journal.read_tasks(run)
+        if not recorded and run.record.state in FINAL_STATES and has_object(home := self._run_home(run)):
+            with suppress(ScanflowError):  # too many for its ConfigMap: they are in its Workflows, while those are kept
+                Facts(journal, run, home).refresh(self._cluster, self._get_namespace(run))
+            recorded = journal.read_tasks(run)
+        tasks = add_pending_tasks(read_definition(run).workflow, recorded.values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
-
-
-def _list_notes(step: PlannedStep, node: Executor, nodes: list[Manifest]) -> tuple[str, ...]:
-    """Return the notes of a planned step for a cluster of these nodes."""
-    notes = tuple(f"image {node.image}" if note == IMAGE_NOTE else note for note in step.notes)
-    misfit = explain_misfit(nodes, node.resources.cores or 0.0, node.resources.memory_bytes)
-    return (*notes, misfit) if misfit else notes
 
 
 def _list_finished(tasks: dict[StepName, TaskRecord]) -> list[StepName]:

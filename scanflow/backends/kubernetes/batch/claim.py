@@ -9,13 +9,16 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import NotFoundError
-from scanflow.files.private import write_private
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 
 
-def record_claim(cluster: Cluster, namespace: str, home: RunHome) -> None:
-    """Record the claim that a run's steps write to."""
-    write_private(home.claim, _read_uid(cluster, namespace))
+def record_claim(cluster: Cluster, namespace: str, home: RunHome) -> str:
+    """Record the claim that a run's steps write to; return its uid, for other homes."""
+    uid = _read_uid(cluster, namespace)
+    create_private_folder(home.path)
+    write_private(home.claim, uid)
+    return uid
 
 
 def are_outputs_gone(cluster: Cluster, namespace: str, home: RunHome, *, has_document: bool) -> bool:

@@ -6,6 +6,7 @@ import gzip
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.kubernetes.batch.layout import (
+    CREATED,
     DOCUMENT,
+    DRIVE,
     LAUNCHES,
     PACKED_FILE,
     PACKED_LAUNCHES,
@@ -61,8 +64,14 @@ class RunDocument(BaseModel):
         app = definition.app.replace(app_dir=str(app_dir))
         return RunDefinition(app, definition.workflow, definition.parameters, definition.source, definition.step)
 
-    def build_manifest(self, namespace: str, functions: Mapping[str, str], **annotations: str) -> Manifest:
-        """Return the run's ConfigMap; ``functions`` are pickles in base64.
+    def build_manifest(
+        self,
+        namespace: str,
+        binary: Mapping[str, str],
+        texts: Mapping[str, str] = MappingProxyType({}),
+        annotations: Mapping[str, str] = MappingProxyType({}),
+    ) -> Manifest:
+        """Return the run's ConfigMap; ``binary`` is in base64: pickled functions, and the run's progress.
 
         Raises:
             UsageError: it is larger than an object may be.
@@ -71,11 +80,12 @@ class RunDocument(BaseModel):
         app = definition.app
         # Of a spin each pod links the folders of past runs first.
         launches = "" if self.origins else plan_launches(definition, self.run, self.drive, self.variables)
-        data, binary = {DOCUMENT: self.model_dump_json(), LAUNCHES: launches}, dict(functions)
+        data, binary = {DOCUMENT: self.model_dump_json(), LAUNCHES: launches}, dict(binary)
         if sum(map(len, data.values())) > MIN_PACKED_BYTES:
             packed_names = {DOCUMENT: PACKED_FILE, LAUNCHES: PACKED_LAUNCHES}
             binary |= {packed_names[name]: _pack(text) for name, text in data.items() if text}
             data = {}
+        data |= texts
         size = sum(map(len, [*data.values(), *binary.values()]))
         check_size(size, f"The run {self.run!r}", len(app.workflows[0].nodes))
         return {
@@ -85,7 +95,7 @@ class RunDocument(BaseModel):
                 "name": format_config_map_name(self.run),
                 "namespace": namespace,
                 "labels": build_labels(app.name, app.team, run=self.run, workflow=self.definition.workflow),
-                "annotations": dict(annotations),
+                "annotations": {DRIVE: str(self.drive), CREATED: repr(self.created), **annotations},
             },
             "data": {name: text for name, text in data.items() if text},
             "binaryData": binary,

@@ -62,7 +62,9 @@ class Facts:
         self.note({name: task for observed in observations for name, task in observed.tasks.items()})
         for observed in observations:
             self.keep_outputs(observed)
-        return LiveWorkflow(manifests[-1], observations[-1])
+        last = LiveWorkflow(manifests[-1], observations[-1])
+        self._home.record_drive(last.drive)
+        return last
 
     def note(self, tasks: Mapping[StepName, TaskRecord]) -> None:
         """Record the tasks that changed."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
-from scanflow.backends.function_store import build_lost_function_error, is_saved_function, save_function
+from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function, save_function
 from scanflow.backends.kubernetes.batch.home import BatchHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret
-from scanflow.backends.pickles import add_signature, read_home_key, read_signed
+from scanflow.backends.pickles import add_signature, check_signature, read_home_key, read_signed
+from scanflow.errors import InvalidError
 from scanflow.files.private import open_home
 
 
@@ -47,6 +50,30 @@ class Functions:
                 content = add_signature(read_signed(file, self._key), key)
                 signed_functions[file.name] = base64.b64encode(content).decode("ascii")
         return signed_functions
+
+    def lacks(self, workflow: Workflow) -> bool:
+        """Return whether this home lacks a function of a workflow."""
+        files = [self._locate_file(node.target) for node in workflow.steps if node.target is not None]
+        return any(file is not None and not file.exists() for file in files)
+
+    def restore(self, workflow: Workflow, config_map: Manifest, read_key: Callable[[], bytes]) -> None:
+        """Keep the functions of a run that this home lacks, as the run's ConfigMap has them.
+
+        Raises:
+            InvalidError: one was not signed with the namespace's key.
+        """
+        binary = config_map.get("binaryData") or {}
+        for node in workflow.steps:
+            file = None if node.target is None else self._locate_file(node.target)
+            if file is None or file.exists() or (packed := binary.get(file.name)) is None:
+                continue
+            pickled = check_signature(base64.b64decode(packed), read_key())
+            if pickled is None or compute_name(pickled) != file.name:
+                raise InvalidError(
+                    f"The function of the step {node.name!r} is not taken from the cluster: it was not signed by a "
+                    "run of its namespace. Give the application: client.resume(run, app=app)"
+                )
+            self.keep(pickled)
 
     @property
     def _key(self) -> bytes:

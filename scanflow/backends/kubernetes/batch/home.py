@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.backends.tasks import split_task
+from scanflow.files.private import write_private
 from scanflow.names import StepName
 
 
@@ -28,19 +29,28 @@ class RunHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock = path / "lock"  # held by whoever drives the run
-        self.asked_to_stop = path / "stop"  # asked for while whoever drives the run had not made its object yet
-        self.driven = path / "driven"  # the number of the last Workflow that was made
+        self.record = path / "record"  # which version of its ConfigMap was read or written last
+        self.driver = path / "driver"  # the token of the last drive that this home began
+        self.code = path / "code.json"  # of a run that another home entered: the volume of its files
+        self.code_folders = path / "code"  # those files, in a folder named by their content
+        self.outputs = path / "outputs"
+        self.driven = path / "driven"  # the number of the last Workflow that is known to have been made
         self.claim = path / "claim"  # the uid of the claim that its outputs are on
         self.namespace = path / "namespace"  # the one that it was entered in
 
     def locate_outputs(self, task: StepName) -> Path:
         step, index = split_task(task)
-        return self.path / "outputs" / step if index is None else self.path / "outputs" / step / str(index)
+        return self.outputs / step if index is None else self.outputs / step / str(index)
 
     def locate_attempt(self, task: StepName, number: int) -> Path:
         """Return the folder of an attempt's logs."""
         return self.path / "steps" / task / str(number)
 
     def read_drive(self) -> int:
-        """Return the number of the last Workflow or job that was made."""
-        return int(self.driven.read_text(encoding="utf-8")) if self.driven.exists() else 1
+        """Return the number of the last Workflow or job that is known to have been made; 0: none was."""
+        return int(self.driven.read_text(encoding="utf-8")) if self.driven.exists() else 0
+
+    def record_drive(self, drive: int) -> None:
+        """Record that the Workflow or job of a drive was made."""
+        if drive > self.read_drive():
+            write_private(self.driven, str(drive))

@@ -55,6 +55,28 @@ DRIVE: Final = "scanflow.dev/drive"
 """An annotation: the number of a Workflow or job of its run."""
 
 
+CREATED: Final = "scanflow.dev/created"
+"""An annotation of a run's ConfigMap: when the run was entered, in seconds since the epoch."""
+
+DRIVER: Final = "scanflow.dev/driver"
+"""An annotation of a run's ConfigMap: the token of whoever began its last drive."""
+
+ENDED: Final = "scanflow.dev/ended"
+"""An annotation of a run's ConfigMap: the number of the last drive whose end is in it."""
+
+STOP_REQUEST: Final = "scanflow.dev/stop-request"
+"""An annotation of a run's ConfigMap: the last request to stop the run before it has a Workflow or job."""
+
+OUTPUTS_CLAIM: Final = "scanflow.dev/outputs-claim"
+"""An annotation of a run's ConfigMap: the uid of the claim that its outputs are on."""
+
+CODE: Final = "code.json"
+"""In a run's ConfigMap: the volume of its application's files, where its image lacks them."""
+
+PROGRESS: Final = "progress.json.gz"
+"""In a run's ConfigMap: the state of the run and its tasks, at the start of a drive and at its end."""
+
+
 def format_config_map_name(run: str) -> str:
     """Return the name of a run's ConfigMap."""
     return _shorten(f"run-{run}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -12,10 +13,12 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import enter_run, read_definition, redefine_run
+from scanflow.backends.definition import read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.facts import read_drive
+from scanflow.backends.kubernetes.batch.layout import CODE, PROGRESS
 from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
@@ -31,12 +34,14 @@ from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
+from scanflow.backends.kubernetes.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.runs import ClusterRuns
+from scanflow.backends.kubernetes.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment, RunDefinition, Stream
-from scanflow.backends.rank_files import build_rank_tasks, create_rank_folder, list_rank_logs
+from scanflow.backends.rank_files import PLAN, RANKS, build_rank_tasks, create_rank_folder, list_rank_logs
 from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
@@ -47,16 +52,24 @@ from scanflow.backends.tasks import (
     split_task,
 )
 from scanflow.backends.values import Outputs
-from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UnsupportedError, UsageError
-from scanflow.files.private import create_private_folder, write_private
+from scanflow.errors import (
+    AlreadyRunningError,
+    InvalidError,
+    NotFoundError,
+    ScanflowError,
+    UnsupportedError,
+    UsageError,
+)
+from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
+from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
 from scanflow.processes.files import hold_driver_lock, is_locked
 
 
 class KubernetesMPI(ClusterRuns):
-    """See :class:`~scanflow.backends.port.RunBackend`. Any process of this home may call for any run."""
+    """See :class:`~scanflow.backends.port.RunBackend`. Any process of any home may call for any run."""
 
     # Before a run
 
@@ -153,9 +166,8 @@ class KubernetesMPI(ClusterRuns):
         # The run keeps the content of its YAML file, which later readers may not have.
         definition = replace(definition, workflow=definition.workflow.replace(nodes=(program.workload,)))
         with self._journal() as journal:
-            run = enter_run(journal, definition, parent=self._home.runs, rng=self._rng, name=name)
+            run = self._enter_run(journal, definition, name)
             create_private_folder(self._run_home(run).path)
-            self._record_namespace(run)
             return self._load_with_tasks(journal, run)
 
     # A run
@@ -166,19 +178,33 @@ class KubernetesMPI(ClusterRuns):
         with self._journal() as journal:
             start = time.monotonic()
             with self._lock_run(journal, run) as (journal_run, home):
-                name, facts = journal_run.record.name, self._build_facts(journal, journal_run)
+                name, begun = journal_run.record.name, None
+                before = self._entered.pop(name, None) or self._read_version(journal, journal_run)
+                journal_run = journal.run(name)
                 run_definition = definition or read_definition(journal_run)
+                facts = self._build_facts(journal, journal_run)
                 manifest = facts.find_last()
+                if self._wait_for_driver(journal_run, before, observe, lambda: self._get_last_drive(facts)):
+                    manifest = facts.find_last()
                 observed = None if manifest is None else facts.refresh(manifest)
-                adopted = observed is not None and (not observed.is_final or journal_run.record.state == "running")
+                begun_before = 0 if before is None else before.drive
+                is_last = manifest is not None and read_drive(manifest) >= begun_before
+                is_unrecorded = is_last and journal_run.record.state == "running"
+                adopted = observed is not None and (not observed.is_final or is_unrecorded)
                 if not adopted and facts.is_done:
                     journal.set_run(journal_run, "succeeded", seconds=journal_run.record.seconds)
                     return self._load_with_tasks(journal, journal.run(name))
                 if not adopted:
-                    last = 0 if manifest is None else read_drive(manifest)
-                    manifest = self._submit(journal, journal_run, run_definition, facts, last + 1, environment)
+                    last = max(0 if manifest is None else read_drive(manifest), begun_before)
+                    self._check_code(journal_run, run_definition)
+                    try:
+                        manifest, begun = self._submit(
+                            journal, journal_run, run_definition, facts, before, last + 1, environment
+                        )
+                    except StopRequestedError:
+                        return self._end_before_start(journal, journal_run, observe)
                 assert manifest is not None
-                if home.asked_to_stop.exists():
+                if begun is not None and self._was_stopped(journal_run, manifest, begun):
                     facts.stop(manifest, facts.observe(manifest))
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
                 started = RunStarted(run=name, steps=1)
@@ -186,6 +212,7 @@ class KubernetesMPI(ClusterRuns):
                 end = self._watch(facts, journal_run, manifest, adopted=adopted, observe=observe)
                 seconds = (journal_run.record.seconds or 0.0) + time.monotonic() - start
                 journal.set_run(journal_run, end.state, seconds=seconds, error=end.error)
+                self._share_end(journal, journal_run, driven=True)
             record = self._load_with_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
@@ -206,20 +233,32 @@ class KubernetesMPI(ClusterRuns):
         run: JournalRun,
         definition: RunDefinition,
         facts: JobFacts,
+        before: RunVersion | None,
         drive: int,
         environment: Environment,
-    ) -> Manifest:
-        """Record what runs now, create the job, and return it."""
+    ) -> tuple[Manifest, RunHeader]:
+        """Record what runs now, create the job, and return it, with the drive that was begun.
+
+        Raises:
+            StopRequestedError: it was asked to stop meanwhile.
+            ConflictError: another home has begun a drive meanwhile.
+        """
         self._check_namespace(run)
         self._ensure(definition.app)
-        name, home = run.record.name, self._run_home(run)
+        name, home, namespace = run.record.name, self._run_home(run), self._get_namespace(run)
         program, plan = self._plan_job(definition.app, definition.workflow)
         tags = build_task_tags(definition.workflow.name, name, program.workload.name, StepName(program.workload.name))
         variables = environment(tags)
         *others, job = self._build_objects(name, drive, definition.app, program, plan, dict(variables))
         check_admission(self._cluster, job)
-        redefine_run(journal, run, definition)
         create_rank_folder(home.locate_outputs(facts.task), plan)
+        document = RunDocument(**self._build_document_fields(name, definition), created=run.record.created, drive=drive)
+        progress = self._build_progress(journal, run, drive, "running").pack()
+        texts = {} if program.code is None else {CODE: json.dumps(program.code.volume)}
+        begun = self._build_writer(run).begin_drive(
+            document.build_manifest(namespace, {PROGRESS: progress}, texts), before
+        )
+        redefine_run(journal, run, definition)
         facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
         for manifest in others:
             self._cluster.apply(manifest, force=True)
@@ -227,29 +266,34 @@ class KubernetesMPI(ClusterRuns):
             created = self._cluster.create(job)
         except ConflictError as error:
             raise InvalidError(
-                f"The namespace {self._get_namespace(run)!r} already has a job {job['metadata']['name']!r}, of "
-                "another home. Start a new run."
+                f"The namespace {namespace!r} already has a job {job['metadata']['name']!r}, of another run. Start a "
+                "new run."
             ) from error
-        write_private(home.driven, str(drive))
-        return {"apiVersion": job["apiVersion"], "kind": job["kind"], **created}
+        home.record_drive(drive)
+        return {"apiVersion": job["apiVersion"], "kind": job["kind"], **created}, begun
+
+    def _get_last_drive(self, facts: JobFacts) -> int:
+        manifest = facts.find_last()
+        return 0 if manifest is None else read_drive(manifest)
 
     def stop(self, run: str) -> RunRecord:
         with self._journal() as journal:
-            journal_run = journal.run(run)
+            journal_run = self._find_run(journal, run)
             record = self._refresh(journal, journal_run)
             if record.state in FINAL_STATES:
                 raise UsageError(f"The run {record.name!r} has {record.state} already; there is nothing to stop.")
             facts, home = self._build_facts(journal, journal_run), self._run_home(journal_run)
             live = _observe_last(facts)
-            if is_locked(home.lock) and (live is None or live[1].is_final):
-                write_private(home.asked_to_stop, "")  # whoever creates its job checks it then
+            if live is None or live[1].is_final:
+                is_being_created = self._request_stop(journal_run, lambda: self._get_last_drive(facts))
                 live = _observe_last(facts)
-                if live is None or live[1].is_final:
+                if is_being_created and (live is None or live[1].is_final):
                     return self._load_with_tasks(journal, journal.run(record.name))
             is_kept = live is not None and facts.stop(*live)
             if not is_kept and not is_locked(home.lock):
                 facts.record_deletion(asked=True, why=None)
                 journal.set_run(journal_run, "stopped", seconds=record.seconds)
+                self._share_end(journal, journal_run)
             return self._load_with_tasks(journal, journal.run(record.name))
 
     def stop_task(self, run: str, task: str) -> RunRecord:
@@ -284,7 +328,24 @@ class KubernetesMPI(ClusterRuns):
         if rank is not None:
             files = list_rank_logs(home.locate_outputs(StepName(job)), rank)
         chosen = [file for file in files if stream in {file[0], "both"}]
+        if record.state in FINAL_STATES and not any(path.exists() for _, path in files):
+            self._fetch_log(record, task_record.task, attempt or task_record.attempts)
         return FileLogs(lambda: (chosen, self.show(record.name).state != "running"))
+
+    def _fetch_log(self, record: RunRecord, task: str, attempt: int) -> None:
+        """Read the log of a job that another home watched to its end.
+
+        Raises:
+            NotFoundError: its launcher's pod is gone.
+        """
+        with self._journal() as journal:
+            facts = self._build_facts(journal, journal.run(record.name))
+            manifest = facts.find_last()
+            if manifest is None or read_drive(manifest) != attempt or facts.refresh(manifest).launcher is None:
+                raise NotFoundError(
+                    f"The log of {task!r} was in pods of the run {record.name!r}, which are gone. Whoever watched the "
+                    "run to its end has it in his home."
+                )
 
     # State
 
@@ -312,11 +373,11 @@ class KubernetesMPI(ClusterRuns):
 
     def _read_unwatched(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Update the record of a run that no process drives."""
-        record, facts = run.record, self._build_facts(journal, run)
+        record, facts, home = run.record, self._build_facts(journal, run), self._run_home(run)
         manifest = facts.find_last()
-        if manifest is None and not self._run_home(run).driven.exists():
-            return record.model_copy(update={"state": "interrupted"})
-        if manifest is None:
+        if manifest is None or read_drive(manifest) < read_begun_drive(home):
+            if not has_object(home):
+                return record.model_copy(update={"state": "interrupted"})
             error = facts.record_deletion(asked=False, why=None)
             journal.set_run(run, "stopped", seconds=record.seconds, error=error)
         else:
@@ -325,7 +386,18 @@ class KubernetesMPI(ClusterRuns):
                 return record
             seconds = 0.0 if observed.began is None or observed.ended is None else observed.ended - observed.began
             journal.set_run(run, derive_end_state(observed), seconds=(record.seconds or 0.0) + seconds)
+        self._share_end(journal, run)
         return journal.run(record.name).record
+
+    def _list_small_files(self, run: JournalRun) -> dict[str, str]:
+        home, job = self._run_home(run), get_mpi_workload(read_definition(run).workflow).name
+        folder = home.locate_outputs(StepName(job))
+        paths = [folder / RANKS / PLAN, *(folder / RANKS).glob("*.exit"), *(folder / OUTPUTS_FOLDER).glob("*")]
+        return {
+            path.relative_to(home.outputs).as_posix(): path.read_text(encoding="utf-8")
+            for path in sorted(paths)
+            if path.is_file()
+        }
 
     def _add_details(self, record: RunRecord) -> RunRecord:
         return super()._add_details(record).with_details(type=MPI)

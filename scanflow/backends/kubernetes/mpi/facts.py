@@ -91,6 +91,7 @@ class JobFacts:
         """Observe a job, append its ranks' output to their files, and record its task."""
         observed = self.observe(manifest)
         drive = read_drive(manifest)
+        self._home.record_drive(drive)
         output = self.open_output(drive)
         if observed.launcher is not None and observed.began is not None:
             before = output.read().until
