@@ -406,4 +406,4 @@ def test_fields_are_given_by_name() -> None:
     with pytest.raises(
         InvalidError, match=r"Workflow takes its fields by name\. Write Workflow\(name=\.\.\., \.\.\.\)"
     ):
-        sf.Workflow("w", nodes=[script("a")])  # type: ignore[misc]
+        sf.Workflow("w", nodes=[script("a")])
