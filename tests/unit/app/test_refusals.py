@@ -403,7 +403,8 @@ def test_what_makes_no_sense_is_refused(call: Callable[[Any], object], value: An
 
 
 def test_fields_are_given_by_name() -> None:
+    workflow: Any = sf.Workflow
     with pytest.raises(
         InvalidError, match=r"Workflow takes its fields by name\. Write Workflow\(name=\.\.\., \.\.\.\)"
     ):
-        sf.Workflow("w", nodes=[script("a")])
+        workflow("w", nodes=[script("a")])
