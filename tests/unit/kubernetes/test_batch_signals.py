@@ -30,7 +30,7 @@ def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], onl
     found = {}
     for signal in list_signals(workflow):
         inputs = StepInputs(definition, read=outputs.__getitem__, outputs=Path("/outputs"), max_fan_out=4)
-        replay(workflow, inputs, [signal.list_step or signal.step])
+        replay(workflow, inputs, signal.source, including=True)
         found[signal.name] = evaluate_signal(signal, workflow, inputs, kept_tasks={"again": (1,)}, only=only)
     return found
 

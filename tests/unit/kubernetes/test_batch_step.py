@@ -190,6 +190,15 @@ def test_a_step_that_writes_beside_itself_is_told_where_to_write(tmp_path: Path)
     assert "$SCANFLOW_OUTPUT_DIR" in cause
 
 
+def test_a_condition_is_told_by_its_source_while_others_that_the_step_waits_for_have_not_ended(tmp_path: Path) -> None:
+    load, later = step("load"), step("later", mainfile="load.py")
+    unless = step("unless", mainfile="load.py", when=later["rows"] > 1)
+    last = step("last", mainfile="train.py", when=load["rows"] > 1, parameters={"rows": unless["rows"]})
+    claim = Claim(tmp_path, [load, later, unless, last])
+    assert claim.pod("load")[0] == 0, claim.report
+    assert claim.told("when-last") == "true"
+
+
 def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
     load = step("load")
     claim = Claim(tmp_path, [load, step("train", for_each=load["rows"], parameters={"file": sf.item})])

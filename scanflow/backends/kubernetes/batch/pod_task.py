@@ -93,7 +93,7 @@ class Pod:
         for signal in list_signals(self.workflow):
             if signal.source in sources:
                 inputs = self.build_inputs()
-                replay(self.workflow, inputs, [signal.list_step or signal.step])
+                replay(self.workflow, inputs, signal.source, including=True)
                 kept_tasks, only = self.document.kept, self.definition.step
                 self._folders.write_parameter(
                     signal.name, evaluate_signal(signal, self.workflow, inputs, kept_tasks=kept_tasks, only=only)
@@ -121,7 +121,7 @@ class Pod:
 
     def _run(self, node: Executor, task: StepName, index: int | None, attempt: int) -> TaskReport:
         inputs = self.build_inputs()
-        replay(self.workflow, inputs, [node.name])
+        replay(self.workflow, inputs, node.name)
         if node.when is not None:
             inputs.is_condition_met(node)  # raises here for a condition that cannot be evaluated
         tasks = inputs.expand_tasks(node)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from scanflow.app.executor import Executor
+from scanflow.app.graph import find_ancestors
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.parameters import StepInputs
@@ -91,9 +92,13 @@ def evaluate_signal(
         return "true" if signal.list_step is None else WRONG
 
 
-def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
-    """Replay the steps before ``upto`` into ``inputs``: which were skipped, and how wide their fan-outs were."""
-    ancestors, progress = _find_ancestors(workflow, upto), StepProgress(workflow.parents)
+def replay(workflow: Workflow, inputs: StepInputs, upto: str, *, including: bool = False) -> None:
+    """Replay the steps before a step into ``inputs``: which were skipped, and how wide their fan-outs were.
+
+    ``including``: the step itself too, which has ended. All others may not have.
+    """
+    ancestors, progress = find_ancestors(workflow.parents, upto), StepProgress(workflow.parents)
+    ancestors |= {upto} if including else set()
     while (step := progress.take_next_ready()) is not None:
         node = workflow.by_name[step]
         if step not in ancestors or not isinstance(node, Executor):
@@ -105,16 +110,6 @@ def replay(workflow: Workflow, inputs: StepInputs, upto: Iterable[str]) -> None:
             if node.for_each is not None:
                 inputs.expand_tasks(node)
             progress.end(step, "ran")
-
-
-def _find_ancestors(workflow: Workflow, steps: Iterable[str]) -> set[str]:
-    ancestors: set[str] = set()
-    pending = [parent for step in steps for parent in workflow.parents[step]]
-    while pending:
-        if (step := pending.pop()) not in ancestors:
-            ancestors.add(step)
-            pending += workflow.parents[step]
-    return ancestors
 
 
 def _format_places(places: list[int], node: Executor, kept_tasks: Iterable[int], only: str | None) -> str:
