@@ -93,8 +93,8 @@ protos: env ## Build the gRPC protocol's description from its .proto
 lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newer versions
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:dev --group ../pyproject.toml:uv -o dev.txt
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:build -c dev.txt -o demo.txt
-	@cd requirements && $(LOCK) ../pyproject.toml --extra kubernetes --extra tracking -c dev.txt -o image-base.txt
-	@cd requirements && $(LOCK) ../pyproject.toml $(patsubst %,--extra %,agents kubernetes s3 server tracking) -c dev.txt \
+	@cd requirements && $(LOCK) ../pyproject.toml --extra kubernetes --extra store --extra tracking -c dev.txt -o image-base.txt
+	@cd requirements && $(LOCK) ../pyproject.toml $(patsubst %,--extra %,agents kubernetes s3 server store tracking) -c dev.txt \
 		-o image-server.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt

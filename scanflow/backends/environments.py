@@ -69,7 +69,7 @@ class EnvironmentDeletion:
     """The objects scanflow had created: ``Role scanflow-step``."""
 
     left: tuple[str, ...]
-    """The remaining objects: data volumes, and what others created."""
+    """What remains: data volumes, outputs in an object store, and what others created."""
 
 
 class EnvironmentBackend(Protocol):

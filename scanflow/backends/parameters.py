@@ -78,6 +78,15 @@ class StepInputs:
             f"The step {node.name!r} has {len(tasks)} tasks, numbered from {node.name}.0; there is no {self._only!r}."
         )
 
+    def list_tasks(self, step: str) -> list[StepName]:
+        """Return the tasks that an earlier step had, whose condition and items are known: none if it was skipped."""
+        if step in self._skipped:
+            return []
+        width = self._widths.get(step)
+        if width is None:
+            return [format_task_name(step, None)]
+        return [format_task_name(step, index) for index in range(width)]
+
     def resolve_parameters(self, node: Executor, item: Any) -> dict[str, Any]:
         """Return a task's parameters with references resolved."""
         return {name: self._resolve(value, item) for name, value in node.parameters.items()}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import uuid
+
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.doctor import examine
 from scanflow.backends.kubernetes.nodes import read_kubelet_policies
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.storage_findings import check_outputs_storage
+from tests.cluster.batch import make_store
 
 pytestmark = pytest.mark.cluster
 SETTINGS = KubernetesSettings(storage_mode="ReadWriteOnce")
@@ -33,3 +38,17 @@ def test_kubelets_say_their_policies(cluster: Cluster) -> None:
     policies = read_kubelet_policies(cluster)
     assert {one.cpu_manager for one in policies} <= {"static", "none", None}
     assert any(one.schedulable and one.cores >= 1 and one.memory_bytes > 2**28 for one in policies)
+
+
+def test_a_pod_tries_the_object_store_of_outputs(cluster: Cluster) -> None:
+    namespace = f"store-{uuid.uuid4().hex[:8]}"
+    settings = KubernetesSettings.from_environment(
+        {**os.environ, **make_store(cluster, namespace), "SCANFLOW_KUBERNETES_NAMESPACE": namespace}
+    )
+    try:
+        (found,) = check_outputs_storage(cluster, settings, thorough=True)
+    finally:
+        cluster.delete("Namespace", namespace)
+    assert (found.mark, found.found.endswith(f"a pod in {namespace} wrote, read and deleted there")) == ("✓", True), (
+        found
+    )

@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.output_files import OutputFiles
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
-from scanflow.backends.records import Observer, RunRecord
+from scanflow.backends.records import Observer, RunRecord, StepFile
 from scanflow.names import RunName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan
@@ -87,6 +87,9 @@ class KubernetesRuns(ClusterRuns):
 
     def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
         return self._find_backend(run).output_files(run, step)
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        return self._find_backend(run).files(run, step)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         return self._find_backend(run).logs(run, task, stream=stream, attempt=attempt)

@@ -20,6 +20,7 @@ from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_pe
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import JOB_KINDS, KubernetesSettings
+from scanflow.backends.kubernetes.storage_findings import check_outputs_storage
 from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnavailableError
 
 MIN_VERSION: Final = (1, 27)
@@ -61,7 +62,8 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
     Args:
         cluster: The cluster to check.
         settings: Which of its engines and classes are used.
-        thorough: Also start a pod, in a temporary namespace, to check whether nodes can pull the image.
+        thorough: Also start a pod, in a temporary namespace, to check whether nodes can pull the image, and one that
+            writes to the object store of outputs, where one is set.
     """
     try:
         version = json.loads(cluster.fetch_text("/version"))
@@ -77,6 +79,7 @@ def examine(cluster: Cluster, settings: KubernetesSettings, *, thorough: bool = 
         ("rights", lambda: _check_rights(cluster, settings, available_kinds)),
         ("nodes", lambda: _check_nodes(read_kubelet_policies(cluster, limit=MAX_CHECKED_NODES))),
         ("storage", lambda: [_check_storage(cluster, settings)]),
+        ("outputs", lambda: check_outputs_storage(cluster, settings, thorough=thorough)),
         ("metrics", lambda: [_check_metrics(api_versions), _check_prometheus(cluster, settings)]),
         ("gateway", lambda: [_check_gateway(cluster, settings)]),
         ("image", lambda: [_check_image_pull(cluster, settings) if thorough else _check_image(cluster, settings)]),

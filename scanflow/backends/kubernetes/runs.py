@@ -119,8 +119,8 @@ class ClusterRuns(ABC):
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
         select_tasks(self.show(run), step)
         raise UnsupportedError(
-            "The backend 'kubernetes' does not list the files of steps, which are on the cluster's storage. Read them "
-            "in a later step, or output their names."
+            "The backend 'kubernetes' does not list the files of MPI jobs, which are on the volume that the job names. "
+            "Read them in a batch step."
         )
 
     def runs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.environment_variables import list_variables, read_settings
@@ -82,6 +82,15 @@ class KubernetesSettings(BaseModel):
     storage_size: str = "10Gi"
     """The size of the claim for outputs, and of the claim for the tracker."""
 
+    outputs: str | None = None
+    """Where an S3-compatible object store has the outputs of batch runs: ``s3://bucket/prefix``, so that steps run on
+    any node. Unset: they are on a claim."""
+
+    outputs_secret: str | None = None
+    """The Secret, in each environment, whose entries are the environment variables that this store is reached with:
+    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``, ``AWS_REGION``, ... Unset: pods have rights
+    of their own there, as those of the service account ``scanflow-step``."""
+
     keep_claims: bool = False
     """Whether the deletion of an environment leaves its claims, and so their data and the namespace, in place."""
 
@@ -155,6 +164,19 @@ class KubernetesSettings(BaseModel):
 
     request_timeout_s: float = Field(default=10.0, gt=0)
     """The timeout of one request to the API server."""
+
+    @field_validator("outputs")
+    @classmethod
+    def _check_outputs(cls, address: str | None) -> str | None:
+        if address is None:
+            return None
+        scheme, separator, path = address.partition("://")
+        if scheme != "s3" or not separator or not path.strip("/") or {"?", "#", " "} & set(path) or "//" in path:
+            raise ValueError(
+                f"outputs are in an S3-compatible store, so it is s3://bucket or s3://bucket/prefix, not {address!r}; "
+                "the address of its server is AWS_ENDPOINT_URL in the Secret that outputs_secret names"
+            )
+        return f"{scheme}://{path.strip('/')}"
 
     def derive_namespace(self, app: str, team: str) -> str:
         """Return the namespace of an application's environment: ``namespace``, or one named after the application."""

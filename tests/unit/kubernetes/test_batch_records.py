@@ -39,9 +39,10 @@ def workflow(*nodes: dict[str, Any], phase: str = "Running", packed: bool = Fals
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
     report = json.dumps({"exit_code": 3, "seconds": 2.5, "failure": {"summary": "exit code 3", "cause": "OSError"}})
+    listed = json.dumps({"files": [["a.txt", 4]]})
     found = observe_workflow(
         workflow(
-            pod("wf.load", "Succeeded", step="load", left={"outputs": '{"result": "[1]"}'}),
+            pod("wf.load", "Succeeded", step="load", left={"outputs": '{"result": "[1]"}', "report": listed}),
             pod("wf.train.item(0:0)(0)", "Failed", step="train", index=0, left={"report": report}),
             pod("wf.train.item(0:0)(1)", "Running", step="train", index=0),
             pod("wf.train.item(1:1)(0)", "Pending", step="train", index=1, message="Unschedulable: no cpu"),
@@ -67,6 +68,7 @@ def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
         {"train.1": "Unschedulable: no cpu"},
     )
     assert found.outputs == {"load": {"result": "[1]"}}
+    assert found.files == {"load": (("a.txt", 4),)}
 
 
 def test_a_fan_out_that_succeeded_without_pods_had_no_items() -> None:

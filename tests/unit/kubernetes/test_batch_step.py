@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scanflow.backends.kubernetes.batch.framing import split_streams
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.pickles import write_pickle
 from scanflow.backends.port import RunDefinition
+from tests.s3_server import S3Store, run_s3_server
 from tests.waiting import patient
 
 pytestmark = pytest.mark.processes
@@ -40,14 +42,15 @@ sf.output("rows", 12)
 }
 
 PROGRAM = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from scanflow.backends.kubernetes.batch.folders import Folders
 from scanflow.backends.kubernetes.batch.step import run_step
 base = Path(sys.argv[1])
-folders = Folders(*(base / name for name in ("outputs", "run", "keys", "app", "reported")))
-step, index = json.loads(sys.argv[2])
-code = run_step(folders, step, index, retry=0, before={})
+places = [base / name for name in ("outputs", "run", "keys", "app", "reported", "store")]
+folders = Folders(*places, store=os.environ.get("TEST_STORE", ""))
+step, index, retry = json.loads(sys.argv[2])
+code = run_step(folders, step, index, retry=retry, before={})
 (base / "imported").write_text(" ".join(name for name in ("pydantic", "cloudpickle", "yaml") if name in sys.modules))
 sys.exit(code)
 """
@@ -63,8 +66,26 @@ def fixed() -> int:
     return 7
 
 
+@pytest.fixture
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store | None]:
+    """Where a test's outputs are: in an object store; None: on a claim."""
+    if getattr(request, "param", "store") == "claim":
+        yield None
+        return
+    with run_s3_server() as server:
+        monkeypatch.setenv("TEST_STORE", "s3://outputs/team/shop")
+        monkeypatch.setenv("TEST_STORE_VARIABLES", json.dumps(server.variables))
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+            monkeypatch.setenv(name, "a step's own")
+        yield server
+
+
+on_both = pytest.mark.parametrize("store", ["claim", "store"], indirect=True)
+"""The test holds wherever outputs are."""
+
+
 class Claim:
-    """What the pods of a run share."""
+    """What the pods of a run share. With a store each pod is on a node of its own, which has nothing of the others."""
 
     def __init__(self, base: Path, nodes: list[sf.Executor], run: str = "calm-otter-417", **more: Any) -> None:
         self.base, self.run_name = base, run
@@ -83,12 +104,17 @@ class Claim:
         if launches and not document.origins:
             (base / "run" / "launches.json").write_text(launches)
 
-    def pod(self, name: str, index: int | None = None) -> tuple[int, dict[str, bytes]]:
+    def pod(self, name: str, index: int | None = None, *, retry: int = 0) -> tuple[int, dict[str, bytes]]:
         """Run a pod to its end; return its exit code and its streams."""
+        if "TEST_STORE" in os.environ:
+            shutil.rmtree(self.base / "outputs")
+            (self.base / "store").mkdir(exist_ok=True)
+            for name_of, value in json.loads(os.environ["TEST_STORE_VARIABLES"]).items():
+                (self.base / "store" / name_of).write_text(value)
         for file in (self.base / "reported").glob("*"):
             if file.is_file():
                 file.unlink()
-        words = json.dumps([name, index])
+        words = json.dumps([name, index, retry])
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(self.base), words],
             capture_output=True,
@@ -132,6 +158,8 @@ def test_a_step_is_run_and_says_what_later_ones_wait_for(tmp_path: Path) -> None
     assert (kept / "load" / "1" / "stderr.log").read_bytes() == b"a warning\n"
 
 
+@on_both
+@pytest.mark.usefixtures("store")
 def test_a_function_is_called_with_what_an_earlier_one_returned(tmp_path: Path) -> None:
     first = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1})
     second = step("second", mainfile=None, function="steps.py:add", parameters={"to": first.output, "plus": 5})
@@ -190,6 +218,26 @@ def test_a_step_that_writes_beside_itself_is_told_where_to_write(tmp_path: Path)
     assert "$SCANFLOW_OUTPUT_DIR" in cause
 
 
+@on_both
+@pytest.mark.usefixtures("store")
+def test_the_files_of_a_step_are_in_its_report_where_they_are_few(tmp_path: Path) -> None:
+    claim = Claim(tmp_path, [step("leave"), step("many"), step("cached", mainfile="leave.py", cache=True)])
+    code = "import os, pathlib\nhere = pathlib.Path(os.environ['SCANFLOW_OUTPUT_DIR'])\n"
+    (tmp_path / "app" / "leave.py").write_text(
+        f"{code}(here / 'notes').mkdir()\n(here / 'notes' / 'a.txt').write_text('text')\n"
+    )
+    (tmp_path / "app" / "many.py").write_text(f"{code}for n in range(99): (here / str(n)).touch()\n")
+    assert claim.pod("leave")[0] == 0
+    assert claim.report["files"] == [["notes/a.txt", 4]]
+    assert claim.pod("many")[0] == 0
+    assert "files" not in claim.report
+    for run in ("bold-crane-156", "keen-robin-201"):
+        claim = Claim(tmp_path, [step("cached", mainfile="leave.py", cache=True)], run)
+        assert claim.pod("cached")[0] == 0
+        assert claim.report["files"] == [["notes/a.txt", 4]]
+    assert claim.report["origin"] == "bold-crane-156"
+
+
 def test_a_condition_is_told_by_its_source_while_others_that_the_step_waits_for_have_not_ended(tmp_path: Path) -> None:
     load, later = step("load"), step("later", mainfile="load.py")
     unless = step("unless", mainfile="load.py", when=later["rows"] > 1)
@@ -199,6 +247,8 @@ def test_a_condition_is_told_by_its_source_while_others_that_the_step_waits_for_
     assert claim.told("when-last") == "true"
 
 
+@on_both
+@pytest.mark.usefixtures("store")
 def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
     load = step("load")
     claim = Claim(tmp_path, [load, step("train", for_each=load["rows"], parameters={"file": sf.item})])
@@ -208,6 +258,8 @@ def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
     assert "not a list" in claim.report["failure"]["cause"]
 
 
+@on_both
+@pytest.mark.usefixtures("store")
 def test_what_an_earlier_run_left_is_taken_from_the_cache(tmp_path: Path) -> None:
     cached = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1}, cache=True)
     assert Claim(tmp_path, [cached], "bold-crane-156").pod("first")[0] == 0
@@ -249,6 +301,8 @@ def test_a_cached_step_of_a_pod_looks_at_what_its_code_imports_and_its_defaults_
     )
 
 
+@on_both
+@pytest.mark.usefixtures("store")
 def test_a_spin_finds_what_the_past_run_left(tmp_path: Path) -> None:
     first = step("first", mainfile=None, function="steps.py:add", parameters={"to": 1})
     second = step("second", mainfile=None, function="steps.py:add", parameters={"to": first.output, "plus": 5})
@@ -296,7 +350,10 @@ def test_a_step_with_settled_options_is_run_with_the_standard_library_alone(tmp_
     outputs = f"{tmp_path}/outputs/{claim.run_name}"
     seen = f"--to {outputs}/load --n 2 1 show show {outputs}/show 2\n"
     assert claim.pod("show") == (0, {"stdout": seen.encode(), "stderr": b""})
-    assert (claim.imported, set(claim.report)) == ("", {"began", "seconds", "exit_code", "cpu_s", "max_rss_bytes"})
+    assert (claim.imported, set(claim.report)) == (
+        "",
+        {"began", "seconds", "exit_code", "cpu_s", "max_rss_bytes", "files"},
+    )
     assert claim.pod("load")[0] == 0
     assert (claim.imported, json.loads(claim.told("outputs") or "")["rows"]) == ("", "12")
     assert claim.pod("fail")[0] == 1

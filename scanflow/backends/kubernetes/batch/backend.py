@@ -17,7 +17,14 @@ from scanflow.backends.definition import SavedDefinition, read_definition, redef
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.checks import check_definition
-from scanflow.backends.kubernetes.batch.claim import are_outputs_gone, check_outputs, record_claim, reset_finished_tasks
+from scanflow.backends.kubernetes.batch.claim import (
+    are_outputs_gone,
+    check_outputs,
+    check_store_secret,
+    locate_store,
+    record_claim,
+    reset_finished_tasks,
+)
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
@@ -27,7 +34,8 @@ from scanflow.backends.kubernetes.batch.facts import (
     find_workflows,
     forget_outputs,
 )
-from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
+from scanflow.backends.kubernetes.batch.fetching import are_tasks_missing, fetch_log, fetch_outputs
+from scanflow.backends.kubernetes.batch.file_lists import list_files
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
 from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
 from scanflow.backends.kubernetes.batch.home import RunHome
@@ -55,6 +63,7 @@ from scanflow.backends.records import (
     RunRecord,
     RunStarted,
     RunState,
+    StepFile,
     TaskRecord,
 )
 from scanflow.backends.step_process import build_task_tags
@@ -67,6 +76,7 @@ from scanflow.backends.tasks import (
     find_output_tasks,
     find_spin_inputs,
     select_running_tasks,
+    select_tasks,
 )
 from scanflow.backends.values import Outputs
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
@@ -120,11 +130,17 @@ class KubernetesBatch(ClusterRuns):
         document = RunDocument(
             run=str(self.free_name()), definition=SavedDefinition.from_definition(definition), created=0, drive=1
         )
-        pod_settings = self._preparation.build_pod_settings(
-            self._cluster_settings.derive_namespace(app.name, app.team), code
-        )
+        namespace = self._cluster_settings.derive_namespace(app.name, app.team)
+        store = locate_store(self._cluster, self._cluster_settings, namespace)
+        pod_settings = self._preparation.build_pod_settings(namespace, code, store)
         argo_workflow = build_workflow_manifest(document, definition, FinishedSteps(), pod_settings)
         return [manifest for manifest in (code.config_map, argo_workflow) if manifest is not None]
+
+    def _ensure(self, app: Application) -> None:
+        super()._ensure(app)
+        check_store_secret(
+            self._cluster, self._cluster_settings, self._cluster_settings.derive_namespace(app.name, app.team)
+        )
 
     def _check(self, definition: RunDefinition) -> None:
         check_definition(definition, self._functions.check)
@@ -146,7 +162,8 @@ class KubernetesBatch(ClusterRuns):
             if cut.past is not None:
                 past = self._find_run(journal, cut.past)
                 self._check_namespace(past)
-                check_outputs(self._cluster, self._get_namespace(past), past.record.name, self._run_home(past))
+                namespace, past_home = self._get_namespace(past), self._run_home(past)
+                check_outputs(self._cluster, self._cluster_settings, namespace, past.record.name, past_home)
                 tasks = find_spin_inputs(cut, self._load_with_tasks(journal, past))
             run = self._enter_run(journal, cut, name, tasks)
             create_private_folder(self._run_home(run).path)
@@ -285,7 +302,11 @@ class KubernetesBatch(ClusterRuns):
         self._ensure(definition.app)
         tasks, origins = journal.read_tasks(run), {} if before is None else before.document.origins
         is_new = before is not None and not before.drive
-        if not is_new and are_outputs_gone(self._cluster, namespace, home, has_document=before is not None):
+        where = self._cluster, self._cluster_settings, namespace, home
+        if not is_new and (
+            are_outputs_gone(*where, has_document=before is not None)
+            or are_tasks_missing(*where, [task for task in _list_finished(dict(tasks)) if tasks[task].attempts])
+        ):
             facts.note(reset_finished_tasks(tasks))
             tasks, origins = journal.read_tasks(run), {}
         finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
@@ -300,8 +321,10 @@ class KubernetesBatch(ClusterRuns):
             variables=environment(tags),
         )
         code = self._preparation.resolve_code(definition.app, definition.workflow)
+        self._get_key(namespace, definition.app.name, definition.app.team)  # which the address of a store depends on
+        store = locate_store(self._cluster, self._cluster_settings, namespace)
         manifest = build_workflow_manifest(
-            document, definition, finished, self._preparation.build_pod_settings(namespace, code)
+            document, definition, finished, self._preparation.build_pod_settings(namespace, code, store)
         )
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
@@ -329,7 +352,7 @@ class KubernetesBatch(ClusterRuns):
         if (before_drive := self._build_progress(journal, run, document.drive, "running")).tasks:
             progress = {PROGRESS: before_drive.pack()}
         texts = {CODE: json.dumps(code.volumes[0])} if code.volumes else {}
-        annotations = {OUTPUTS_CLAIM: record_claim(self._cluster, namespace, home)}
+        annotations = {OUTPUTS_CLAIM: record_claim(self._cluster, self._cluster_settings, namespace, home)}
         try:
             manifest = document.build_manifest(namespace, {**binary, **progress}, texts, annotations)
         except UsageError:  # it may be too large with its progress, which is in the Workflows, too
@@ -406,7 +429,8 @@ class KubernetesBatch(ClusterRuns):
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
             for source in {homes[task.task].path.name for task in missing}:
-                check_outputs(self._cluster, namespace, source, self._home.run(source))
+                home = self._home.run(source)
+                check_outputs(self._cluster, self._cluster_settings, namespace, source, home)
             fetch_outputs(
                 self._cluster,
                 self._cluster_settings,
@@ -427,6 +451,11 @@ class KubernetesBatch(ClusterRuns):
     def _find_outputs_folder(self, run: str, task: TaskRecord) -> Path | None:
         folder = self._home.run(run).locate_outputs(task.task) / OUTPUTS_FOLDER
         return folder if folder.is_dir() else None
+
+    def files(self, run: str, step: str | None = None) -> list[StepFile]:
+        record = self.show(run)
+        namespace, home = self._cluster_settings.derive_namespace(record.app, record.team), self._home.run(record.name)
+        return list_files(self._cluster, self._cluster_settings, namespace, home, select_tasks(record, step))
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
         record = self.show(run)

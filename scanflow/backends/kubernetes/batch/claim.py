@@ -1,48 +1,104 @@
-"""Whether what a run's steps left is still there: on the claim that they wrote to, and not on another of that name."""
+"""Whether what a run's steps left is still there: on the claim, or at the address, that they wrote to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.layout import KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 
+SCHEME: Final = "s3://"
+_GENERATION_CHARS: Final = 8
 
-def record_claim(cluster: Cluster, namespace: str, home: RunHome) -> str:
-    """Record the claim that a run's steps write to; return its uid, for other homes."""
-    uid = _read_uid(cluster, namespace)
+
+def locate_store(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> str | None:
+    """Return the address of an environment's outputs in an object store; None: they are on a claim.
+
+    It has a part that is new with each environment of that name, as its pickles' key is: what an earlier one, or that
+    of another cluster, left in the bucket is not taken for this one's.
+    """
+    if settings.outputs is None:
+        return None
+    secret = cluster.get("Secret", KEY_SECRET, namespace)
+    generation = "new" if secret is None else str(secret["metadata"]["uid"])[:_GENERATION_CHARS]
+    return f"{settings.outputs}/{namespace}/{generation}"
+
+
+def check_store_secret(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> None:
+    """Raise for a store whose Secret is not there.
+
+    Raises:
+        NotFoundError: with what to write.
+    """
+    name = settings.outputs_secret
+    if settings.outputs and name and cluster.get("Secret", name, namespace) is None:
+        raise NotFoundError(
+            f"There is no Secret {name!r} in the namespace {namespace!r} (SCANFLOW_KUBERNETES_OUTPUTS_SECRET), with "
+            f"which pods reach {settings.outputs}. Make it: {format_secret_command(name, namespace)}"
+        )
+
+
+def format_secret_command(name: str, namespace: str) -> str:
+    """Return the command that makes the Secret of a store."""
+    return (
+        f"kubectl -n {namespace} create secret generic {name} --from-literal=AWS_ACCESS_KEY_ID=... "
+        "--from-literal=AWS_SECRET_ACCESS_KEY=... --from-literal=AWS_REGION=... --from-literal=AWS_ENDPOINT_URL=..."
+    )
+
+
+def record_claim(cluster: Cluster, settings: KubernetesSettings, namespace: str, home: RunHome) -> str:
+    """Record the claim, or the address, that a run's steps write to; return it, for other homes."""
+    claim = _identify(cluster, settings, namespace)
     create_private_folder(home.path)
-    write_private(home.claim, uid)
-    return uid
+    write_private(home.claim, claim)
+    return claim
 
 
-def are_outputs_gone(cluster: Cluster, namespace: str, home: RunHome, *, has_document: bool) -> bool:
-    """Return whether a run's outputs are gone: its claim was deleted, alone or with its environment.
+def are_outputs_gone(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, home: RunHome, *, has_document: bool
+) -> bool:
+    """Return whether a run's outputs are gone: its claim was deleted, alone or with its environment, or steps have
+    their outputs elsewhere now.
 
     ``has_document``: whether the run's ConfigMap, which was deleted with the environment, is there. It decides where
     the claim was not recorded.
     """
     before = home.claim.read_text(encoding="utf-8") if home.claim.exists() else ""
-    now = _read_uid(cluster, namespace)
-    return before != now if before and now else not has_document
+    now = _identify(cluster, settings, namespace)
+    if before and (now or before.startswith(SCHEME)):
+        return before != now
+    return not has_document
 
 
-def check_outputs(cluster: Cluster, namespace: str, run: str, home: RunHome) -> None:
+def check_outputs(cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, home: RunHome) -> None:
     """Raise for a run whose outputs are known to be gone.
 
     Raises:
-        NotFoundError: the claim that they were on was deleted.
+        NotFoundError: the claim that they were on was deleted, or they are in another place than the settings say.
     """
-    if are_outputs_gone(cluster, namespace, home, has_document=True):
+    if not are_outputs_gone(cluster, settings, namespace, home, has_document=True):
+        return
+    before = home.claim.read_text(encoding="utf-8")
+    if settings.outputs or before.startswith(SCHEME):
+        where = before if before.startswith(SCHEME) else f"the claim {OUTPUTS!r}"
+        now = locate_store(cluster, settings, namespace) or f"the claim {OUTPUTS!r}"
         raise NotFoundError(
-            f"The outputs of the run {run!r} are gone: the claim {OUTPUTS!r} of the namespace {namespace!r}, which "
-            f"they were on, was deleted. Run its steps again: scanflow resume {run}"
+            f"The outputs of the run {run!r} were kept in {where}, and those of the namespace {namespace!r} are in "
+            f"{now} now: SCANFLOW_KUBERNETES_OUTPUTS was changed, or the environment made anew. Set it as it was, or "
+            f"run its steps again: scanflow resume {run}"
         )
+    raise NotFoundError(
+        f"The outputs of the run {run!r} are gone: the claim {OUTPUTS!r} of the namespace {namespace!r}, which "
+        f"they were on, was deleted. Run its steps again: scanflow resume {run}"
+    )
 
 
 def reset_finished_tasks(tasks: Mapping[StepName, TaskRecord]) -> dict[StepName, TaskRecord]:
@@ -54,6 +110,9 @@ def reset_finished_tasks(tasks: Mapping[StepName, TaskRecord]) -> dict[StepName,
     }
 
 
-def _read_uid(cluster: Cluster, namespace: str) -> str:
+def _identify(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> str:
+    """Return what tells the place of outputs from an earlier one: an address, or the uid of the claim."""
+    if store := locate_store(cluster, settings, namespace):
+        return store
     claim = cluster.get("PersistentVolumeClaim", OUTPUTS, namespace)
     return "" if claim is None else str(claim["metadata"]["uid"])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.batch.file_lists import write_files
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
@@ -83,6 +84,8 @@ class Facts:
         """Write the outputs in a Workflow to their folders."""
         for task, outputs in observed.outputs.items():
             write_outputs(self._home, task, outputs)
+        for task, files in observed.files.items():
+            write_files(self._home, task, files)
 
     def end(self, state: RunState, *, seconds: float | None, error: str | None) -> RunRecord:
         """Record the end of the run."""
@@ -111,7 +114,7 @@ def write_outputs(home: RunHome, task: StepName, outputs: Mapping[str, str]) -> 
     texts = dict(outputs)
     if folder.is_dir() and {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()} == texts:
         return
-    forget_outputs(home, [task])
+    shutil.rmtree(folder, ignore_errors=True)
     create_private_folder(folder)
     for name, text in texts.items():
         write_private(folder / name, text)
@@ -120,6 +123,7 @@ def write_outputs(home: RunHome, task: StepName, outputs: Mapping[str, str]) -> 
 def forget_outputs(home: RunHome, tasks: Iterable[StepName]) -> None:
     """Delete the outputs of tasks that run again."""
     for task in tasks:
+        home.locate_files(task).unlink(missing_ok=True)
         shutil.rmtree(home.locate_outputs(task) / OUTPUTS_FOLDER, ignore_errors=True)
 
 

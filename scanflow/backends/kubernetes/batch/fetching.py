@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
+import json
 import secrets
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch.claim import locate_store
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL
+from scanflow.backends.kubernetes.batch.records import FileSizes
+from scanflow.backends.kubernetes.batch.storage_volumes import (
+    build_outputs_volume,
+    build_store_mounts,
+    build_store_variables,
+    build_store_volumes,
+)
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
+from scanflow.backends.kubernetes.environment.manifests import OUTPUTS, STEPS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGER, RUN
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
@@ -44,6 +54,12 @@ if len(text) > longest:
 sys.stdout.write(text.decode())
 """
 
+_READER: Final = "import sys; from scanflow.backends.kubernetes.batch.reader import "
+_FETCH_OBJECTS: Final = f"{_READER}fetch_folders; fetch_folders(sys.argv[3:])"
+_PRINT_FILES: Final = f"{_READER}print_files; print_files(sys.argv[1], sys.argv[2:])"
+_TRY_STORE: Final = f"{_READER}try_store; try_store()"
+_PRINT_TASKS: Final = f"{_READER}print_tasks; print_tasks(sys.argv[1])"
+
 
 def fetch_outputs(
     cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, homes: Mapping[StepName, RunHome]
@@ -69,23 +85,40 @@ def fetch_log(
     _fetch(cluster, settings, namespace, run, {str(there): folder})
 
 
+def fetch_files(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, tasks: Sequence[StepName]
+) -> dict[StepName, FileSizes]:
+    """Return the names and bytes of the files that tasks left; see :func:`fetch_outputs`."""
+    store = locate_store(cluster, settings, namespace)
+    text = _run_pod(cluster, build_reader_pod(settings, namespace, run, [_PRINT_FILES, run, *tasks], store), run)
+    listed = json.loads(gzip.decompress(base64.b64decode(text)))
+    return {task: tuple((str(name), int(size)) for name, size in listed[task]) for task in tasks}
+
+
+def are_tasks_missing(
+    cluster: Cluster, settings: KubernetesSettings, namespace: str, home: RunHome, finished: Collection[StepName]
+) -> bool:
+    """Return whether an object store lacks outputs of finished tasks; see :func:`fetch_outputs`."""
+    store, run = locate_store(cluster, settings, namespace), home.path.name
+    if store is None or not finished:
+        return False
+    text = _run_pod(cluster, build_reader_pod(settings, namespace, run, [_PRINT_TASKS, run], store), run)
+    return not set(finished) <= set(json.loads(gzip.decompress(base64.b64decode(text))))
+
+
+def try_store(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> None:
+    """Let a pod of an environment write, read and delete an object where outputs are; see :func:`fetch_outputs`."""
+    _run_pod(cluster, build_reader_pod(settings, namespace, "", [_TRY_STORE], settings.outputs), "")
+
+
 def _fetch(
     cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, target_folders: Mapping[str, Path]
 ) -> None:
-    """Copy the files of folders on the claim into local folders."""
-    pod = build_reader_pod(settings, namespace, run, list(target_folders))
-    name = pod["metadata"]["name"]
-    cluster.create(pod)
-    try:
-        phase = _wait_until_ended(cluster, name, namespace)
-        text = b"".join(cluster.log(name, namespace))
-    finally:
-        cluster.delete("Pod", name, namespace, grace_s=0)
-    if phase != "Succeeded":
-        raise InvalidError(
-            f"The outputs of the run {run!r} cannot be fetched: {text.decode(errors='replace').strip()[-300:]}. Read "
-            "them in a step, or have steps output file names rather than values."
-        )
+    """Copy the files of folders on the claim, or in the object store, into local folders."""
+    store = locate_store(cluster, settings, namespace)
+    program = _PROGRAM if store is None else f"{_FETCH_OBJECTS}\n{_PROGRAM}"
+    arguments = [program, str(layout.OUTPUTS), str(MAX_BYTES), *target_folders]
+    text = _run_pod(cluster, build_reader_pod(settings, namespace, run, arguments, store), run)
     folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
         for folder in folders:
@@ -97,19 +130,51 @@ def _fetch(
                 write_private(folders[int(number)] / file, content.read())
 
 
-def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, folders: list[str]) -> Manifest:
-    """Return a pod that writes the files of folders on the claim to its log, as an archive."""
-    base = str(layout.OUTPUTS)
+def _run_pod(cluster: Cluster, pod: Manifest, run: str) -> bytes:
+    """Run a pod to its end, and return its log."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    cluster.create(pod)
+    try:
+        phase = _wait_until_ended(cluster, name, namespace)
+        text = b"".join(cluster.log(name, namespace))
+    finally:
+        cluster.delete("Pod", name, namespace, grace_s=0)
+    if phase != "Succeeded":
+        words = text.decode(errors="replace").strip()[-700:].rstrip(".")
+        if not run:
+            raise InvalidError(f"{words}.")
+        raise InvalidError(
+            f"The outputs of the run {run!r} cannot be fetched: {words}. Read them in a step, or have steps output "
+            "file names rather than values."
+        )
+    return text
+
+
+def build_reader_pod(
+    settings: KubernetesSettings, namespace: str, run: str, arguments: list[str], store: str | None
+) -> Manifest:
+    """Return a pod that runs a program of Python with the outputs of an environment.
+
+    Args:
+        settings: Its image, and the Secret of the store.
+        namespace: The environment's.
+        run: The run's.
+        arguments: The program's text, and its arguments.
+        store: The environment's address in an object store; None: the outputs are on the claim.
+    """
+    secret = settings.outputs_secret if store else None
+    own_rights = {"serviceAccountName": STEPS} if store and not secret else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": f"read-{secrets.token_hex(4)}",
             "namespace": namespace,
-            "labels": {"app.kubernetes.io/managed-by": MANAGER, RUN: run},
+            "labels": {"app.kubernetes.io/managed-by": MANAGER, **({RUN: run} if run else {})},
         },
         "spec": {
             "restartPolicy": "Never",
+            **own_rights,
             "automountServiceAccountToken": False,
             "activeDeadlineSeconds": round(MAX_DURATION_S),
             "securityContext": build_pod_security(),
@@ -118,15 +183,27 @@ def build_reader_pod(settings: KubernetesSettings, namespace: str, run: str, fol
                 {
                     "name": "read",
                     "image": settings.image,
-                    "command": ["python", "-c", _PROGRAM, base, str(MAX_BYTES), *folders],
+                    "command": ["python", "-c", *arguments],
+                    **_build_store_environment(store),
                     "resources": {"requests": SMALL},
                     "securityContext": build_container_security(),
-                    "volumeMounts": [{"name": "outputs", "mountPath": str(layout.OUTPUTS), "readOnly": True}],
+                    "volumeMounts": [
+                        {"name": "outputs", "mountPath": str(layout.OUTPUTS), **({} if store else {"readOnly": True})},
+                        *build_store_mounts(secret),
+                    ],
                 }
             ],
-            "volumes": [{"name": "outputs", "persistentVolumeClaim": {"claimName": OUTPUTS, "readOnly": True}}],
+            "volumes": [build_outputs_volume(OUTPUTS, store, readOnly=True), *build_store_volumes(secret)],
         },
     }
+
+
+def _build_store_environment(store: str | None) -> Manifest:
+    """Return the variables of a container that reads from a store: those that steps have."""
+    if store is None:
+        return {}
+    variables = [{"name": name, "value": value} for name, value in build_store_variables(store).items()]
+    return {"env": variables, "envFrom": build_env_from()}
 
 
 def _wait_until_ended(cluster: Cluster, name: str, namespace: str) -> str:

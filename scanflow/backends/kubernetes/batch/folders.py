@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,14 @@ from typing import Final
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.framing import FINAL_MARK
 from scanflow.files.private import write_private
+from scanflow.files.walk import iterate_files
 from scanflow.outputs import OUTPUTS_FOLDER
 
 MAX_OUTPUTS: Final = 1_000
 """Characters of outputs that are reported to the engine; more are read from the claim."""
+
+MAX_FILES_LENGTH: Final = 500
+"""Characters of a list of files that is reported to the engine; more are read by a pod."""
 
 WIDEST_LEFT: Final = 200
 """Largest fan-out whose outputs are reported to the engine."""
@@ -29,6 +34,13 @@ class Folders:
     keys: Path = Path(layout.KEYS)
     app: Path = Path(layout.APP)
     reported: Path = Path(layout.REPORTED_FOLDER)
+    store_secret: Path = Path(layout.STORE_SECRET)
+    store: str = ""
+    """The address of the environment's outputs in an object store; empty: ``outputs`` is the claim."""
+
+    @classmethod
+    def from_environment(cls) -> Folders:
+        return cls(store=os.environ.get(layout.STORE_VARIABLE, ""))
 
     def make(self, run: str) -> Path:
         """Create the folders that a task writes to, and return that of its run's outputs."""
@@ -54,6 +66,17 @@ class Folders:
                 return
             outputs[name] = content.decode("utf-8", errors="replace")
         self.write_parameter(layout.OUTPUTS_PARAMETER, json.dumps(outputs))
+
+    def list_few_files(self, target: Path, width: int) -> list[tuple[str, int]] | None:
+        """Return the names and bytes of the files that a task left, for its report; None: they are too many for it."""
+        files: list[tuple[str, int]] = []
+        remaining = MAX_FILES_LENGTH
+        for path in iterate_files(target, without=OUTPUTS_FOLDER) if width <= WIDEST_LEFT else ():
+            name = path.relative_to(target).as_posix()
+            if (remaining := remaining - len(name) - 20) < 0:
+                return None
+            files.append((name, path.stat().st_size))
+        return files if width <= WIDEST_LEFT else None
 
     def write_report(self, text: str) -> None:
         """Write the report of a task's end, and the last mark of its log."""

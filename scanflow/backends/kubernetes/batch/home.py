@@ -42,6 +42,10 @@ class RunHome:
         step, index = split_task(task)
         return self.outputs / step if index is None else self.outputs / step / str(index)
 
+    def locate_files(self, task: StepName) -> Path:
+        """Return the list of the files that a task left."""
+        return self.path / "files" / f"{task}.json"
+
     def locate_attempt(self, task: StepName, number: int) -> Path:
         """Return the folder of an attempt's logs."""
         return self.path / "steps" / task / str(number)

@@ -43,7 +43,7 @@ class StepLaunch(NamedTuple):
         end = run_process(argv, cwd=folders.app, env=variables, timeout_s=self.timeout_s, logs=logs)
         if end.succeeded:
             folders.report_outputs(target, 1)
-        return end
+        return end._replace(files=folders.list_few_files(target, 1))
 
 
 def read_launch(folders: Folders, step: str) -> StepLaunch | None:

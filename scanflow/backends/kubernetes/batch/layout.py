@@ -21,6 +21,15 @@ APP: Final = PurePosixPath("/app")
 REPORTED_FOLDER: Final = PurePosixPath("/tmp/scanflow-reported")  # noqa: S108  an empty folder of the pod's own
 """The output parameters of a step's program: a file each, which Argo reads."""
 
+STORE_SECRET: Final = PurePosixPath("/scanflow/store")
+"""The Secret that an object store of outputs is reached with, if there is one: a file for each variable."""
+
+STORE_VARIABLE: Final = "SCANFLOW_OUTPUTS_STORE"
+"""The variable with the address of an environment's outputs in an object store; unset: they are on the claim."""
+
+LOGS: Final = ".logs"
+CACHE: Final = ".cache"
+
 DOCUMENT: Final = "run.json"
 PACKED_FILE: Final = "run.json.gz"
 """The same document, compressed, for a run with many steps."""
@@ -94,7 +103,7 @@ def locate_run_outputs(outputs: Path, run: str) -> Path:
 
 def locate_attempt_logs(outputs: Path, run: str, task: str, attempt: int) -> Path:
     """Return the folder of an attempt's logs on the claim."""
-    return outputs / ".logs" / run / task / str(attempt)
+    return outputs / LOGS / run / task / str(attempt)
 
 
 def _shorten(name: str) -> str:

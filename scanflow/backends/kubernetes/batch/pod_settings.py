@@ -36,6 +36,12 @@ class PodSettings:
     """Volumes that ``images`` mount, beside those of every run."""
 
     claim: str = OUTPUTS
+    store: str | None = None
+    """The address of the environment's outputs in an object store. None: they are on the claim."""
+
+    store_secret: str | None = None
+    """The Secret that the store is reached with. None: the pods' own rights."""
+
     pull_secret: str | None = None
     keep_s: int = 7 * 24 * 3600
     """Seconds that a Workflow stays after its end."""

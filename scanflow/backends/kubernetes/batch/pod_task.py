@@ -9,21 +9,23 @@ import traceback
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor
+from scanflow.app.graph import find_ancestors
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process
 from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
+from scanflow.backends.kubernetes.batch.folders import Folders, create_empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
 from scanflow.backends.kubernetes.batch.process import run_process
 from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, build_error_report, build_process_report
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
+from scanflow.backends.kubernetes.batch.storage import ClaimStorage, open_storage
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.port import RunDefinition
@@ -42,6 +44,10 @@ from scanflow.backends.values import Outputs, describe_missing_result, encode
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.files.private import write_private
 from scanflow.names import StepName
+from scanflow.text.failures import Failure
+
+if TYPE_CHECKING:
+    from scanflow.backends.kubernetes.batch.task_archives import Snapshot
 
 EXIT_REFUSED = 125
 """The exit code of a task that could not be started."""
@@ -54,8 +60,13 @@ class Pod:
         self._folders = folders
         self.document = RunDocument.read(folders.run)
         self.base = folders.make(self.document.run)
+
+    @cached_property
+    def _storage(self) -> ClaimStorage:
+        storage = open_storage(self._folders)
         for step, origin in self.document.origins.items():
-            _link(self.base / step, layout.locate_run_outputs(folders.outputs, origin) / step)
+            storage.link(self.base, step, layout.locate_run_outputs(self._folders.outputs, origin))
+        return storage
 
     @cached_property
     def definition(self) -> RunDefinition:
@@ -84,12 +95,18 @@ class Pod:
         return self.base / step / index if index else self.base / step
 
     def _read(self, task: StepName) -> Mapping[str, Any]:
+        self._storage.check(self.document.run, [task])
         return Outputs(self.locate_folder(task), self.key)
 
     # Signals
 
     def report_signals(self, sources: list[str]) -> None:
         """Report the signals of ended steps that later steps wait for."""
+        for source in sources:
+            self._fetch(source, outputs_only=True, including=True)
+        self._report_signals(sources)
+
+    def _report_signals(self, sources: list[str]) -> None:
         for signal in list_signals(self.workflow):
             if signal.source in sources:
                 inputs = self.build_inputs()
@@ -98,6 +115,11 @@ class Pod:
                 self._folders.write_parameter(
                     signal.name, evaluate_signal(signal, self.workflow, inputs, kept_tasks=kept_tasks, only=only)
                 )
+
+    def _fetch(self, step: str, *, outputs_only: bool = False, including: bool = False) -> None:
+        """Bring what the steps before a step left; ``including``: what it left itself, too."""
+        steps = find_ancestors(self.workflow.parents, step) | ({step} if including else set())
+        self._storage.fetch(self.document.run, sorted(steps), outputs_only=outputs_only)
 
     # A task
 
@@ -120,8 +142,11 @@ class Pod:
         return finish(self._folders, report)
 
     def _run(self, node: Executor, task: StepName, index: int | None, attempt: int) -> TaskReport:
+        self._fetch(node.name)
         inputs = self.build_inputs()
         replay(self.workflow, inputs, node.name)
+        for step in sorted(find_ancestors(self.workflow.parents, node.name)):
+            self._storage.check(self.document.run, inputs.list_tasks(step))
         if node.when is not None:
             inputs.is_condition_met(node)  # raises here for a condition that cannot be evaluated
         tasks = inputs.expand_tasks(node)
@@ -129,35 +154,49 @@ class Pod:
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
         parameters = inputs.resolve_parameters(node, items[0] if items else None)
-        target = self.locate_folder(task)
         key, note = self._compute_cache_key(node, parameters) if node.cache else (None, None)
-        cached = None if key is None else self._folders.outputs / ".cache" / key.text
-        if cached is not None and not node.refresh_cache and (origin := _restore_cached(cached, target)):
+        if key is not None and not node.refresh_cache and (origin := self._restore_cached(key, task)):
             self._report_success(node, task, len(tasks))
-            return TaskReport(seconds=0.0, exit_code=0, origin=origin)
-        logs = layout.locate_attempt_logs(self._folders.outputs, self.document.run, task, attempt)
-        if not begin_attempt(logs, self.document.drive) and not node.retry.limit:
+            files = self._folders.list_few_files(self.locate_folder(task), len(tasks))
+            return TaskReport(seconds=0.0, exit_code=0, origin=origin, files=None if files is None else tuple(files))
+        target, run = self.locate_folder(task), self.document.run
+        logs = layout.locate_attempt_logs(self._folders.outputs, run, task, attempt)
+        if not self._storage.begin_attempt(logs, self.document.drive) and not node.retry.limit:
             return POD_DELETED
         create_empty_folder(target)
+        before = self._storage.begin_task(run, task, target, again=attempt > 1)
         argv = self._build_command(node, parameters)
         end = run_process(
             argv, cwd=self._folders.app, env=self._build_variables(node, task), timeout_s=node.timeout_s, logs=logs
         )
+        report = build_process_report(end._replace(files=self._folders.list_few_files(target, len(tasks))))
         if end.succeeded and node.target is not None and (failure := describe_missing_result(target)):
-            return build_process_report(end).model_copy(update={"failure": failure})
-        if end.succeeded:
-            if cached is not None and key is not None:
-                if changed := self._cache_keys.find_changed_file(key):
-                    note = describe_changed_file(changed)
-                else:
-                    _store_in_cache(cached, target, self.document.run)
-            self._report_success(node, task, len(tasks))
-        return build_process_report(end).model_copy(update={"cache_note": note})
+            report = report.model_copy(update={"failure": failure})
+        if report.failure is not None:
+            self._keep_failure(task, logs, before)
+            kept = report.files if self._storage.keeps_all else ()
+            return report.model_copy(update={"cache_note": note, "files": kept})
+        self._report_success(node, task, len(tasks))
+        try:
+            note = note if key is None else self._store_in_cache(key, target)
+            self._storage.keep_logs(logs)
+            self._storage.keep_task(run, task, target, before)
+        except (ScanflowError, OSError) as error:
+            failure = Failure(summary="its outputs could not be kept", cause=str(error))
+            return report.model_copy(update={"failure": failure, "files": ()})
+        return report.model_copy(update={"cache_note": note})
+
+    def _keep_failure(self, task: StepName, logs: Path, before: Snapshot | None) -> None:
+        try:
+            self._storage.keep_logs(logs)
+            self._storage.keep_attempt(self.document.run, task, self.locate_folder(task), before)
+        except (ScanflowError, OSError):  # the step's own failure is what is to be said
+            traceback.print_exc()
 
     def _report_success(self, node: Executor, task: StepName, width: int) -> None:
         self._folders.report_outputs(self.locate_folder(task), width)
         if node.for_each is None:
-            self.report_signals([node.name])
+            self._report_signals([node.name])
 
     def _build_command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
         if node.target is None:
@@ -201,6 +240,37 @@ class Pod:
         )
         return {**os.environ, **own}
 
+    def _locate_cached(self, key: CacheKey) -> Path:
+        return self._folders.outputs / layout.CACHE / key.text
+
+    def _restore_cached(self, key: CacheKey, task: StepName) -> str | None:
+        """Copy the cached outputs of an earlier run, and return that run; None: there are none."""
+        cached, target = self._locate_cached(key), self.locate_folder(task)
+        self._storage.fetch_cached(cached)
+        note = cached.with_suffix(".run")
+        if not cached.is_dir() or not note.is_file():
+            return None
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            copy_outputs(cached, target)
+        except OSError:
+            return None
+        self._storage.keep_task(self.document.run, task, target, None)
+        return note.read_text(encoding="utf-8")
+
+    def _store_in_cache(self, key: CacheKey, target: Path) -> str | None:
+        """Keep a task's outputs for later runs; return why they are not, for people."""
+        if changed := self._cache_keys.find_changed_file(key):
+            return describe_changed_file(changed)
+        cached = self._locate_cached(key)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            copy_outputs(target, cached)
+        except OSError:  # another task remembers the same, or a file cannot be copied: it only saves time
+            return None
+        write_private(cached.with_suffix(".run"), self.document.run)
+        return self._storage.keep_cached(cached, self.document.run)
+
     @cached_property
     def _cache_keys(self) -> CacheKeys:
         return CacheKeys(self._folders.app)
@@ -236,35 +306,6 @@ class Pod:
         if isinstance(node.requirements, str):
             return self.files.find(node.requirements, node.name).read_text(encoding="utf-8").splitlines()
         return list(node.requirements or ())
-
-
-def _restore_cached(cached: Path, target: Path) -> str | None:
-    """Copy the cached outputs of an earlier run, and return that run; None: there are none."""
-    note = cached.with_suffix(".run")
-    if not cached.is_dir() or not note.is_file():
-        return None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        copy_outputs(cached, target)
-    except OSError:
-        return None
-    return note.read_text(encoding="utf-8")
-
-
-def _store_in_cache(cached: Path, target: Path, run: str) -> None:
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        copy_outputs(target, cached)
-    except OSError:  # another task remembers the same, or a file cannot be copied: it only saves time
-        return
-    write_private(cached.with_suffix(".run"), run)
-
-
-def _link(link: Path, target: Path) -> None:
-    try:
-        link.symlink_to(target, target_is_directory=True)
-    except FileExistsError:
-        pass
 
 
 def finish(folders: Folders, report: TaskReport) -> int:

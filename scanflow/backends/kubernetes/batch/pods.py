@@ -14,6 +14,12 @@ from scanflow.app.quantities import format_cpu
 from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL, PodSettings
+from scanflow.backends.kubernetes.batch.storage_volumes import (
+    build_outputs_volume,
+    build_store_mounts,
+    build_store_variables,
+    build_store_volumes,
+)
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
 from scanflow.backends.kubernetes.security import build_container_security, build_helper_security, build_pod_security
@@ -59,10 +65,13 @@ def build_spec(pod_settings: PodSettings, run: str, templates: list[argo.Templat
                 image=pod_settings.image,
                 command=list(PROGRAM),
                 working_dir=str(layout.APP),
-                env=_build_variables({"HOME": "/tmp"}),  # noqa: S108  the pod's own
+                env=_build_variables({"HOME": "/tmp", **build_store_variables(pod_settings.store)}),  # noqa: S108  its own
                 env_from=[argo.EnvFromSource.model_validate(source) for source in build_env_from()],
                 security_context=argo.SecurityContext.model_validate(build_container_security()),
-                volume_mounts=[argo.VolumeMount.model_validate(mount) for mount in MOUNTS],
+                volume_mounts=[
+                    argo.VolumeMount.model_validate(mount)
+                    for mount in (*MOUNTS, *build_store_mounts(pod_settings.store_secret))
+                ],
             )
         ),
         volumes=[argo.Volume.model_validate(volume) for volume in build_volumes(pod_settings, run)],
@@ -74,9 +83,10 @@ def build_volumes(pod_settings: PodSettings, run: str) -> list[Mapping[str, Any]
     """Return the volumes of a run's pods."""
     return [
         {"name": "tmp", "emptyDir": {}},
-        {"name": "outputs", "persistentVolumeClaim": {"claimName": pod_settings.claim}},
+        build_outputs_volume(pod_settings.claim, pod_settings.store),
         {"name": "run", "configMap": {"name": layout.format_config_map_name(run)}},
         {"name": "keys", "secret": {"secretName": layout.KEY_SECRET, "defaultMode": 0o440}},
+        *build_store_volumes(pod_settings.store_secret),
         *pod_settings.volumes,
     ]
 

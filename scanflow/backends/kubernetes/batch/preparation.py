@@ -50,14 +50,16 @@ class RunPreparation:
                 config_map, volumes = image.code.config_map, image.volumes
         return StepCode(images, tuple(volumes), config_map)
 
-    def build_pod_settings(self, namespace: str, code: StepCode) -> PodSettings:
-        """Return the settings of a run's pods."""
+    def build_pod_settings(self, namespace: str, code: StepCode, store: str | None) -> PodSettings:
+        """Return the settings of a run's pods; ``store``: the environment's address in an object store, if it has."""
         return PodSettings(
             namespace=namespace,
             image=self.settings.image,
             service_account=STEPS,
             images=code.images,
             volumes=code.volumes,
+            store=store,
+            store_secret=self.settings.outputs_secret if store else None,
             pull_secret=self.settings.pull_secret,
             keep_s=round(self.settings.workflow_ttl_s),
         )

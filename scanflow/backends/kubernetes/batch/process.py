@@ -48,6 +48,8 @@ class ProcessEnd(NamedTuple):
     """The end of its standard error."""
 
     timeout_s: float | None
+    files: list[tuple[str, int]] | None = None
+    """The names and bytes of the files that the task left, where they are few."""
 
     @property
     def succeeded(self) -> bool:
@@ -55,7 +57,8 @@ class ProcessEnd(NamedTuple):
 
     def to_json(self) -> str:
         """Return the report of a successful process as short JSON."""
-        return json.dumps({name: getattr(self, name) for name in self._fields[:5]})
+        fields = {name: getattr(self, name) for name in self._fields[:5]}
+        return json.dumps(fields if self.files is None else {**fields, "files": self.files})
 
 
 class _Lines:

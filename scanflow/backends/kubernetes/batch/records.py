@@ -29,6 +29,9 @@ _QUIET: Final = ("ContainerCreating", "PodInitializing")
 _EXIT: Final = re.compile(r"\(exit code (\d+)\)")
 
 
+FileSizes = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TaskPod:
     """One pod of a task."""
@@ -61,6 +64,9 @@ class ObservedWorkflow:
     outputs: Mapping[StepName, Mapping[str, str]]
     """The reported named outputs of tasks, as JSON texts."""
 
+    files: Mapping[StepName, FileSizes]
+    """The reported files of ended tasks, by name, with their bytes."""
+
     retrying: frozenset[StepName]
     """Failed tasks that are retried."""
 
@@ -91,14 +97,18 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
     tasks: dict[StepName, TaskRecord] = {}
     waiting: dict[StepName, str] = {}
     outputs: dict[StepName, Mapping[str, str]] = {}
+    files: dict[StepName, FileSizes] = {}
     for attempt in attempts:  # in their order, so that the last one of each task stays
         tasks[attempt.task] = attempt.record
         waiting.pop(attempt.task, None)
         outputs.pop(attempt.task, None)
+        files.pop(attempt.task, None)
         if (reason := _read_waiting_reason(attempt.node)) is not None:
             waiting[attempt.task] = reason
         if attempt.node["phase"] == "Succeeded" and (text := _read_parameter(attempt.node, layout.OUTPUTS_PARAMETER)):
             outputs[attempt.task] = json.loads(text)
+        if (report := read_report(_read_parameter(attempt.node, layout.REPORT))) and report.files is not None:
+            files[attempt.task] = report.files
     tasks |= _find_skipped(nodes, name)
     tasks |= _find_empty(nodes, name, {task.step for task in tasks.values()})
     return ObservedWorkflow(
@@ -109,6 +119,7 @@ def observe_workflow(manifest: Manifest) -> ObservedWorkflow:
         waiting=waiting,
         attempts=attempts,
         outputs=outputs,
+        files=files,
         retrying=frozenset(_find_retrying(nodes, tasks)),
         given_up=given_up,
     )

@@ -38,6 +38,9 @@ class TaskReport(BaseModel):
     origin: str | None = None
     cache_note: str | None = None
     stopped: bool = False
+    files: tuple[tuple[str, int], ...] | None = None
+    """The names and bytes of the files that it left; None: they are too many to be reported."""
+
     failure: Failure | None = None
 
     def to_json(self) -> str:
@@ -76,6 +79,7 @@ def build_process_report(end: ProcessEnd) -> TaskReport:
         cpu_s=end.cpu_s,
         max_rss_bytes=end.max_rss_bytes,
         stopped=end.cause == "stopped",
+        files=None if end.files is None else tuple(end.files),
         failure=None if end.succeeded else _describe_failure(end),
     )
 

@@ -27,7 +27,7 @@ def run_step(folders: Folders, step: str, index: int | None, *, retry: int, befo
         retry: Its failures in this Workflow.
         before: Attempts in earlier Workflows of the run, by task.
     """
-    launch = read_launch(folders, step) if index is None and not retry else None
+    launch = read_launch(folders, step) if index is None and not retry and not folders.store else None
     if launch is not None:
         return _launch(launch, folders, 1 + before.get(step, 0))
     from scanflow.backends.kubernetes.batch.pod_task import Pod
@@ -62,10 +62,18 @@ def main() -> None:
     parser.add_argument("--signals", nargs="*")
     arguments = parser.parse_args()
     if arguments.signals is None:
-        sys.exit(run_step(Folders(), arguments.step, arguments.index, retry=arguments.retry, before=arguments.before))
+        sys.exit(
+            run_step(
+                Folders.from_environment(),
+                arguments.step,
+                arguments.index,
+                retry=arguments.retry,
+                before=arguments.before,
+            )
+        )
     from scanflow.backends.kubernetes.batch.pod_task import Pod
 
-    Pod(Folders()).report_signals(arguments.signals)
+    Pod(Folders.from_environment()).report_signals(arguments.signals)
 
 
 if __name__ == "__main__":

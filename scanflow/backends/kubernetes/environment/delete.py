@@ -55,7 +55,7 @@ def delete_environment(
     """Delete the environment of an application, with its runs, services and agents. Idempotent.
 
     The namespace is deleted too, with the data of its claims, if scanflow created it, it holds no other objects, and
-    ``keep_claims`` is not set. Returns when all is gone.
+    ``keep_claims`` is not set. Returns when all is gone. What runs left in an object store stays there, and is named.
 
     Raises:
         UnavailableError: it timed out (``settings.timeout_s``); the message names the pending finalizers.
@@ -82,12 +82,13 @@ def delete_environment(
     ):
         removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
     remaining = _list_remaining(cluster, name, rest)
+    kept = [f"objects below {settings.outputs}/{name}/"] if settings.outputs else []
     managed = (namespace["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == MANAGER
     if not managed or remaining:
-        return EnvironmentDeletion(name, False, tuple(removed), tuple(remaining))
+        return EnvironmentDeletion(name, False, tuple(removed), (*remaining, *kept))
     cluster.delete("Namespace", name)
     _wait_until_gone(cluster, [("Namespace", name, None)], deadline)
-    return EnvironmentDeletion(name, True, tuple(removed), ())
+    return EnvironmentDeletion(name, True, tuple(removed), tuple(kept))
 
 
 def _remove(cluster: Cluster, namespace: str, kinds: Iterable[str], labels: str, deadline: float) -> list[str]:

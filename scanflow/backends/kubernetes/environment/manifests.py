@@ -52,7 +52,7 @@ def build_environment_manifests(app: Application, settings: KubernetesSettings) 
         build_role_binding(app, settings),
         *build_quota(app, settings),
         *build_network_policies(app, settings),
-        build_claim(app, settings, OUTPUTS, settings.storage_mode),
+        *([] if settings.outputs else [build_claim(app, settings, OUTPUTS, settings.storage_mode)]),
         *build_tracker_manifests(app, settings),
     ]
 

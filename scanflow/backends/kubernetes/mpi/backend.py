@@ -111,7 +111,8 @@ class KubernetesMPI(ClusterRuns):
     def _plan_job(self, app: Application, workflow: Workflow) -> tuple[PodProgram, MPIPlan]:
         program = build_pod_program(app, workflow, self._cluster_settings)
         plan = plan_job(program.workload, list_cluster_nodes(self._cluster, program.workload))
-        check_volume(self._cluster, self._cluster_settings.derive_namespace(app.name, app.team), program.workload, plan)
+        namespace = self._cluster_settings.derive_namespace(app.name, app.team)
+        check_volume(self._cluster, namespace, program.workload, plan, self._cluster_settings)
         return program, plan
 
     def _build_objects(

@@ -9,7 +9,8 @@ from scanflow.backends.kubernetes.batch.layout import OUTPUTS as PATH
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.errors import InvalidError
+from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.placement.mpi.plan import MPIPlan
 
 
@@ -32,14 +33,23 @@ def build_results(workload: MPIWorkload, run: str) -> Results:
     )
 
 
-def check_volume(cluster: Cluster, namespace: str, workload: MPIWorkload, plan: MPIPlan) -> None:
+def check_volume(
+    cluster: Cluster, namespace: str, workload: MPIWorkload, plan: MPIPlan, settings: KubernetesSettings
+) -> None:
     """Raise for a volume with which the job's pods would stay pending.
 
     Raises:
         InvalidError: it does not exist, or only one node may mount it and the job is on several.
+        UnsupportedError: it is that of batch steps, whose outputs are in an object store.
     """
     if workload.volume is None:
         return
+    if workload.volume == OUTPUTS and settings.outputs:
+        raise UnsupportedError(
+            f"MPIWorkload {workload.name!r}: volume={OUTPUTS!r} is the claim of batch steps, whose outputs are in "
+            f"{settings.outputs} (SCANFLOW_KUBERNETES_OUTPUTS). Ranks write to a claim that their nodes mount: make "
+            "one of a class that is ReadWriteMany, and name it."
+        )
     claim, who = cluster.get("PersistentVolumeClaim", workload.volume, namespace), f"MPIWorkload {workload.name!r}"
     if claim is None and workload.volume != OUTPUTS:  # which is made with the environment
         raise InvalidError(
