@@ -11,24 +11,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from scanflow.backends.kubernetes.cluster import (
-    Cluster,
-    ConflictError,
-    ExpiredError,
-    WatchEvent,
-    build_missing_kind_error,
-)
+from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError, build_missing_kind_error
+from scanflow.backends.kubernetes.cluster import Cluster, WatchEvent
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.request_body import encode_body
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.errors import AccessDeniedError, InvalidError, NotFoundError, ScanflowError, UnavailableError
+from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.testing import selectors, server_side_apply
+from scanflow.testing.cluster_objects import (
+    Key,
+    VersionedChange,
+    build_bare,
+    build_event,
+    build_key,
+    copy_object,
+    format_now,
+    format_resource,
+    get_content,
+)
 from scanflow.testing.namespace_rights import NamespaceRights
 from scanflow.testing.server_side_apply import Manager, Owners
 
@@ -39,9 +44,6 @@ Refusal = Callable[[Verb, str, Manifest], ScanflowError | None]
 Player = Callable[["MemoryCluster", Manifest], object]
 """Acts as a controller on an object that was created or changed."""
 
-Key = tuple[str, str, str]
-"""Kind, namespace (empty for a kind without one) and name."""
-
 
 class ApiCall(NamedTuple):
     """A recorded call of the cluster."""
@@ -50,13 +52,6 @@ class ApiCall(NamedTuple):
     kind: str
     namespace: str | None
     name: str | None
-
-
-class _Change(NamedTuple):
-    version: int
-    kind: str
-    before: Manifest | None
-    after: Manifest | None
 
 
 class MemoryCluster(Cluster):
@@ -97,7 +92,7 @@ class MemoryCluster(Cluster):
         self._players: dict[str, list[Player]] = {}
         self._objects: dict[Key, Manifest] = {}
         self._owners: dict[Key, Owners] = {}
-        self._history: list[_Change] = []
+        self._history: list[VersionedChange] = []
         self._numbers, self._uids, self._oldest = count(1), count(1), 0
         self._version = 0
         self._changed = threading.Condition(threading.RLock())
@@ -146,14 +141,14 @@ class MemoryCluster(Cluster):
                 "message": message,
                 "type": type,
                 "count": 1,
-                "lastTimestamp": _format_now(),
+                "lastTimestamp": format_now(),
             }
         )
 
     # What a cluster does
 
     def apply(self, manifest: Manifest, *, force: bool = False, dry_run: bool = False) -> Manifest:
-        key = _build_key(manifest)
+        key = build_key(manifest)
         with self._changed:
             self._record_call("apply", manifest["kind"], key[1] or None, key[2], manifest)
             live = self._objects.get(key)
@@ -162,7 +157,7 @@ class MemoryCluster(Cluster):
             else:
                 self._check_version(manifest, live)
             after, owners, conflicts = server_side_apply.apply(
-                live or _build_bare(manifest),
+                live or build_bare(manifest),
                 self._owners.get(key, {}),
                 server_side_apply.prepare(manifest),
                 Manager(MANAGER, "Apply"),
@@ -178,17 +173,17 @@ class MemoryCluster(Cluster):
         if "name" not in manifest["metadata"]:
             name = f"{manifest['metadata'].get('generateName', '')}{next(self._numbers):05x}"
             manifest = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
-        key = _build_key(manifest)
+        key = build_key(manifest)
         with self._changed:
             self._record_call("create", manifest["kind"], key[1] or None, key[2], manifest)
             if manifest["kind"] in {"SelfSubjectAccessReview", "SelfSubjectReview"}:
                 return self._review(manifest)
             if key in self._objects:
-                raise ConflictError(f'{_format_resource(key[0])} "{key[2]}" already exists')
+                raise ConflictError(f'{format_resource(key[0])} "{key[2]}" already exists')
             self._check_namespace(key)
             sent = server_side_apply.prepare(manifest)
             owners = server_side_apply.compute_owners({}, sent, {}, Manager(MANAGER, "Update"))
-            return self._store(key, {**_build_bare(sent), **sent}, owners, dry_run=dry_run)
+            return self._store(key, {**build_bare(sent), **sent}, owners, dry_run=dry_run)
 
     def get(
         self, kind: str, name: str, namespace: str | None = None, *, metadata_only: bool = False
@@ -196,7 +191,7 @@ class MemoryCluster(Cluster):
         with self._changed:
             self._record_call("get", kind, namespace, name, {})
             manifest = self._objects.get((kind, namespace or "", name))
-            return None if manifest is None else _copy(manifest, metadata_only=metadata_only)
+            return None if manifest is None else copy_object(manifest, metadata_only=metadata_only)
 
     def find(
         self,
@@ -210,7 +205,7 @@ class MemoryCluster(Cluster):
         with self._changed:
             self._record_call("find", kind, namespace, None, {})
             manifests = self._select(kind, namespace, labels, fields)
-            return [_copy(manifest, metadata_only=metadata_only) for manifest in manifests], str(self._version)
+            return [copy_object(manifest, metadata_only=metadata_only) for manifest in manifests], str(self._version)
 
     def has_kind(self, kind: str) -> bool:
         return kind not in self.unknown
@@ -277,7 +272,7 @@ class MemoryCluster(Cluster):
                     continue
             for change in new:
                 seen = change.version
-                if event := _build_event(change, kind, namespace, labels, fields):
+                if event := build_event(change, kind, namespace, labels, fields):
                     yield event
 
     def log(
@@ -298,7 +293,7 @@ class MemoryCluster(Cluster):
             self._get_existing(("Pod", namespace, pod))
             lines = self.logs.get((namespace, pod), b"").splitlines(keepends=True)
             stamps = self._stamps.setdefault((namespace, pod), [])
-            stamps += [f"{_format_now()[:-1]}.{next(self._numbers):09d}Z" for _ in lines[len(stamps) :]]
+            stamps += [f"{format_now()[:-1]}.{next(self._numbers):09d}Z" for _ in lines[len(stamps) :]]
         for stamp, line in zip(stamps, lines, strict=True):
             yield f"{stamp} ".encode() + line if timestamps else line
 
@@ -347,7 +342,7 @@ class MemoryCluster(Cluster):
         if self.rights is not None and not self._acting and not self.rights.allows(verb, kind, namespace, name):
             where = "at the cluster scope" if namespace is None else f"in the namespace {namespace!r}"
             raise AccessDeniedError(
-                f"The cluster forbids the request: {_format_resource(kind)} is forbidden: cannot {verb} {where}"
+                f"The cluster forbids the request: {format_resource(kind)} is forbidden: cannot {verb} {where}"
             )
         for refusal in self._refusals:
             if error := refusal(verb, kind, manifest):
@@ -371,7 +366,7 @@ class MemoryCluster(Cluster):
             raise NotFoundError(f'namespaces "{namespace}" not found')
         if "deletionTimestamp" in home["metadata"]:
             raise AccessDeniedError(
-                f'The cluster forbids the request: {_format_resource(kind)} "{name}" is forbidden: '
+                f'The cluster forbids the request: {format_resource(kind)} "{name}" is forbidden: '
                 f"unable to create new content in namespace {namespace} because it is being terminated."
             )
 
@@ -379,14 +374,14 @@ class MemoryCluster(Cluster):
         required = manifest["metadata"].get("resourceVersion")
         if required and (live is None or required != live["metadata"]["resourceVersion"]):
             raise ConflictError(
-                f"Operation cannot be fulfilled on {_format_resource(manifest['kind'])} "
+                f"Operation cannot be fulfilled on {format_resource(manifest['kind'])} "
                 f'"{manifest["metadata"]["name"]}": '
                 "the object has been modified; please apply your changes to the latest version and try again"
             )
 
     def _get_existing(self, key: Key) -> Manifest:
         if key not in self._objects:
-            raise NotFoundError(f'{_format_resource(key[0])} "{key[2]}" not found')
+            raise NotFoundError(f'{format_resource(key[0])} "{key[2]}" not found')
         return self._objects[key]
 
     def _select(self, kind: str, namespace: str | None, labels: str, fields: str) -> list[Manifest]:
@@ -422,8 +417,8 @@ class MemoryCluster(Cluster):
         after = copy.deepcopy(after)
         metadata = after["metadata"]
         if live is None:
-            metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": _format_now(), "generation": 1}
-        elif _get_content(after) != _get_content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
+            metadata |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": format_now(), "generation": 1}
+        elif get_content(after) != get_content(live) and key[0] not in {"ConfigMap", "Secret", "Event"}:
             metadata["generation"] = live["metadata"]["generation"] + 1
         metadata["managedFields"] = server_side_apply.list_managed_fields(owners, after["apiVersion"])
         if dry_run or after == live:
@@ -436,7 +431,7 @@ class MemoryCluster(Cluster):
         self._version += 1
         metadata["resourceVersion"] = str(self._version)
         self._objects[key] = after
-        self._append_change(_Change(self._version, key[0], live, after))
+        self._append_change(VersionedChange(self._version, key[0], live, after))
         return self._run_players(key)
 
     def _run_players(self, key: Key) -> Manifest:
@@ -462,7 +457,7 @@ class MemoryCluster(Cluster):
                 self._delete(other)
         remaining = [other for other in inside if other in self._objects]
         if manifest["metadata"].get("finalizers") or remaining:
-            manifest["metadata"].setdefault("deletionTimestamp", _format_now())
+            manifest["metadata"].setdefault("deletionTimestamp", format_now())
             self._store(key, manifest, self._owners[key], dry_run=False)
         else:
             self._remove(key)
@@ -472,7 +467,7 @@ class MemoryCluster(Cluster):
         manifest = self._objects.pop(key)
         self._owners.pop(key, None)
         self._version += 1
-        self._append_change(_Change(self._version, key[0], manifest, None))
+        self._append_change(VersionedChange(self._version, key[0], manifest, None))
         uid = manifest["metadata"]["uid"]
         for other, manifest in list(self._objects.items()):
             owners = [owner["uid"] for owner in manifest["metadata"].get("ownerReferences", [])]
@@ -484,7 +479,7 @@ class MemoryCluster(Cluster):
         ):
             self._remove(home)
 
-    def _append_change(self, change: _Change) -> None:
+    def _append_change(self, change: VersionedChange) -> None:
         self._history.append(copy.deepcopy(change))
         self._changed.notify_all()
 
@@ -498,51 +493,3 @@ class MemoryCluster(Cluster):
             own_kinds = [kind for kind, info in KINDS.items() if info.plural == resource]
             allowed &= all(self.rights.allows(verb, kind, namespace) for kind in own_kinds)
         return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
-
-
-def _copy(manifest: Manifest, *, metadata_only: bool) -> Manifest:
-    own = ("apiVersion", "kind", "metadata")
-    return copy.deepcopy({name: value for name, value in manifest.items() if name in own or not metadata_only})
-
-
-def _build_key(manifest: Manifest) -> Key:
-    kind, metadata = manifest["kind"], manifest["metadata"]
-    namespaced = KINDS[kind].namespaced
-    if manifest["apiVersion"] != KINDS[kind].api_version:
-        raise InvalidError(f"The {kind} has the apiVersion {manifest['apiVersion']!r}, not {KINDS[kind].api_version!r}")
-    if namespaced and not metadata.get("namespace"):
-        raise InvalidError(f"The {kind} {metadata['name']!r} names no namespace")
-    return kind, metadata["namespace"] if namespaced else "", metadata["name"]
-
-
-def _format_resource(kind: str) -> str:
-    """Format a kind as in messages: ``pods``, ``workflows.argoproj.io``."""
-    group, slash, _ = KINDS[kind].api_version.partition("/")
-    return f"{KINDS[kind].plural}.{group}" if slash else KINDS[kind].plural
-
-
-def _build_bare(manifest: Manifest) -> Manifest:
-    names = {name: manifest["metadata"][name] for name in ("name", "namespace") if name in manifest["metadata"]}
-    return {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": names}
-
-
-def _get_content(manifest: Manifest) -> Manifest:
-    return {name: value for name, value in manifest.items() if name not in {"metadata", "status"}}
-
-
-def _build_event(change: _Change, kind: str, namespace: str | None, labels: str, fields: str) -> WatchEvent | None:
-    """Build the watch event of a change: an object that is no longer selected is deleted for the watch."""
-    manifest = change.after or change.before
-    if change.kind != kind or manifest is None or namespace not in {None, manifest["metadata"].get("namespace")}:
-        return None
-    was = change.before is not None and selectors.selects(change.before, labels, fields)
-    now = change.after is not None and selectors.selects(change.after, labels, fields)
-    if not was and not now:
-        return None
-    sent = copy.deepcopy(manifest)
-    sent["metadata"]["resourceVersion"] = str(change.version)
-    return WatchEvent("DELETED" if not now else "MODIFIED" if was else "ADDED", sent)
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

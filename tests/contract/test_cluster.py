@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError
+from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, build_labels
 from scanflow.backends.kubernetes.settings import KubernetesSettings

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.errors import NotFoundError
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from scanflow.backends.kubernetes.cluster import Cluster, ExpiredError
+from scanflow.backends.kubernetes.api_errors import ExpiredError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import ScanflowError
 

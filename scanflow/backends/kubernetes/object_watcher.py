@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from scanflow.backends.kubernetes.cluster import Cluster, ExpiredError
+from scanflow.backends.kubernetes.api_errors import ExpiredError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.records import EnvironmentReady, Observer, Waiting
 from scanflow.errors import UnavailableError

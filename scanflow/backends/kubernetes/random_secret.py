@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.errors import InvalidError, UnavailableError

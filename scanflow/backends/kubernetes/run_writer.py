@@ -8,11 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.shared_runs import CopiedRecord, RunHeader
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError

@@ -14,12 +14,13 @@ from typing import Any, Final
 from scanflow.app.application import Application
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition
 from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import read_code_name, unpack_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest

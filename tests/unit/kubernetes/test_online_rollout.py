@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.cluster import ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.differences import compute_differences
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scanflow.backends.kubernetes import request_body
-from scanflow.backends.kubernetes.cluster import _build_error
+from scanflow.backends.kubernetes.api_errors import build_api_error
 from scanflow.errors import InvalidError
 
 TEXTS = some.text(alphabet=some.characters(exclude_categories=["Cs"]))
@@ -45,7 +45,7 @@ def test_what_utf8_does_not_have_is_named_with_its_object_and_field() -> None:
 def test_what_the_api_server_refuses_names_the_object() -> None:
     path = "/api/v1/namespaces/shop/configmaps/code-1"
     assert "configmaps 'code-1' of the namespace 'shop': error decoding" in str(
-        _build_error(400, {"message": "error decoding YAML"}, path)
+        build_api_error(400, {"message": "error decoding YAML"}, path)
     )
-    created = _build_error(422, {"message": "too long", "details": {"name": "run-a"}}, path.rpartition("/")[0])
+    created = build_api_error(422, {"message": "too long", "details": {"name": "run-a"}}, path.rpartition("/")[0])
     assert "configmaps 'run-a' of the namespace 'shop': too long" in str(created)

@@ -16,8 +16,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
-from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.port import RunDefinition

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from scanflow.app.application import Application
@@ -16,6 +15,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.checks import check_definition
 from scanflow.backends.kubernetes.batch.claim import (
     are_outputs_gone,
@@ -34,25 +34,22 @@ from scanflow.backends.kubernetes.batch.facts import (
     find_workflows,
     forget_outputs,
 )
-from scanflow.backends.kubernetes.batch.fetching import are_tasks_missing, fetch_log, fetch_outputs
-from scanflow.backends.kubernetes.batch.file_lists import list_files
+from scanflow.backends.kubernetes.batch.fetching import are_tasks_missing
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
 from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
-from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.planning import plan_steps
-from scanflow.backends.kubernetes.batch.pod_logs import TaskPodLogs, copy_log
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation, StepCode
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.batch.task_results import TaskResults
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.kubernetes.shared_runs import RunHeader, has_object, read_begun_drive
-from scanflow.backends.log_files import FileLogs
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
 from scanflow.backends.records import (
@@ -67,22 +64,11 @@ from scanflow.backends.records import (
     TaskRecord,
 )
 from scanflow.backends.step_process import build_task_tags
-from scanflow.backends.tasks import (
-    OutputsT,
-    add_pending_tasks,
-    arrange_outputs,
-    cut_down,
-    find_logged_task,
-    find_output_tasks,
-    find_spin_inputs,
-    select_running_tasks,
-    select_tasks,
-)
+from scanflow.backends.tasks import add_pending_tasks, cut_down, find_spin_inputs, select_running_tasks
 from scanflow.backends.values import Outputs
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
-from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.processes.files import is_locked
 from scanflow.settings import Settings
 
@@ -105,6 +91,14 @@ class KubernetesBatch(ClusterRuns):
         super().__init__(settings, cluster, cluster_settings, preparation, rng=rng)
         self._functions = Functions(self._home)
         self._keys: dict[str, bytes] = {}
+        self._results = TaskResults(
+            cluster,
+            cluster_settings,
+            self._home,
+            show=self.show,
+            read_namespace=self._read_namespace,
+            get_key=self._get_key,
+        )
         self._applied_code = ExpiringSet(CODE_CACHE_S)
 
     # Before a run
@@ -416,91 +410,16 @@ class KubernetesBatch(ClusterRuns):
     # Outputs and logs
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        return self._read_outputs(run, step, lambda folder, key: dict(Outputs(folder, key)))
+        return self._results.read_outputs(self.show(run), step, lambda folder, key: dict(Outputs(folder, key)))
 
     def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
-        return self._read_outputs(run, step, OutputFilesReader().read)
-
-    def _read_outputs(self, run: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
-        record = self.show(run)
-        tasks = find_output_tasks(record, step)
-        namespace = self._read_namespace(record)
-        homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
-        missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
-        if missing:
-            for source in {homes[task.task].path.name for task in missing}:
-                home = self._home.run(source)
-                check_outputs(self._cluster, self._cluster_settings, namespace, source, home)
-            fetch_outputs(
-                self._cluster,
-                self._cluster_settings,
-                namespace,
-                record.name,
-                {task.task: homes[task.task] for task in missing},
-            )
-        key = self._get_key(namespace, record.app, record.team) if _has_pickled_outputs(homes) else b""
-        return arrange_outputs(step, tasks, [read(homes[task.task].locate_outputs(task.task), key) for task in tasks])
-
-    def _find_output_run(self, record: RunRecord, task: TaskRecord) -> str:
-        """Return the run whose folder has the outputs of a task: for an input of a spin, the past run."""
-        is_spin_input = (
-            task.origin is not None and not task.attempts and self._find_outputs_folder(record.name, task) is None
-        )
-        return str(task.origin) if is_spin_input else record.name
-
-    def _find_outputs_folder(self, run: str, task: TaskRecord) -> Path | None:
-        folder = self._home.run(run).locate_outputs(task.task) / OUTPUTS_FOLDER
-        return folder if folder.is_dir() else None
+        return self._results.read_outputs(self.show(run), step, OutputFilesReader().read)
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
-        record = self.show(run)
-        namespace, home = self._cluster_settings.derive_namespace(record.app, record.team), self._home.run(record.name)
-        return list_files(self._cluster, self._cluster_settings, namespace, home, select_tasks(record, step))
+        return self._results.list_files(self.show(run), step)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
-        record = self.show(run)
-        task_record = find_logged_task(record, task)
-        number = attempt or task_record.attempts
-        folder = self._home.run(record.name).locate_attempt(task_record.task, number)
-        if not (folder / "stdout.log").exists() and (
-            reader := self._open_pod_logs(record, task_record, number, stream)
-        ):
-            return reader
-        if not (folder / "stdout.log").exists():
-            namespace = self._read_namespace(record)
-            fetch_log(self._cluster, self._cluster_settings, namespace, record.name, task_record.task, number, folder)
-        files = [(name, folder / f"{name}.log") for name in ("stdout", "stderr") if stream in {name, "both"}]
-        return FileLogs(lambda: (files, True))
-
-    def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
-        """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
-        namespace = self._read_namespace(record)
-        for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
-            for attempt in observe_workflow(manifest).attempts:
-                if (attempt.task, attempt.number) == (task.task, number):
-                    if attempt.record.state == "running":
-                        return TaskPodLogs(
-                            self._cluster,
-                            attempt.pod,
-                            namespace,
-                            stream,
-                            lambda: self._has_task_ended(record.name, task.task, number),
-                        )
-                    copy_log(
-                        self._cluster,
-                        attempt.pod,
-                        namespace,
-                        self._home.run(record.name).locate_attempt(task.task, number),
-                    )
-                    return None
-        return None
-
-    def _has_task_ended(self, run: str, task: str, number: int) -> bool:
-        record = self.show(run)
-        current = {task_record.task: task_record for task_record in record.tasks}.get(StepName(task))
-        return (
-            record.state in FINAL_STATES or current is None or current.state != "running" or current.attempts != number
-        )
+        return self._results.open_logs(self.show(run), task, stream, attempt)
 
     # State
 
@@ -552,14 +471,6 @@ class KubernetesBatch(ClusterRuns):
 
 def _list_finished(tasks: dict[StepName, TaskRecord]) -> list[StepName]:
     return [name for name, task in tasks.items() if task.state == "succeeded"]
-
-
-def _has_pickled_outputs(homes: dict[StepName, RunHome]) -> bool:
-    return any(
-        file.name.endswith(".pickle")
-        for task, home in homes.items()
-        for file in (home.locate_outputs(task) / OUTPUTS_FOLDER).iterdir()
-    )
 
 
 def _is_running(live: LiveWorkflow | None) -> bool:

@@ -9,7 +9,8 @@ from typing import Final
 
 from scanflow.app.application import Application
 from scanflow.backends.environments import EnsuredEnvironment, EnvironmentDeletion, ObjectChange
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.differences import compute_differences, find_changed_fields, find_missing_fields
 from scanflow.backends.kubernetes.environment import tracker
 from scanflow.backends.kubernetes.environment.delete import delete_environment

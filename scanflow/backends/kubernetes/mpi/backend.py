@@ -16,10 +16,10 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import read_definition, redefine_run
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.batch.layout import CODE, PROGRESS
-from scanflow.backends.kubernetes.cluster import ConflictError
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE

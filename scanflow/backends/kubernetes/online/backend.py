@@ -14,7 +14,8 @@ from scanflow.app.plan import UNBOUNDED, Plan, PlannedInstance, plan_graph
 from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
 from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
-from scanflow.backends.kubernetes.cluster import Cluster, build_missing_kind_error
+from scanflow.backends.kubernetes.api_errors import build_missing_kind_error
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import Manifest

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from scanflow.backends.environments import FieldChange
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.differences import compute_difference, find_missing_fields, format_recreation
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import SERVICE

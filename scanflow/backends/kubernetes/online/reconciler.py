@@ -14,7 +14,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, ExpiredError
+from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_selector
 from scanflow.backends.kubernetes.online import observed, pods

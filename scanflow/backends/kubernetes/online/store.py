@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.cluster import Cluster, ConflictError, retry_on_conflict
+from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.cluster import Cluster, retry_on_conflict
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
