@@ -299,7 +299,7 @@ def test_a_launchers_log_is_taken_apart_by_rank() -> None:
         b"[prterun-h-7@1,12]<stderr>:b",
         b"[1,0]<stdout>:##scanflow ended 139",
     ]
-    found = parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], several=True)
+    found = parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=16)
     assert found.ranks == {(0, "stdout"): b"a\n", (12, "stderr"): b"b\n"}
     assert found.whole == {"stdout": b"[0] a\n", "stderr": b"mpirun: hello\n[12] b\n"}
     assert found.ended == {0: ("3", 139)}
@@ -307,7 +307,7 @@ def test_a_launchers_log_is_taken_apart_by_rank() -> None:
 
 def test_a_line_that_mpirun_tags_in_its_middle_is_one_line() -> None:
     def parse(*lines: bytes, **given: Any) -> Any:
-        return parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], several=True, **given)
+        return parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=2, **given)
 
     found = parse(
         b"[1,0]<stdout>:ranks[1,0]<stdout>: [1,0]<stdout>:4[1,0]<stdout>:",
@@ -321,6 +321,11 @@ def test_a_line_that_mpirun_tags_in_its_middle_is_one_line() -> None:
     assert (found.parts, found.ended) == ({(0, "stdout"): b"##scanf"}, {1: ("3", 0)})
     more = parse(b"[1,0]<stdout>:low ended 7", parts=found.parts)
     assert (more.parts, more.ended, more.ranks) == ({}, {0: ("0", 7)}, {})
+
+
+def test_a_tag_of_a_rank_that_the_job_does_not_have_is_text() -> None:
+    found = parse_log([LogLine("1", b"[1,1]<stdout>:[1,2]<stdout>: x [1,30]<stderr>:y")], n_tasks=2)
+    assert found.ranks == {(1, "stdout"): b"[1,2]<stdout>: x [1,30]<stderr>:y\n"}
 
 
 def test_a_line_that_ranks_did_not_end_is_kept_when_they_have(tmp_path: Path) -> None:

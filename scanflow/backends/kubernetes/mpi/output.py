@@ -62,29 +62,37 @@ class RankLog:
         self.whole[stream] += (b"[%d] " % rank if several else b"") + words + b"\n"
 
 
-def parse_log(lines: Iterable[LogLine], *, several: bool, parts: Mapping[RankStream, bytes] | None = None) -> RankLog:
+def parse_log(lines: Iterable[LogLine], *, n_tasks: int, parts: Mapping[RankStream, bytes] | None = None) -> RankLog:
     """Parse lines of a launcher's log. Pure.
 
     Open MPI writes a tag before whatever it reads at once of a rank, in the middle of a line too: 4096 bytes, or less
-    where a program writes its line in parts, as Python without a buffer does, and other ranks may write in between.
+    where a program writes its line in parts, as Python without a buffer does, and other ranks may write in between. A
+    tag of a rank that the job does not have is what a program printed. One of another rank that it has cannot be told
+    from mpirun's.
 
     Args:
         lines: Of the launcher's pod.
-        several: Whether there is more than one rank.
+        n_tasks: How many ranks the job has.
         parts: The incomplete lines of earlier calls.
     """
     log = RankLog(parts=dict(parts or {}))
     for stamp, text in lines:
-        own, *tagged = _TAG.split(text)
+        own, tagged = _split_tagged(text, n_tasks)
         if own or not tagged:
             log.whole["stderr"] += own + b"\n"
-        key = None
-        for rank, stream, words in zip(tagged[::3], tagged[1::3], tagged[2::3], strict=True):
-            key = int(rank), stream.decode()
+        for key, words in tagged:
             log.parts[key] = log.parts.get(key, b"") + words
-        if key is not None:  # what is tagged last ends with the line
-            log.end_line(key, stamp, several=several)
+        if tagged:  # what is tagged last ends with the line
+            log.end_line(tagged[-1][0], stamp, several=n_tasks > 1)
     return log
+
+
+def _split_tagged(text: bytes, n_tasks: int) -> tuple[bytes, list[tuple[RankStream, bytes]]]:
+    """Return what stands before the first tag of a line, and what follows each."""
+    tags = [tag for tag in _TAG.finditer(text) if int(tag[1]) < n_tasks]
+    ends = [*(tag.start() for tag in tags), len(text)]
+    pieces = [((int(tag[1]), tag[2].decode()), text[tag.end() : end]) for tag, end in zip(tags, ends[1:], strict=True)]
+    return text[: ends[0]], pieces
 
 
 class ObservedRanks(BaseModel):
@@ -134,11 +142,10 @@ class RankOutput:
         before = self.read()
         if not lines and not (over and before.parts):
             return
-        several = self.n_tasks > 1
-        log = parse_log(lines, several=several, parts=dict(before.parts))
+        log = parse_log(lines, n_tasks=self.n_tasks, parts=dict(before.parts))
         until = lines[-1].stamp if lines else before.until
         for key in list(log.parts) if over else ():
-            log.end_line(key, until, several=several)
+            log.end_line(key, until, several=self.n_tasks > 1)
         create_private_folder(self._attempt)
         for (rank, stream), data in log.ranks.items():
             _append(get_rank_file(self._folder, rank, stream), data)
