@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -95,8 +96,10 @@ class EnvironmentBackend(Protocol):
         """Return the changes ``ensure`` would make, in order. Changes nothing."""
         ...
 
-    def delete(self, app: Application) -> EnvironmentDeletion:
+    def delete(self, app: Application, *, tell: Callable[[str], object] | None = None) -> EnvironmentDeletion:
         """Delete everything scanflow created for an application, its runs and services included, and nothing else.
+
+        ``tell`` gets a sentence for what takes longer, and why.
 
         Raises:
             UnavailableError: it was not deleted in time.

@@ -71,7 +71,7 @@ def workers(cluster: Cluster, namespace: str) -> dict[str, str]:
 def written(cluster: Cluster, namespace: str) -> str:
     """Return what all ranks wrote, line by line; the launcher's log has tags in the middle of lines."""
     [pod], _ = cluster.find("Pod", namespace, labels="scanflow.dev/mpi-role=launcher")
-    found = parse_log(read_lines_since(cluster, namespace, pod["metadata"]["name"], ""), several=True)
+    found = parse_log(read_lines_since(cluster, namespace, pod["metadata"]["name"], ""), n_tasks=64)
     return (found.whole["stdout"] + found.whole["stderr"]).decode()
 
 

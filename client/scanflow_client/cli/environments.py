@@ -53,7 +53,7 @@ def clean(
         typer.confirm(
             f"Delete all runs, services, agents and data of {app.name!r} of team {app.team!r} there?", abort=True
         )
-    deletion = environments.delete(app)
+    deletion = environments.delete(app, tell=lambda sentence: typer.echo(sentence, err=True))
     gone = "is deleted" if deletion.namespace_removed else "is kept"
     remaining = [f"  kept {entry}" for entry in deletion.left]
     respond(

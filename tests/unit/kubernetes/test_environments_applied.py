@@ -313,6 +313,22 @@ class TestDeletion:
         with pytest.raises(UnavailableError, match=r"Deployment 'tracker'.*someone\.example/waits"):
             delete_environment(cluster, "shop", "data", KubernetesSettings(), within_s=0.1)
 
+    def test_what_takes_longer_is_said_while_it_is_waited_for(
+        self, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("scanflow.backends.kubernetes.environment.delete.QUIET_S", 0.0)
+        ensured(cluster)
+        cluster.edit("Deployment", "tracker", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
+        sentences: list[str] = []
+
+        def release(sentence: str) -> None:
+            sentences.append(sentence)
+            cluster.edit("Deployment", "tracker", HOME, {"metadata": {"finalizers": []}})
+
+        assert delete_environment(cluster, "shop", "data", KubernetesSettings(), tell=release).namespace_removed
+        where = f"Deployment 'tracker' of {HOME!r} is not gone yet"
+        assert sentences == [f"{where}: its finalizers someone.example/waits wait for their controllers."]
+
     def test_a_cluster_without_the_engines_is_no_hindrance(self) -> None:
         cluster = MemoryCluster(unknown=("Workflow", "WorkflowTemplate", "ScaledObject", "HTTPRoute"))
         ensured(cluster)

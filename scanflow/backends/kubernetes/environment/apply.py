@@ -88,10 +88,10 @@ class Environments:
         described = rest if live is not None and not _is_managed(live) else [namespace, *rest]
         return compute_differences(self._cluster, [_annotate_marker(manifest, digest) for manifest in described])
 
-    def delete(self, app: Application) -> EnvironmentDeletion:
+    def delete(self, app: Application, *, tell: Callable[[str], object] | None = None) -> EnvironmentDeletion:
         with self._lock:
             self._checked.pop(self._settings.derive_namespace(app.name, app.team), None)
-        return delete_environment(self._cluster, app.name, app.team, self._settings)
+        return delete_environment(self._cluster, app.name, app.team, self._settings, tell=tell)
 
     def read_tracker_token(self, app: Application) -> str | None:
         """Return the token with which the environment's pods use its tracker; None: they need none of ours."""

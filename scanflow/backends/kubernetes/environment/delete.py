@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from scanflow.backends.environments import EnvironmentDeletion
@@ -47,15 +47,24 @@ _FOREIGN_RESOURCES: Final = (
 
 _IGNORED_KINDS: Final = {"Event", "Lease", "ReplicaSet"}
 _CLAIM_KIND: Final = "PersistentVolumeClaim"
+QUIET_S: Final = 10.0
+"""How long deletions take before something is said of them."""
 
 
 def delete_environment(
-    cluster: Cluster, app: str, team: str, settings: KubernetesSettings, *, within_s: float | None = None
+    cluster: Cluster,
+    app: str,
+    team: str,
+    settings: KubernetesSettings,
+    *,
+    within_s: float | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> EnvironmentDeletion:
     """Delete the environment of an application, with its runs, services and agents. Idempotent.
 
     The namespace is deleted too, with the data of its claims, if scanflow created it, it holds no other objects, and
     ``keep_claims`` is not set. Returns when all is gone. What runs left in an object store stays there, and is named.
+    ``tell`` gets a sentence for each object that is still there after ten seconds, and why.
 
     Raises:
         UnavailableError: it timed out (``settings.timeout_s``); the message names the pending finalizers.
@@ -80,25 +89,32 @@ def delete_environment(
         [kind for kind in kinds if kind not in {_CLAIM_KIND, "Pod"}],
         [k for k in kinds if k == _CLAIM_KIND],
     ):
-        removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline)
+        removed += _remove(cluster, name, group, build_selector(app=app, team=team), deadline, tell)
     remaining = _list_remaining(cluster, name, rest)
     kept = [f"objects below {settings.outputs}/{name}/"] if settings.outputs else []
     managed = (namespace["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == MANAGER
     if not managed or remaining:
         return EnvironmentDeletion(name, False, tuple(removed), (*remaining, *kept))
     cluster.delete("Namespace", name)
-    _wait_until_gone(cluster, [("Namespace", name, None)], deadline)
+    _wait_until_gone(cluster, [("Namespace", name, None)], deadline, tell)
     return EnvironmentDeletion(name, True, tuple(removed), tuple(kept))
 
 
-def _remove(cluster: Cluster, namespace: str, kinds: Iterable[str], labels: str, deadline: float) -> list[str]:
+def _remove(
+    cluster: Cluster,
+    namespace: str,
+    kinds: Iterable[str],
+    labels: str,
+    deadline: float,
+    tell: Callable[[str], object] | None,
+) -> list[str]:
     """Delete all objects of some kinds, and wait until they are gone."""
     deleted = []
     for kind in kinds:
         for manifest in cluster.find_optional(kind, namespace, labels=labels):
             cluster.delete(kind, manifest["metadata"]["name"], namespace)
             deleted.append((kind, manifest["metadata"]["name"], namespace))
-    _wait_until_gone(cluster, deleted, deadline)
+    _wait_until_gone(cluster, deleted, deadline, tell)
     return [f"{kind} {name}" for kind, name, _ in deleted]
 
 
@@ -129,14 +145,26 @@ def _list_foreign_objects(cluster: Cluster, namespace: str) -> list[str]:
     return names
 
 
-def _wait_until_gone(cluster: Cluster, objects: Iterable[tuple[str, str, str | None]], deadline: float) -> None:
-    pause = threading.Event()
+def _wait_until_gone(
+    cluster: Cluster,
+    objects: Iterable[tuple[str, str, str | None]],
+    deadline: float,
+    tell: Callable[[str], object] | None,
+) -> None:
+    pause, began = threading.Event(), time.monotonic()
     for kind, name, namespace in objects:
+        is_told = tell is None
         while live := cluster.get(kind, name, namespace):
             if "deletionTimestamp" not in live["metadata"]:
                 break  # its controller has created another of that name
             if time.monotonic() >= deadline:
-                raise UnavailableError(_format_blocked(kind, name, namespace, live))
+                raise UnavailableError(
+                    f"{_format_blocked(kind, name, namespace, live)}. Check that the controllers of its finalizers are "
+                    "running, and try again."
+                )
+            if tell is not None and not is_told and time.monotonic() - began >= QUIET_S:
+                tell(f"{_format_blocked(kind, name, namespace, live)}.")
+                is_told = True
             pause.wait(0.2)
 
 
@@ -151,7 +179,4 @@ def _format_blocked(kind: str, name: str, namespace: str | None, live: Manifest)
     reason = "; ".join(
         [*([f"its finalizers {finalizers} wait for their controllers"] if finalizers else []), *messages]
     )
-    return (
-        f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still terminating'}. Check that the "
-        "controllers of its finalizers are running, and try again."
-    )
+    return f"{kind} {name!r}{where} is not gone yet: {reason or 'it is still terminating'}"
