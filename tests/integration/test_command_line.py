@@ -222,7 +222,7 @@ ATTACK = """
 import scanflow as sf
 
 @sf.step
-def load(token: str = "x") -> dict[str, str]:
+def load(token: int = 1) -> dict[str, str]:
     print("\\x1b]0;owned\\x07\\x1b[2Jloading")
     return {"name": "\\x1b]0;owned\\x07\\x1b[31mfox"}
 
@@ -268,7 +268,7 @@ def test_no_step_writes_to_the_terminal_itself(cli: Cli, quick_cli: Cli, tmp_pat
     assert quick_cli("output").stdout == "silent = 3\n"
     assert cli("logs", "@latest", "silent").stderr == "There is no output of silent.\n"
     wrong = quick_cli("run", "-p", "token=[1]")
-    assert (wrong.returncode, "'token' is ***, which is not str" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "'token' is ***, which is not int" in wrong.stderr) == (2, True)
 
 
 def test_help_and_version_answer(quick_cli: Cli) -> None:
