@@ -49,7 +49,7 @@ STAGES = (
     Stage(name="benchmarks", marker="benchmark", limit_s=600),
     Stage(name="browser", marker="browser", limit_s=600),
     Stage(name="mpi", marker="mpi and not cluster and not cluster_slow", limit_s=1800, runners=2),
-    Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=1800, runners=3),
+    Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=3600, runners=3),
     Stage(name="science", marker="science", limit_s=1800, runners=2),
     Stage(name="endurance", marker="endurance", limit_s=3600, runners=2),
     Stage(name="cluster", marker="cluster and not cluster_slow", limit_s=7200, runners=2, on_a_cluster=True),
