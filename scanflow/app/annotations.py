@@ -35,6 +35,8 @@ def validate_value(value: Any, hint: Any, what: str, *, secret: bool = False) ->
     with suppress(TypeError):  # a TypedDict and a Protocol take no isinstance
         if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
             return value
+    if get_origin(hint) in {Union, UnionType} and any(_takes_unchanged(value, member) for member in get_args(hint)):
+        return value
     adapter = build_adapter(hint)
     if adapter is None:
         return value
@@ -53,8 +55,30 @@ def _keep_numbers(value: Any, converted: Any) -> Any:
     if isinstance(value, list) and isinstance(converted, list):
         return list(map(_keep_numbers, value, converted))
     if isinstance(value, dict) and isinstance(converted, dict) and converted.keys() <= value.keys():
-        return {key: _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
-    return value if {type(value), type(converted)} <= {bool, int, float} and value == converted else converted
+        keys = {key: key for key in converted}  # of their own type, as an enum's members that are text
+        return {keys.get(key, key): _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
+    return value if {type(value), type(converted)} <= {bool, int, float} else converted
+
+
+def _takes_unchanged(value: Any, hint: Any) -> bool:
+    """Return whether a type takes a value as it is: a union is of the member that changes nothing, if there is one."""
+    try:
+        return find_difference(value, validate_value(value, hint, "")) is None
+    except InvalidError:
+        return False
+
+
+def find_difference(value: Any, other: Any) -> tuple[Any, Any] | None:
+    """Return the first parts of two values that are not equal or not of one type; None: they are the same."""
+    if type(value) is not type(other):
+        return value, other
+    if isinstance(value, dict) and value.keys() == other.keys():
+        keys = {key: key for key in other}
+        pairs = [pair for key in value for pair in ((key, keys[key]), (value[key], other[key]))]
+        return next((difference for pair in pairs if (difference := find_difference(*pair)) is not None), None)
+    if isinstance(value, list | tuple) and len(value) == len(other):
+        return next(filter(None, map(find_difference, value, other)), None)
+    return None if value == other else (value, other)
 
 
 def build_adapter(hint: Any) -> TypeAdapter[Any] | None:

@@ -68,18 +68,26 @@ def to_plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _:
 def is_exact_json(value: Any, *, is_exact_path: Callable[[Path], bool] = lambda _: False) -> bool:
     """Return whether a value has JSON's own types only, none of their subclasses, so that JSON gives it back as it is.
 
+    A list or mapping that is in it twice, or in itself, would come back as two.
+
     ``is_exact_path``: whether a path, which has a mark of its own where there is one, is given back as it is.
     """
-    kind = type(value)
-    if kind is list:
-        return all(is_exact_json(inner, is_exact_path=is_exact_path) for inner in value)
-    if kind is dict:
-        return all(
-            type(name) is str and is_exact_json(inner, is_exact_path=is_exact_path) for name, inner in value.items()
-        )
-    if kind is int:
-        return bool(value.bit_length() <= MAX_BITS)
-    return value is None or kind in {str, float, bool} or (kind is _PATH and is_exact_path(value))
+    seen = set[int]()
+
+    def is_exact(inner: Any) -> bool:
+        kind = type(inner)
+        if kind is list or kind is dict:
+            if id(inner) in seen:
+                return False
+            seen.add(id(inner))
+            if kind is list:
+                return all(map(is_exact, inner))
+            return all(type(name) is str for name in inner) and all(map(is_exact, inner.values()))
+        if kind is int:
+            return bool(inner.bit_length() <= MAX_BITS)
+        return inner is None or kind in {str, float, bool} or (kind is _PATH and is_exact_path(inner))
+
+    return is_exact(value)
 
 
 def to_plain_mapping(value: Any, *, special: Callable[[Any], Any] = lambda _: None) -> Any:

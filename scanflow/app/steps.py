@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
-from scanflow.app.annotations import validate_value
+from scanflow.app.annotations import find_difference, validate_value
 from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.parameters import is_exact_json, with_article
@@ -239,7 +239,7 @@ def get_exact_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     for name, value in get_defaults(function).items():
         with suppress(InvalidError):
             kept = validate_value(json.loads(json.dumps(value)), _get_signature(function)[1].get(name, Any), "")
-            if _find_difference(value, kept) is None:
+            if find_difference(value, kept) is None:
                 exact[name] = value
     return exact
 
@@ -250,9 +250,9 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
     Raises:
         InvalidError: says what the step would get, and what to write.
     """
-    if isinstance(value, Executor | Ref) or is_exact_json(value) or find_references(value):
+    if isinstance(value, Executor | Ref) or is_exact_json(value) or find_references(value) or find_references(kept):
         return
-    if (difference := _find_difference(value, kept)) is None:
+    if (difference := find_difference(value, kept)) is None:
         return
     given, got = (type(part).__name__ for part in difference)
     has = f"is {with_article(given)}" if difference[0] is value else f"holds {with_article(given)}"
@@ -261,17 +261,6 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
         f"{who}: {name!r} {has}, which a definition keeps as {with_article(got)}. Annotate the parameter with its type "
         f"({hint}), give it {with_article(got)}, or make that object in a step."
     )
-
-
-def _find_difference(value: Any, other: Any) -> tuple[Any, Any] | None:
-    """Return the first parts of two values that are not equal or not of one type; None: they are the same."""
-    if type(value) is not type(other):
-        return value, other
-    if isinstance(value, dict) and value.keys() == other.keys():
-        return next(filter(None, (_find_difference(value[key], other[key]) for key in value)), None)
-    if isinstance(value, list | tuple) and len(value) == len(other):
-        return next(filter(None, map(_find_difference, value, other)), None)
-    return None if value == other else (value, other)
 
 
 def get_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:

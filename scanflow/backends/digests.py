@@ -109,6 +109,10 @@ class ValueDigests:
         self._files, self._app_dir, self._outputs, self._step = files, str(app_dir), outputs, step
         self._hash = hashlib.sha256()
         self._open: list[int] = []
+        self._seen: dict[int, tuple[int, Any]] = {}
+        """The lists and mappings so far, by identity, each with its number. Kept, so that no identity is given again. A
+        step that changes one that it has twice sees it twice."""
+
         self.contents: dict[str, str] = {}
         """The digests of the files and folders that the values name."""
 
@@ -147,7 +151,11 @@ class ValueDigests:
             self._feed_global(value)
         elif id(value) in self._open:
             self._put("cycle", str(self._open.index(id(value))).encode())
+        elif id(value) in self._seen:
+            self._put("again", str(self._seen[id(value)][0]).encode())
         else:
+            if kind is list or kind is dict:
+                self._seen[id(value)] = len(self._seen), value
             self._open.append(id(value))
             self._feed_parts(kind, value)
             self._open.pop()

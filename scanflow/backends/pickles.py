@@ -11,9 +11,7 @@ import os
 import pickle
 import secrets
 import threading
-from collections import ChainMap
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +55,7 @@ def write_pickle(file: Path, value: Any, key: bytes, *, folder: Path | None = No
 def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
     """Return a value pickled: see :func:`write_pickle`."""
     content = io.BytesIO()
-    pickler = cloudpickle.Pickler(content)
-    if folder is not None:
-        reduce_path = partial(_reduce_path, folder=folder)
-        own: dict[Any, Any] = {_PATH: reduce_path}
-        pickler.dispatch_table = ChainMap(own, {**cloudpickle.Pickler.dispatch_table})
+    pickler = cloudpickle.Pickler(content) if folder is None else _Pickler(content, folder)
     try:
         pickler.dump(value)
     except Exception as error:  # a class of the user's may refuse in its own way
@@ -69,6 +63,21 @@ def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
             f"A {type(value).__name__} cannot be pickled: {error}. Write a file and return its path."
         ) from error
     return content.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Keeps paths relative to a folder. A ``dispatch_table`` of an instance would have no effect."""
+
+    def __init__(self, file: io.BytesIO, folder: Path) -> None:
+        super().__init__(file)
+        self._folder = folder
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is _PATH:
+            return _reduce_path(value, self._folder)
+        if isinstance(value, memoryview | io.TextIOWrapper):  # of which cloudpickle makes bytes, and a file's text
+            raise TypeError(f"cannot pickle {type(value).__name__!r} object")
+        return super().reducer_override(value)
 
 
 def write_signed(file: Path, content: bytes, key: bytes) -> None:

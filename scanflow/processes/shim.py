@@ -380,7 +380,7 @@ def _call(run: Callable[[str], None], request: str) -> None:
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a step may have set one to None
         stream.flush()
     os._exit(code & 0xFF)
 

@@ -27,5 +27,6 @@ class Failure(BaseModel):
 
 def parse_failure(text: str, *, summary: str, own_folder: str = "") -> Failure:
     """Parse the failure from a program's standard error: see :func:`scanflow.text.tracebacks.read_text`."""
+    text = text.encode(errors="backslashreplace").decode()  # a name of a file that is no UTF-8, which JSON cannot hold
     frames, cause = read_text(text, *([own_folder] if own_folder else []))
     return Failure(summary=summary, frames=frames, cause=cause)

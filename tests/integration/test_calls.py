@@ -204,3 +204,49 @@ def test_a_set_is_fanned_out_in_one_order_and_one_without_any_is_refused(
             "list, as in sorted(items)."
         )
     ]
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_an_error_with_text_that_is_no_utf_8_is_a_failure_like_any_other(
+    deployer: EmbeddedDeployer, tmp_path: Path, in_process: bool
+) -> None:
+    def read() -> int:
+        raise FileNotFoundError(os.fsdecode(b"data-\xff.csv"))
+
+    run = deployer.run(RunRequest(application(sf.step(read).options(in_process=in_process).bind(), folder=tmp_path)))
+    [task] = run.tasks
+    assert (run.state, task.state) == ("failed", "failed")
+    assert task.failure is not None
+    assert "FileNotFoundError: data-" in task.failure.cause
+
+
+def test_a_function_may_take_the_streams_of_its_process_away(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
+    def close() -> int:
+        sys.stdout = None  # type: ignore[assignment]
+        return 6
+
+    run = deployer.run(RunRequest(application(sf.step(close).bind(), folder=tmp_path)))
+    assert (run.state, deployer.outputs(run.name, "close")) == ("succeeded", {"result": 6})
+
+
+def test_a_list_of_steps_is_a_list_of_what_they_return(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
+    def one(x: int) -> int:
+        return x
+
+    def total(xs: list[int], named: dict[str, int]) -> int:
+        return sum(xs) + named["a"]
+
+    first, second = (sf.step(one).options(name=f"one{number}").bind(number) for number in (1, 2))
+    node = sf.step(total).bind([first, second], named={"a": second})
+    run = deployer.run(RunRequest(application(first, second, node, folder=tmp_path)))
+    assert deployer.outputs(run.name, "total") == {"result": 5}
+
+
+@pytest.mark.parametrize("make", [lambda: memoryview(b"a"), lambda: {"file": Path(os.devnull).open()}])  # noqa: SIM115
+def test_what_a_pickle_would_make_another_type_of_is_refused(
+    deployer: EmbeddedDeployer, tmp_path: Path, make: Any
+) -> None:
+    run = deployer.run(RunRequest(application(sf.step(make).options(name="make").bind(), folder=tmp_path)))
+    [task] = run.tasks
+    assert task.failure is not None
+    assert "cannot be pickled" in task.failure.cause

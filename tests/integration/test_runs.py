@@ -269,6 +269,21 @@ def test_a_step_whose_outputs_are_gone_runs_again(client: Client, home: Path, tm
     assert client.logs("last") == "a b\n", "what a spin needs runs again too"
 
 
+def test_a_path_of_its_own_in_any_value_of_a_step_is_where_its_home_is(tmp_path: Path) -> None:
+    @sf.step
+    def leave() -> tuple[Path, dict[int, Path], Path]:
+        file = sf.output_dir() / "file"
+        file.write_text("left")
+        return file, {1: file.parent}, Path("beside")
+
+    Client(home=tmp_path / "before").run(app_of(tmp_path, leave.bind()))
+    (tmp_path / "before").rename(tmp_path / "after")
+    client = Client(home=tmp_path / "after")
+    folder = Path(client.show().folder) / "outputs" / "leave"
+    assert client.output("leave") == (folder / "file", {1: folder}, Path("beside"))
+    assert (folder / "file").read_text() == "left"
+
+
 def test_a_home_that_is_moved_keeps_its_outputs_logs_and_cache(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     script(tmp_path, "leave.py", "import scanflow as sf; print('left'); sf.output('file', sf.output_dir() / 'file')")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, seed, settings
@@ -148,3 +149,23 @@ def test_a_set_is_fanned_out_by_the_text_of_its_items(anywhere: Deployer) -> Non
     for step in ("copied", "again"):
         outputs = anywhere.outputs(run.name, step)
         assert [task["result"] for task in outputs] == [10, 9, *fruits]  # type: ignore[index]
+
+
+def look(value: list[Any]) -> bool:
+    value[0].append(2)
+    return value[0] is value[-1]
+
+
+def test_what_a_value_has_twice_stays_one(anywhere: Deployer) -> None:
+    shared = [1]
+    nodes = []
+    for number, value in enumerate(([shared, shared], [[1], [1]])):
+        source = sf.step(make_source(value)).options(name=f"source{number}").bind()
+        for mode, fields in MODES.items():
+            node = sf.step(look).options(name=f"look{number}-{mode.replace(' ', '-')}", **fields).bind(source)
+            nodes += [*([source] if source not in nodes else []), node]
+    run = anywhere.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
+    for number, expected in enumerate([True, False]):
+        for mode in MODES:
+            outputs = anywhere.outputs(run.name, f"look{number}-{mode.replace(' ', '-')}")
+            assert outputs["result"] == expected, (number, mode)  # type: ignore[call-overload]
