@@ -65,7 +65,7 @@ def dump_pickle(value: Any, *, folder: Path | None = None) -> bytes:
     return content.getvalue()
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Keeps paths relative to a folder. A ``dispatch_table`` of an instance would have no effect."""
 
     def __init__(self, file: io.BytesIO, folder: Path) -> None:

@@ -181,6 +181,7 @@ def test_an_object_may_be_read_without_its_content(cluster: Cluster, namespace: 
     assert (listed["kind"], listed["apiVersion"]) == ("ConfigMap", "v1")
     assert version
     assert cluster.get("ConfigMap", "none", namespace, metadata_only=True) is None
+    assert cluster.find("ConfigMap", namespace, labels="of=nobody", metadata_only=True)[0] == []
 
 
 def test_none_in_a_patch_removes_a_field(cluster: Cluster, namespace: str) -> None:

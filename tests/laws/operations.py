@@ -282,8 +282,8 @@ def make_annotated() -> dict[str, tuple[Callable[..., Any], Any]]:
         "int": (int, True),
         "float": (float, 1),
         "large number as float": (float, 2**53 + 1),
-        "union with a bare type": (Union[dict, Box], {"inner": 1}),  # noqa: UP007
-        "union of lists": (list[Config] | list[dict], [{"rate": 1}]),
+        "union with a bare type": (dict[Any, Any] | Box, {"inner": 1}),
+        "union of lists": (list[Config] | list[dict[str, Any]], [{"rate": 1}]),
         "keys of an enum": (dict[Color, int], {Color.RED: 1}),
         "np as float": (float, np.float32(1.5)),
         "str": (str, Color.RED),

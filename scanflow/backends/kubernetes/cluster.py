@@ -149,7 +149,7 @@ class Cluster:
         headers = {"Accept": _METADATA_LIST} if metadata_only else None
         while True:
             page = self._fetch_json("GET", build_object_path(kind, namespace=namespace), params=params, headers=headers)
-            objects += [{**own_type, **_drop_managed_fields(manifest), **own_type} for manifest in page["items"]]
+            objects += [{**own_type, **_drop_managed_fields(manifest), **own_type} for manifest in page["items"] or ()]
             if not (more := page["metadata"].get("continue")):
                 return objects, page["metadata"].get("resourceVersion", "")
             params["continue"] = more

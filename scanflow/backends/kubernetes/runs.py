@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition
-from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.journal import MAX_INTEGER, Journal, JournalRun
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
@@ -151,13 +151,24 @@ class ClusterRuns(ABC):
             NotFoundError: neither this home nor the cluster has it.
         """
         if name.startswith("@latest"):
-            back = name.removeprefix("@latest").removeprefix("-") or "0"
-            self._shared.copy_newest(journal, int(back) + 1 if back.isdecimal() else 1, fresh=True)
-            return self._shared.update(journal, journal.run(name))
+            return self._shared.update(journal, self._find_latest(journal, name))
         own = journal.find_run(name)
         if own is not None:
             return self._shared.update(journal, own)
         return self._shared.find(journal, name) or journal.run(name)
+
+    def _find_latest(self, journal: Journal, name: str) -> JournalRun:
+        """Return the newest run that this home entered, or one before: nobody stops or resumes another person's run by
+        leaving out a name. Of a home that has entered none: that of any home."""
+        back = name.removeprefix("@latest").removeprefix("-") or "0"
+        records = journal.runs(limit=MAX_INTEGER)
+        own = [record for record in records if not self._home.run(record.name).code.exists()]
+        if own and back.isdecimal():
+            if int(back) >= len(own):
+                raise NotFoundError(f"There is no run {name!r}: this home has begun {len(own)}. See all: scanflow runs")
+            return journal.run(own[int(back)].name)
+        self._shared.copy_newest(journal, int(back) + 1 if back.isdecimal() else 1, fresh=True)
+        return journal.run(name)
 
     def _fetch_code(self, run: JournalRun) -> None:
         """Fetch the files that a run of another home was sent with, where they are a ConfigMap.

@@ -109,14 +109,16 @@ def test_a_run_of_another_home_is_listed_and_shown(homes: TwoHomes, monkeypatch:
     assert [record.state for record in homes.other.runs(limit=20)] == ["succeeded"]
 
 
-def test_the_newest_run_is_the_one_that_was_entered_last_in_whichever_home(homes: TwoHomes) -> None:
+def test_the_latest_run_is_the_newest_of_this_home_and_lists_have_those_of_all(homes: TwoHomes) -> None:
     first = homes.enter().name
     second = homes.other.enter(RunDefinition(homes.app, homes.app.workflows[0])).name
     third = homes.enter().name
     assert [record.name for record in homes.other.runs(limit=2)] == [third, second]
-    assert homes.other.show("@latest").name == third
-    assert homes.runs.show("@latest-1").name == second
-    assert homes.other.show("@latest-2").name == first
+    assert homes.other.show("@latest").name == second, "nobody stops another person's run by leaving out its name"
+    assert homes.runs.show("@latest").name == third
+    assert homes.runs.show("@latest-1").name == first
+    with pytest.raises(NotFoundError, match="this home has begun 1"):
+        homes.other.show("@latest-1")
     assert homes.other.runs(limit=20, app="another") == []
 
 
