@@ -203,7 +203,8 @@ class RunsContract:
         with pytest.raises(UsageError, match="has succeeded already; there is nothing to stop"):
             deployer.stop(good.name)
         spun = deployer.run(RunRequest(parameters={"total.values": [5, 6]}, run=good.name, step="total"))
-        assert [run.name for run in deployer.runs(limit=2)] == [spun.name, good.name], "the newest run comes first"
+        own = [run.name for run in deployer.runs(limit=100) if run.name in {spun.name, good.name}]
+        assert own == [spun.name, good.name], "the newest run comes first, of whoever's there are"
         assert deployer.show("@latest-1").name == good.name
         assert deployer.outputs(spun.name, "total") == {"result": 11}
         assert deployer.outputs(good.name, "total") == {"result": 6}
