@@ -72,12 +72,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file)
         self._folder = folder
 
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is _PATH:
-            return _reduce_path(value, self._folder)
-        if isinstance(value, memoryview | io.TextIOWrapper):  # of which cloudpickle makes bytes, and a file's text
-            raise TypeError(f"cannot pickle {type(value).__name__!r} object")
-        return super().reducer_override(value)
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is _PATH:
+            return _reduce_path(obj, self._folder)
+        if isinstance(obj, memoryview | io.TextIOWrapper):  # of which cloudpickle makes bytes, and a file's text
+            raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
+        return super().reducer_override(obj)
 
 
 def write_signed(file: Path, content: bytes, key: bytes) -> None:

@@ -222,7 +222,7 @@ def test_an_error_with_text_that_is_no_utf_8_is_a_failure_like_any_other(
 
 def test_a_function_may_take_the_streams_of_its_process_away(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
     def close() -> int:
-        vars(sys)["stdout"] = None
+        sys.__dict__["stdout"] = None
         return 6
 
     run = deployer.run(RunRequest(application(sf.step(close).bind(), folder=tmp_path)))
