@@ -336,18 +336,27 @@ class Journal:
         return str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
 
     def _find_latest(self, name: str) -> sqlite3.Row | None:
-        back = name.removeprefix("@latest").removeprefix("-") or "0"
-        if not back.isdecimal():
-            raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
         row: sqlite3.Row | None = self._db.execute(
             f"SELECT * FROM runs {_NEWEST_FIRST} LIMIT 1 OFFSET ?",  # noqa: S608 - ours
-            (min(int(back), MAX_INTEGER),),
+            (min(parse_latest(name), MAX_INTEGER),),
         ).fetchone()
         return row
 
     def _find_row(self, name: str) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._db.execute("SELECT * FROM runs WHERE name = ?", (name,)).fetchone()
         return row
+
+
+def parse_latest(name: str) -> int:
+    """Return how many runs before the newest one a name means: 0 for ``@latest``, 1 for ``@latest-1``.
+
+    Raises:
+        NotFoundError: it means none.
+    """
+    back = name.removeprefix("@latest").removeprefix("-") or "0"
+    if not back.isdecimal():
+        raise NotFoundError(f"The run {name!r} cannot be read. Write '@latest', '@latest-1' or a run's name.")
+    return int(back)
 
 
 def _build_task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:

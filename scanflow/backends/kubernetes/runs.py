@@ -8,12 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition
-from scanflow.backends.journal import MAX_INTEGER, Journal, JournalRun
+from scanflow.backends.journal import MAX_INTEGER, Journal, JournalRun, parse_latest
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
@@ -160,15 +161,15 @@ class ClusterRuns(ABC):
     def _find_latest(self, journal: Journal, name: str) -> JournalRun:
         """Return the newest run that this home entered, or one before: nobody stops or resumes another person's run by
         leaving out a name. Of a home that has entered none: that of any home."""
-        back = name.removeprefix("@latest").removeprefix("-") or "0"
+        back = parse_latest(name)
         records = journal.runs(limit=MAX_INTEGER)
-        own = [record for record in records if not self._home.run(record.name).code.exists()]
-        if own and back.isdecimal():
-            if int(back) >= len(own):
-                raise NotFoundError(f"There is no run {name!r}: this home has begun {len(own)}. See all: scanflow runs")
-            return journal.run(own[int(back)].name)
-        self._shared.copy_newest(journal, int(back) + 1 if back.isdecimal() else 1, fresh=True)
-        return journal.run(name)
+        own = list(islice((r for r in records if not self._home.run(r.name).code.exists()), min(back + 1, MAX_INTEGER)))
+        if not own:
+            self._shared.copy_newest(journal, back + 1, fresh=True)
+            return journal.run(name)
+        if back >= len(own):
+            raise NotFoundError(f"There is no run {name!r}: this home has begun {len(own)}. See all: scanflow runs")
+        return journal.run(own[back].name)
 
     def _fetch_code(self, run: JournalRun) -> None:
         """Fetch the files that a run of another home was sent with, where they are a ConfigMap.
