@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from tests.api_server import serve_api
 from tests.waiting import PATIENCE_S
 
 go_on = threading.Event()
@@ -35,18 +36,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     go_on.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        "users": [{"name": "me", "user": {}}],
-        "current-context": "here",
-    }
-    (tmp_path / "config").write_text(json.dumps(config), encoding="utf-8")
-    yield Cluster(KubernetesSettings(kubeconfig=str(tmp_path / "config")))
-    server.shutdown()
-    server.server_close()
+    with serve_api(Handler, tmp_path) as kubeconfig:
+        yield Cluster(KubernetesSettings(kubeconfig=kubeconfig))
 
 
 def test_what_is_closed_lets_a_watch_end_and_begins_nothing_more(cluster: Cluster) -> None:

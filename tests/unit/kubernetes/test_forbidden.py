@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError
+from tests.api_server import serve_api
 
 Connect = Callable[..., Cluster]
 INSTALLED = {"/apis/argoproj.io/v1alpha1": {"resources": [{"name": "workflows"}]}}
@@ -46,26 +46,16 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Connect]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = {
-        "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        "users": [{"name": "me", "user": {}}],
-        "current-context": "here",
-    }
-    (tmp_path / "config").write_text(json.dumps(config), encoding="utf-8")
     made: list[Cluster] = []
+    with serve_api(Handler, tmp_path) as kubeconfig:
 
-    def connect(namespace: str | None = None) -> Cluster:
-        made.append(Cluster(KubernetesSettings(kubeconfig=str(tmp_path / "config"), namespace=namespace)))
-        return made[-1]
+        def connect(namespace: str | None = None) -> Cluster:
+            made.append(Cluster(KubernetesSettings(kubeconfig=kubeconfig, namespace=namespace)))
+            return made[-1]
 
-    yield connect
-    for cluster in made:
-        cluster.close()
-    server.shutdown()
-    server.server_close()
+        yield connect
+        for cluster in made:
+            cluster.close()
 
 
 def test_a_kind_that_the_cluster_lacks_is_not_taken_for_one_that_it_forbids(connect: Connect) -> None:

@@ -359,24 +359,30 @@ def test_of_two_homes_that_resume_a_run_at_once_one_does(homes: TwoHomes) -> Non
     assert homes.runs.show(run).tasks[-1].attempts == 2
 
 
+def break_off(homes: TwoHomes, run: str, monkeypatch: pytest.MonkeyPatch) -> Manifest:
+    """Have a drive of the first home end just before it makes its Workflow, and return that."""
+    create, held = homes.cluster.create, list[Manifest]()
+
+    def hold(manifest: Manifest, **how: Any) -> Manifest:
+        if manifest["kind"] == "Workflow":
+            held.append(manifest)
+            raise MemoryError("the laptop sleeps, or its process is killed")
+        return create(manifest, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(homes.cluster, "create", hold)
+        with pytest.raises(MemoryError):
+            homes.drive(run)
+    [workflow] = held
+    return workflow
+
+
 def test_a_drive_that_another_home_has_begun_is_waited_for(homes: TwoHomes, monkeypatch: pytest.MonkeyPatch) -> None:
     run = homes.enter().name
     homes.ends(a="Succeeded", b="Failed")
     homes.drive(run)
     homes.cluster._players.clear()
-    create = homes.cluster.create
-    held: list[Manifest] = []
-
-    def hold(manifest: Manifest, **how: Any) -> Manifest:
-        if manifest["kind"] == "Workflow":
-            held.append(manifest)
-            raise MemoryError("the laptop sleeps")
-        return create(manifest, **how)
-
-    monkeypatch.setattr(homes.cluster, "create", hold)
-    with pytest.raises(MemoryError):
-        homes.drive(run)
-    monkeypatch.setattr(homes.cluster, "create", create)
+    workflow = break_off(homes, run, monkeypatch)
     assert homes.other.show(run).state == "interrupted"
     waited: list[str] = []
 
@@ -384,7 +390,7 @@ def test_a_drive_that_another_home_has_begun_is_waited_for(homes: TwoHomes, monk
         if event.kind == "waiting":
             waited.append(event.what)
             homes.cluster.play("Workflow", lambda *_: homes.end(f"{run}-2", "Succeeded", b="Succeeded"))
-            create(held[0])
+            homes.cluster.create(workflow)
 
     homes.drive_there(run, observe=wake)
     assert len(waited) == 1
@@ -394,17 +400,7 @@ def test_a_drive_that_another_home_has_begun_is_waited_for(homes: TwoHomes, monk
 def test_a_drive_that_a_killed_home_has_begun_is_gone_on_with(homes: TwoHomes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scanflow.backends.kubernetes.runs.BEGIN_TIMEOUT_S", 0.0)
     run = homes.enter().name
-    create = homes.cluster.create
-
-    def kill(manifest: Manifest, **how: Any) -> Manifest:
-        if manifest["kind"] == "Workflow":
-            raise MemoryError("killed")
-        return create(manifest, **how)
-
-    monkeypatch.setattr(homes.cluster, "create", kill)
-    with pytest.raises(MemoryError):
-        homes.drive(run)
-    monkeypatch.setattr(homes.cluster, "create", create)
+    break_off(homes, run, monkeypatch)
     homes.plays("Succeeded")
     assert homes.drive_there(run).state == "succeeded"
     assert homes.list_workflows() == [f"{run}-2"]
