@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from scanflow import modules
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow_client.cli import main
@@ -146,7 +145,29 @@ def quick_cli(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     return run
 
 
-@pytest.fixture
-def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the folders of other applications, which this process has loaded, off the module search path."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if Path(entry) not in modules.get_folders()])
+@pytest.fixture(autouse=True, scope="module")
+def _own_modules_of_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with keep_modules(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with keep_modules(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@contextmanager
+def keep_modules(below: Path) -> Iterator[None]:
+    """Forget modules that are loaded from below a folder, and the folders on the module search path.
+
+    Loading a file of an application puts its folder there for as long as the process lives: what the next test imports
+    could be another's, as would be the code that its keys of the cache are made of.
+    """
+    path, loaded = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in sys.modules.keys() - loaded:
+        module = sys.modules[name]
+        if str(below) in f"{getattr(module, '__file__', None)} {getattr(module, '__path__', None)}":
+            del sys.modules[name]

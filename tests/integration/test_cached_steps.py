@@ -50,9 +50,6 @@ def folder(home: Path, tmp_path: Path) -> Path:
     return folder
 
 
-pytestmark = pytest.mark.usefixtures("own_path")
-
-
 def edit(file: Path, before: str, after: str) -> None:
     assert before in file.read_text()
     file.write_text(file.read_text().replace(before, after))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,17 +27,6 @@ train = sf.Executor(name="train", mainfile="train.py")
 """
 
 Write = Callable[[str, str], Path]
-
-
-@pytest.fixture(autouse=True)
-def as_before(tmp_path: Path) -> Iterator[None]:
-    """Forget the modules and folders that a test loads, and nobody else's."""
-    path = list(sys.path)
-    yield
-    sys.path[:] = path
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -176,7 +165,6 @@ def test_our_own_packages_stay_where_an_application_is_in_a_checkout_of_ours(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modules, "_folders", {Path(modules.__file__).parents[1]})
-    monkeypatch.setattr(sys, "path", list(sys.path))
     before = sys.modules["scanflow"]
     load_module(write("scanflow.py", "x = 1\n"))
     assert sys.modules["scanflow"] is before

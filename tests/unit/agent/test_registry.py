@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,6 @@ MODERN = """
     sf.Strategy(name="count", when=count_number_of_predictions, if_=lambda n: n >= 1000,
                 then=call("checker", "check_predictions"))
 """
-
-
-@pytest.fixture(autouse=True)
-def path_as_it_was() -> Iterator[None]:
-    before, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = before
-    for name in set(sys.modules) - modules:
-        if name.startswith("_agent_") or name in {"rules", "app"}:
-            del sys.modules[name]
 
 
 def names(declared: Declared) -> tuple[list[str], list[str]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -20,8 +18,7 @@ from tests.unit.agent.agents_made import Kept, context
 
 
 @pytest.fixture(scope="module")
-def count(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SensorFunction[..., object]]:
-    path = list(sys.path)
+def count(tmp_path_factory: pytest.TempPathFactory) -> SensorFunction[..., object]:
     folder = tmp_path_factory.mktemp("mnist")
     (folder / "agents").mkdir()
     for listing in LISTINGS.glob("*.txt"):
@@ -31,8 +28,7 @@ def count(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SensorFunction[.
     agent = sf.Agent(name="tracker", sensors=[hourly], modules=["agents/custom_sensors.py"])
     app = sf.Application(name="mnist", team="data", app_dir=folder, agents=[agent])
     declared = load_agent(app, "tracker")
-    yield declared.sensor("count_number_of_predictions")
-    sys.path[:] = path
+    return declared.sensor("count_number_of_predictions")
 
 
 def runs(*predictions: float) -> list[Run]:

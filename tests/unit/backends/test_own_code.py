@@ -25,9 +25,6 @@ def trace(folder: Path, file: Path | None, *modules: str, **options: Any) -> dic
     return dict(OwnCode(folder, FileDigests()).trace(file, modules, **options).digests)
 
 
-pytestmark = pytest.mark.usefixtures("own_path")
-
-
 @pytest.mark.parametrize(
     "statement",
     [
