@@ -99,11 +99,6 @@ def _is_users(module: ModuleType, path: Path) -> bool:
     return _MARK in vars(module) or getattr(module, "__file__", None) == str(path)
 
 
-def get_folders() -> frozenset[Path]:
-    """Return the folders that files were loaded from, which are on the module search path of this process."""
-    return frozenset(_folders)
-
-
 def use_folder(folder: Path) -> None:
     """Put an application's folder first on the path, as loading a file of it does."""
     if folder.is_dir():

@@ -26,7 +26,7 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from scanflow_client.cli import main
 from scanflow_client.cli.app import app
-from tests.conftest import COMMAND
+from tests.conftest import COMMAND, keep_modules
 from tests.waiting import patient
 
 # A reader of a broken file may leave it open until the command ends, which is soon.
@@ -225,12 +225,12 @@ def make_line(chosen: random.Random, path: tuple[str, ...], command: Any) -> lis
 
 def run(folder: Path, line: list[str], environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Done | None:
     """Run a command line in this process; None: it accepted its input."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, keep_modules(folder):
         for name, value in {"SCANFLOW_HOME": str(folder / "home"), **environment}.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["scanflow", *line])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"cut": [')))
-        before, modules, search_path = dict(os.environ), set(sys.modules), list(sys.path)
+        before = dict(os.environ)
         signal.setitimer(signal.ITIMER_REAL, LIMIT_S)
         code: object = "it returned"
         try:
@@ -245,10 +245,6 @@ def run(folder: Path, line: list[str], environment: dict[str, str], capfd: pytes
             signal.setitimer(signal.ITIMER_REAL, 0)
             os.environ.clear()
             os.environ.update(before)
-            sys.path[:] = search_path
-            for name in sys.modules.keys() - modules:
-                if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
-                    del sys.modules[name]
     out, err = capfd.readouterr()
     return None if code is None else Done(code, out, err)
 
