@@ -1,7 +1,12 @@
-"""YAML as plain values, and back, with stricter rules than YAML's. The only module that uses PyYAML."""
+"""YAML as plain values, and back, with stricter rules than YAML's. The only module that uses PyYAML.
+
+Plain scalars are those of YAML 1.2 (https://yaml.org/spec/1.2.2, its core schema), as in JSON: ``NO`` and ``12:30`` are
+text, and ``1e-3`` is a number. PyYAML has those of YAML 1.1: False, 750, and text.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -17,10 +22,39 @@ _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-class _Dumping(_Dumper):  # type: ignore[valid-type, misc]  # chosen when this is imported
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+
+
+class _Loading(_Loader):  # type: ignore[valid-type, misc]  # chosen when this is imported
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        return int(node.value, 0 if node.value[:2] in {"0o", "0x"} else 10)
+
+
+_Loading.yaml_implicit_resolvers = {}  # none of YAML 1.1's
+_Loading.add_constructor(f"{_TAG}int", _Loading.construct_int)
+
+
+class _Dumping(_Dumper):  # type: ignore[valid-type, misc]
+    """Puts into quotes what either version of YAML would not read as text."""
+
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  its base's signature
         return True
 
+
+for _class in (_Loading, _Dumping):
+    for _name, _pattern, _first in _SCALARS:
+        _class.add_implicit_resolver(f"{_TAG}{_name}", re.compile(f"(?:{_pattern})$"), _first)
 
 # Hera changes how every dumper of this process writes text of several lines, once it is imported.
 _Dumping.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
@@ -30,7 +64,7 @@ def read_yaml(text: str) -> Any:
     """Return the document in ``text``; reject duplicate keys, deep nesting and endless aliases."""
     try:
         _check_depth(text)
-        loader = _Loader(text)
+        loader = _Loading(text)
         node = loader.get_single_node()
         _count_values(node, {})
         return None if node is None else loader.construct_document(node)

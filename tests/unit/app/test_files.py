@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.files import SCHEMA, dump_json, dump_yaml, load_json, load_yaml
+from scanflow.app.yaml_text import read_yaml
 from scanflow.errors import InvalidError
 from tests.unit.app.making import applications, batch, message, plain_values, script, shop
 
@@ -39,6 +40,28 @@ def test_any_plain_parameter_comes_back_as_the_same_type(dump: Dump, load: Load,
     found = load(dump(app)).workflow().steps[0].parameters["p"]
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, text) for text in "NO yes off 12:30 2026-01-31 1_000 0b11 = tRUE nUll".split()),
+        *(
+            ("08", 8),
+            ("0o17", 15),
+            ("0x1F", 31),
+            ("+12", 12),
+            ("1e-3", 0.001),
+            (".5", 0.5),
+            ("1.", 1.0),
+            ("-.5E+1", -5.0),
+        ),
+        *(("True", True), ("FALSE", False), ("~", None), ("", None), ('"1"', "1")),
+    ],
+)
+def test_plain_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
+    read = read_yaml(f"x: {text}\n")["x"]
+    assert (read, type(read)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -90,18 +113,18 @@ def test_what_is_no_mapping_says_what_an_application_is(text: str) -> None:
         (HEAD + "team: *nothing\n", "This is not YAML: found undefined alias"),
         (HEAD + "team: \x00\n", "This is not YAML: "),
         (HEAD + "team: !!python/object/apply:os.getcwd []\n", "This is not YAML: could not determine a constructor"),
-        (HEAD + "team: yes\n", "team cannot be True: it should be text (in a file, put it in quotes)."),
+        (HEAD + "team: true\n", "team cannot be True: it should be text (in a file, put it in quotes)."),
         (HEAD + "team: 3\n", "Application 'shop': team cannot be 3: it should be text (in a file, put it in quotes)."),
-        (HEAD + "team: 2026-01-31\n", "team cannot be datetime.date(2026, 1, 31): it should be text"),
+        (HEAD + "team: !!timestamp 2026-01-31\n", "team cannot be datetime.date(2026, 1, 31): it should be text"),
         (HEAD + "3: 4\n", "Application 'shop' has no field '3'."),
         (HEAD + "workflow: []\n", "Application 'shop' has no field 'workflow'. Did you mean 'workflows'?"),
         (HEAD + "workflows: {}\n", "Application 'shop': workflows cannot be {}: it should be a list."),
-        (HEAD + STEP % "parameters: {when: 2026-01-31}", "the parameter 'when' is a date, which cannot"),
+        (HEAD + STEP % "parameters: {when: !!timestamp 2026-01-31}", "the parameter 'when' is a date, which cannot"),
         (HEAD + STEP % "parameters: {p: .nan}", "the parameter 'p' is nan, which JSON cannot represent"),
         (HEAD + STEP % "parameters: {p: !!binary aGk=}", "the parameter 'p' is a bytes, which cannot"),
         (HEAD + STEP % "parameters: {p: {1: a, '1': b}}", "has the key '1' twice, as text and as a number"),
         (HEAD + STEP % "mainfil: x", "Executor 'train' has no field 'mainfil'. Did you mean 'mainfile'?"),
-        (HEAD + STEP % "env: {A: on}", "env.A cannot be True: it should be text (in a file, put it in quotes)."),
+        (HEAD + STEP % "env: {A: true}", "env.A cannot be True: it should be text (in a file, put it in quotes)."),
         (HEAD + STEP % "env: {A: 1, A: 2}", "Line 6 has the key 'A' for the second time."),
         (HEAD + STEP % "timeout: 5 minutes", "Executor 'train': timeout '5 minutes' has the unknown unit 'minutes'."),
         (HEAD + STEP % "edges: []", "Executor 'train' has no field 'edges'."),
