@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from scanflow.names import StepName
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.topology import Core, NumaNode, Topology
+from scanflow.text.failures import parse_failure
 
 
 def machine(sockets: int = 1, cores: int = 4) -> Topology:
@@ -148,9 +150,7 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
         find_launcher(None, script, name="x", which=installed())
 
 
-def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         failure = launcher.RankFailedError("Rank 1 of 'ring' exited with code 7")
         failure.exit_code = 7
@@ -160,7 +160,9 @@ def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(
     with pytest.raises(SystemExit) as ended:
         launcher.launch({}, ["ring"])
     assert ended.value.code == 7
-    assert "RankFailedError: Rank 1 of 'ring' exited with code 7" in capsys.readouterr().err
+    text = "".join(traceback.format_exception(ended.value))  # as a step's process prints it
+    cause = parse_failure(text, summary="exit code 7").cause
+    assert cause.endswith("RankFailedError: Rank 1 of 'ring' exited with code 7\nwhich led to: SystemExit: 7")
 
 
 def test_parameters_become_options_as_those_of_an_executor_do(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,13 +52,12 @@ def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = 
 
     Raises:
         StepFailedError: the job took too long, or wrote too much. It names the rank.
-        SystemExit: a rank failed; with its exit code, as in a cluster. The traceback names the rank.
+        SystemExit: a rank failed; with its exit code, as in a cluster. Its cause names the rank.
     """
     try:
         return _launch(workload, argv, home)
     except RankFailedError as error:
-        traceback.print_exc()
-        raise SystemExit(error.exit_code) from None
+        raise SystemExit(error.exit_code) from error
 
 
 def _launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None) -> dict[str, Any]:
