@@ -16,7 +16,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.records import Event, RunRecord, RunStarted, TaskStarted
+from scanflow.backends.records import Event, RunRecord, RunStarted, TaskStarted, Waiting
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
@@ -173,6 +173,32 @@ def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_l
     assert any("KeyError: 'age'" in line for line in lines)
     assert any("row 3 is bad" in line for line in lines)
     assert lines[-1].startswith("Continue from here: scanflow resume ")
+
+
+may_end = threading.Event()
+
+
+@sf.step(in_process=True)
+def wait_to_end() -> bool:
+    return may_end.wait(patient(30))
+
+
+def test_a_stop_says_which_steps_it_waits_for(home: Path) -> None:
+    deployer, waits = EmbeddedDeployer(Settings(home=home)), list[Waiting]()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            deployer.stop(event.run)
+        elif isinstance(event, Waiting):
+            waits.append(event)
+            may_end.set()
+
+    workflow = sf.Workflow(name="w", nodes=[wait_to_end.bind()])
+    record = deployer.run(RunRequest(sf.Application(name="a", workflows=[workflow])), observe=observe)
+    assert (record.state, may_end.is_set()) == ("stopped", True)
+    assert [(wait.what, wait.why) for wait in waits] == [
+        ("wait-to-end", "it runs in this process, where it cannot be stopped")
+    ]
 
 
 @pytest.mark.parametrize("in_process", [True, False])

@@ -165,6 +165,9 @@ class RunEngine:
         for folder in self._running:
             stop_attempt(folder)
 
+        for task in self._threads:
+            why = "it runs in this process, where it cannot be stopped"
+            self._observe(Waiting(run=self._run.record.name, what=task, why=why))
     # From a ready step to its tasks
 
     def _open(self, step: str) -> None:
