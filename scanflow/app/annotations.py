@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import (
     ConfigDict,
@@ -42,22 +42,34 @@ def validate_value(value: Any, hint: Any, what: str, *, secret: bool = False) ->
         return value
     try:
         converted = adapter.validate_python(value)
-        return _keep_numbers(value, converted) if is_exact_json(value) else value
+        return _keep_scalars(value, converted) if is_exact_json(value) else value
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"]
         shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
         raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
 
 
-def _keep_numbers(value: Any, converted: Any) -> Any:
-    """Return a converted value in which equal numbers are as they were (True is an int, and 2.0 for an int is 2.0), and
-    no key of a mapping is lost, as of a ``TypedDict`` that has more."""
+def _keep_scalars(value: Any, converted: Any) -> Any:
+    """Return a converted value in which text and equal numbers are as they were (True is an int, and 2.0 for an int is
+    2.0), and no key of a mapping is lost, as of a ``TypedDict`` that has more."""
     if isinstance(value, list) and isinstance(converted, list):
-        return list(map(_keep_numbers, value, converted))
-    if isinstance(value, dict) and isinstance(converted, dict) and converted.keys() <= value.keys():
+        return list(map(_keep_scalars, value, converted))
+    if isinstance(value, dict) and type(converted) is dict and converted.keys() <= value.keys():
         keys = {key: key for key in converted}  # of their own type, as an enum's members that are text
-        return {keys.get(key, key): _keep_numbers(inner, converted.get(key, inner)) for key, inner in value.items()}
-    return value if {type(value), type(converted)} <= {bool, int, float} else converted
+        return {keys.get(key, key): _keep_scalars(inner, converted.get(key, inner)) for key, inner in value.items()}
+    kinds = {type(value), type(converted)}
+    return value if kinds <= {bool, int, float} or kinds == {str} else converted
+
+
+def restore_exact(value: Any, converted: Any, exact: Exact) -> Any:
+    """Return a converted value with those parts as they were that are to be kept exactly."""
+    if exact is True:
+        return value
+    if isinstance(exact, dict) and type(converted) is dict:
+        return {key: restore_exact(value.get(key), part, exact.get(key, False)) for key, part in converted.items()}
+    if isinstance(exact, list) and isinstance(converted, list | tuple) and len(converted) == len(exact):
+        return type(converted)(map(restore_exact, value, converted, exact))
+    return converted
 
 
 def _takes_unchanged(value: Any, hint: Any) -> bool:
@@ -72,7 +84,9 @@ def find_difference(value: Any, other: Any) -> tuple[Any, Any] | None:
     """Return the first parts of two values that are not equal or not of one type; None: they are the same."""
     if type(value) is not type(other):
         return value, other
-    if isinstance(value, dict) and value.keys() == other.keys():
+    if isinstance(value, dict) and len(value) == len(other) and value.keys() != other.keys():
+        value, other = list(value), list(other)
+    elif isinstance(value, dict) and value.keys() == other.keys():
         keys = {key: key for key in other}
         pairs = [pair for key in value for pair in ((key, keys[key]), (value[key], other[key]))]
         return next((difference for pair in pairs if (difference := find_difference(*pair)) is not None), None)
@@ -93,7 +107,8 @@ def build_adapter(hint: Any) -> TypeAdapter[Any] | None:
 def _build_hashable_adapter(hint: Any) -> TypeAdapter[Any] | None:
     try:
         hint = _replace_types(hint)
-        return TypeAdapter(hint, config=None if _is_model(hint) else ConfigDict(arbitrary_types_allowed=True))
+        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+        return TypeAdapter(hint, config=None if _is_model(plain) else ConfigDict(arbitrary_types_allowed=True))
     except (PydanticSchemaGenerationError, PydanticUserError, NameError, TypeError):
         # Also a TypedDict of the typing module, and a class whose annotations are imported for type checkers only.
         return None
@@ -106,6 +121,8 @@ def _replace_types(hint: Any) -> Any:
     try:
         if origin in _REPLACED:
             return _REPLACED[origin]
+    if origin is Annotated:
+        return Annotated[(_replace_types(arguments[0]), *arguments[1:])]
     except TypeError:  # the list of a Callable's arguments has no hash
         return hint
     if not arguments or origin in {Literal, Callable}:

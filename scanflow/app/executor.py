@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +21,7 @@ from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_mapping
 from scanflow.app.quantities import Duration
-from scanflow.app.references import Condition, Ref, find_references, read_condition, read_reference
+from scanflow.app.references import RESULT, Condition, Ref, find_references, read_condition, read_reference
 from scanflow.app.resources import Affinity, Resources
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
@@ -227,7 +227,18 @@ class Executor(Linkable):
 
     def __getitem__(self, output: str) -> Ref:
         """Return a reference to a named output, or to a key of the mapping that the function returns."""
+        if output == RESULT and self.function is not None:
+            raise InvalidError(
+                f"{self.name}['result'] may be all that the function returns, or a key of it. Write {self.name}.output "
+                "for all of it, or return that key under another name."
+            )
         return Ref(step=self.name, output=output)
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidError(
+            f"The result of {self.name!r} is known only at run time, so it cannot be iterated over here. Run a step "
+            f"for each of its items: step.map({self.name})."
+        )
 
     @cached_property
     def references(self) -> tuple[Ref, ...]:

@@ -256,10 +256,15 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
         return
     given, got = (type(part).__name__ for part in difference)
     has = f"is {with_article(given)}" if difference[0] is value else f"holds {with_article(given)}"
-    hint = "Path" if isinstance(difference[0], PurePath) else given
+    annotate = ""
+    with suppress(InvalidError):
+        type_ = type(difference[0])
+        if find_difference(difference[0], validate_value(difference[1], type_, "")) is None:
+            hint = "Path" if isinstance(difference[0], PurePath) else given
+            annotate = f"Annotate the parameter with its type ({hint}), give"
     raise InvalidError(
-        f"{who}: {name!r} {has}, which a definition keeps as {with_article(got)}. Annotate the parameter with its type "
-        f"({hint}), give it {with_article(got)}, or make that object in a step."
+        f"{who}: {name!r} {has}, which a definition keeps as {with_article(got)}. {annotate or 'Give'} it "
+        f"{with_article(got)}, or make that object in a step."
     )
 
 
@@ -313,7 +318,7 @@ def _get_hashable_signature(function: Callable[..., Any]) -> tuple[inspect.Signa
     elif not inspect.isroutine(plain):
         plain = getattr(plain, "__call__", plain)  # noqa: B004
     try:
-        hints = get_type_hints(plain)
+        hints = get_type_hints(plain, include_extras=True)
     except TypeError:  # written in C, or annotated by hand with what is no type
         hints = {}
     except NameError:  # a name only imported under TYPE_CHECKING: there is nothing to check that one against
@@ -321,7 +326,7 @@ def _get_hashable_signature(function: Callable[..., Any]) -> tuple[inspect.Signa
         for name, annotation in getattr(plain, "__annotations__", {}).items():
             with suppress(NameError):
                 alone = SimpleNamespace(__annotations__={name: annotation})
-                hints |= get_type_hints(alone, getattr(plain, "__globals__", {}))
+                hints |= get_type_hints(alone, getattr(plain, "__globals__", {}), include_extras=True)
     if isinstance(whole, type) or hasattr(plain, "__wrapped__"):  # a decorator may return what it likes
         hints.pop("return", None)
     return _read_signature(whole), hints

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from fractions import Fraction
+from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Gt
 
 import scanflow as sf
 from scanflow.app.steps import Step, check_parameters
@@ -31,6 +33,14 @@ RIGHT: dict[Any, dict[str, Any]] = {
     sf.Serving: {},
     sf.Workflow: {"name": "w", "nodes": [script("a")]},
 }
+
+
+def keep_positive(x: Annotated[int, Gt(0)]) -> int:
+    return x
+
+
+def keep_any(x: Any) -> Any:
+    return x
 
 
 @pytest.mark.parametrize(
@@ -384,6 +394,15 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (lambda value: check_parameters(login, value, who="Step 't'"), [{}], "Step 't' needs the parameter 'token'."),
         (lambda value: check_parameters(login, value, who="Step 't'"), [{"tokne": 1}], "Did you mean 'token'?"),
         (lambda value: sf.step(login).bind(token=value), ["s3cret"], "'token' is ***, which is not int"),
+        (sf.step(keep_positive).bind, [0, -1], "Input should be greater than 0"),
+        (sf.step(keep_any).bind, [{1: "a"}], "'x' holds an int, which a definition keeps as a str."),
+        (sf.step(keep_any).bind, [Fraction(1, 2)], "cannot be serialized"),
+        (list, [sf.step(keep_any).bind(1)], "cannot be iterated over here. Run a step for each of its items: step.map"),
+        (
+            lambda value: sf.step(keep_any).bind(1)[value],
+            ["result"],
+            "keep-any['result'] may be all that the function returns, or a key of it. Write keep-any.output for all",
+        ),
         # Copies
         (lambda value: LOAD.__setattr__("retries", value), [3], "Make a changed copy: .replace(retries=...)."),
         (
