@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Progress, ServiceObserver
 
 MAX_RUNNING = 8  # lines of running steps at the bottom of a terminal
-_KEPT = "its old output is kept. To run its new code, start a new run: scanflow run"
+_KEPT = "its old output is kept. To run it as it is now, start a new run: scanflow run"
 _STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}
 
 
@@ -112,7 +112,7 @@ class RunProgress:
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
                 again = [_format_gone(event.gone)] if event.gone else []
-                edited = [f"{step}: its code was changed after it finished; {_KEPT}" for step in event.edited]
+                edited = [f"{changed} was changed after it finished; {_KEPT}" for changed in event.edited]
                 return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
             case records.Waiting():
                 text = f"{event.what}: {event.why}" if event.why else event.what

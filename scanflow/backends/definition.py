@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.files import dump_json, load_json
-from scanflow.backends.edited_functions import digest_functions, list_changed_functions
+from scanflow.backends.edited_functions import digest_arguments, digest_functions, list_changed_steps
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord
 from scanflow.names import RunName
+
+_COMPARED = {"functions": "its code", "arguments": "what it is given (parameters, items, condition, variables)"}
 
 
 class SavedDefinition(BaseModel):
@@ -30,6 +32,9 @@ class SavedDefinition(BaseModel):
     functions: Mapping[str, str] = Field(default_factory=dict)
     """Digests of the functions that steps were run with, as far as they are known."""
 
+    arguments: Mapping[str, str] = Field(default_factory=dict)
+    """Digests of what steps were given."""
+
     spun: str | None = None
     """The step or task of a spin; other outputs are taken from another run."""
 
@@ -41,6 +46,7 @@ class SavedDefinition(BaseModel):
             workflow=definition.workflow.name,
             parameters=definition.parameters,
             functions=digest_functions(definition.workflow),
+            arguments=digest_arguments(definition.workflow),
             spun=definition.step,
         )
 
@@ -81,18 +87,18 @@ def enter_run(
     )
 
 
-def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition) -> list[str]:
-    """Replace a run's definition in the journal; return the steps that finished, in whole or in part, with a function
-    that does something else now."""
+def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition, kept: Iterable[TaskRecord]) -> list[str]:
+    """Replace a run's definition in the journal; return the steps of kept tasks that are something else now, with what
+    of each was changed."""
     before, saved = SavedDefinition.model_validate_json(run.definition), SavedDefinition.from_definition(definition)
-    changed = list_changed_functions(before.functions, saved.functions)
-    if changed:
-        finished = {task.step for task in journal.read_tasks(run).values() if task.state == "succeeded"}
-        changed = [step for step in changed if step in finished]
-        functions = {**saved.functions, **{step: before.functions[step] for step in changed}}
-        saved = saved.model_copy(update={"functions": functions})
-    journal.redefine(run, saved.model_dump_json())
-    return changed
+    steps, edited, digests = {task.step for task in kept}, [], {}
+    for field, what in _COMPARED.items():
+        was, now = getattr(before, field), getattr(saved, field)
+        changed = [step for step in list_changed_steps(was, now) if step in steps]
+        digests[field] = {**now, **{step: was[step] for step in changed}}  # of what their outputs were made
+        edited += [f"{step}: {what}" for step in changed]
+    journal.redefine(run, saved.model_copy(update=digests).model_dump_json())
+    return edited
 
 
 def read_definition(run: JournalRun) -> RunDefinition:

@@ -1,15 +1,17 @@
-"""Functions of finished steps that were changed since: what they do, not how they are written."""
+"""What of finished steps was changed since: what functions do, not how they are written, and what they are given."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
 from scanflow.app.workflow import Workflow
 
+_ARGUMENTS = {"parameters", "for_each", "when", "env"}
 _PLAIN = (bool, int, float, complex, str, bytes)
 
 
@@ -23,13 +25,23 @@ def digest_functions(workflow: Workflow) -> dict[str, str]:
             code = function.__code__
             has_docstring = function.__doc__ is not None and code.co_consts[:1] == (function.__doc__,)
             described = [_describe(code, skip=has_docstring), _describe_defaults(function)]
-            digests[node.name] = hashlib.sha256(repr(described).encode(errors="surrogatepass")).hexdigest()[:16]
+            digests[node.name] = _digest(repr(described))
     return digests
 
 
-def list_changed_functions(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the steps whose functions do something else now."""
+def digest_arguments(workflow: Workflow) -> dict[str, str]:
+    """Return a digest of what each step is given: its parameters, items, condition and variables."""
+    given = {node.name: node.model_dump(mode="json", include=_ARGUMENTS) for node in workflow.steps}
+    return {step: _digest(json.dumps(arguments, sort_keys=True)) for step, arguments in given.items()}
+
+
+def list_changed_steps(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the steps that have another digest now."""
     return [step for step, digest in before.items() if step in now and now[step] != digest]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _describe(code: CodeType, *, skip: bool = False) -> list[Any]:

@@ -139,7 +139,7 @@ class RunStarted(Record):
     gone: tuple[StepName, ...] = ()
     """Tasks that finished earlier, but run again, as their outputs are gone."""
     edited: tuple[str, ...] = ()
-    """Steps whose outputs are kept although their code was changed after they finished."""
+    """Steps whose outputs are kept although something was changed after they finished, each with what it is."""
 
     ignored: tuple[str, ...] = ()
     """Fields that this backend ignores, each with its step and the reason."""

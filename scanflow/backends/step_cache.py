@@ -13,7 +13,7 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.backends.digests import FileDigests, UnknownContentError, ValueDigests, list_names
-from scanflow.backends.own_code import OwnCode
+from scanflow.backends.own_code import OwnCode, TracedCode
 
 __all__ = [
     "CacheKey",
@@ -119,15 +119,7 @@ class CacheKeys:
         values.compute(_find_local_requirements(requirements, requirements_folder))
         if code.pickled is not None:
             parts["its function"] = hashlib.sha256(code.pickled).hexdigest()
-        path = [self._app_dir / entry for entry in node.env.get("PYTHONPATH", "").split(":") if entry]
-        traced = self._code.trace(
-            code.file,
-            {*code.modules, *values.modules},
-            names=() if code.pickled is None else list_names(code.pickled),
-            path=path,
-            installed=code.installed,
-            trusting=isinstance(node.cache, str),
-        )
+        traced = self.trace(node, code, modules=values.modules, trusting=isinstance(node.cache, str))
         parts |= {f"the code of {name}": digest for name, digest in traced.digests.items()}
         contents = {f"the content of {name}": digest for name, digest in values.contents.items()}
         parts |= contents if len(contents) <= MAX_FILES else {"the content of its files": _digest(contents)}
@@ -142,6 +134,18 @@ class CacheKeys:
         if code.defaults is None and code.file is not None:
             return self._code.find_default_texts(code.file, code.name.rpartition(":")[2])
         return code.defaults or {}
+
+    def trace(self, node: Executor, code: CodeLocation, *, modules: Iterable[str] = (), trusting: bool) -> TracedCode:
+        """Return the own files that a step's code is in; ``OwnCode.trace`` says the rest."""
+        path = [self._app_dir / entry for entry in node.env.get("PYTHONPATH", "").split(":") if entry]
+        return self._code.trace(
+            code.file,
+            {*code.modules, *modules},
+            names=() if code.pickled is None else list_names(code.pickled),
+            path=path,
+            installed=code.installed,
+            trusting=trusting,
+        )
 
     def digest_outputs(self, folder: Path) -> str:
         """Return a digest of a task's outputs.

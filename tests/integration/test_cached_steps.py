@@ -175,14 +175,18 @@ def test_a_decorated_function_is_looked_at_as_well_as_its_decorator(folder: Path
         RunDefinition(app, workflow), RunFolder(folder / "run"), home=Home(home), max_fan_out=1, tracking=lambda _: {}
     )
     [node] = workflow.steps
-    key = launcher.compute_cache_key(node, {}, launcher.choose_python(node))
+    key = launcher.compute_cache_key(node, launcher.inputs.resolve_parameters(node), launcher.choose_python(node))
     assert {Path(file).name for file in key.code} == {"app.py", "helper.py"}
     edit(path, "return 1", "return 2")
-    assert launcher.compute_cache_key(node, {}, launcher.choose_python(node)).text != key.text
+    assert (
+        launcher.compute_cache_key(node, launcher.inputs.resolve_parameters(node), launcher.choose_python(node)).text
+        != key.text
+    )
 
 
 RESUMED = """
 import scanflow as sf
+import helper
 
 @sf.step
 def load() -> int:
@@ -202,6 +206,7 @@ app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[loaded
 def test_a_finished_step_that_was_edited_before_a_resume_is_named(folder: Path, cli: Cli) -> None:
     (folder / "app.py").write_text(RESUMED)
     (folder / "script.py").write_text("")
+    (folder / "helper.py").write_text("")
     assert cli("run", "app.py", cwd=folder).returncode == 1
     edit(folder / "app.py", "raise ValueError", "return value + 1  # mended")
     mended = cli("resume", cwd=folder)
@@ -212,10 +217,15 @@ def test_a_finished_step_that_was_edited_before_a_resume_is_named(folder: Path, 
     edit(folder / "app.py", "return value + 1", "raise ValueError")
     assert cli("run", "app.py", cwd=folder).returncode == 1
     edit(folder / "app.py", "return 1", "return 2")
+    edit(folder / "app.py", "mainfile='script.py'", "mainfile='script.py', parameters={'rate': 2}")
     later = deployer().show("@latest").created + 1000
-    os.utime(folder / "script.py", (later, later))
+    for file in ("script.py", "helper.py"):
+        os.utime(folder / file, (later, later))
     for _ in range(2):
         resumed = cli("resume", cwd=folder)
         lines = [line for line in (resumed.stdout + resumed.stderr).splitlines() if "was changed" in line]
-        kept = "its code was changed after it finished; its old output is kept. To run its new code, start a new run"
-        assert lines == [f"  ! load: {kept}: scanflow run", f"  ! script: {kept}: scanflow run"]
+        kept = "was changed after it finished; its old output is kept. To run it as it is now, start a new run"
+        names = ["load: its code", "script: what it is given (parameters, items, condition, variables)"]
+        assert lines == [
+            f"  ! {name} {kept}: scanflow run" for name in [*names, "load: helper.py", "script: script.py"]
+        ]

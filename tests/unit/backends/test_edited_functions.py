@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.edited_functions import digest_functions, list_changed_functions
+from scanflow.backends.edited_functions import digest_functions, list_changed_steps
 
 CODE = (
     "def f(x=1, *, y='a'):\n    'Say.'\n    values = {'p', 'q'}\n    return [n + 1 for n in range(x)], x in {3, 4}, y"
@@ -24,7 +24,7 @@ def digest(code: str, decorate: Any = lambda function: function) -> dict[str, st
 
 @pytest.mark.parametrize(("before", "after"), [("Say.", "Else."), ("def f", "\n# here\ndef f"), ("n + 1", "(n+1)")])
 def test_how_a_function_is_written_does_not_count(before: str, after: str) -> None:
-    assert list_changed_functions(digest(CODE), digest(CODE.replace(before, after))) == []
+    assert list_changed_steps(digest(CODE), digest(CODE.replace(before, after))) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_how_a_function_is_written_does_not_count(before: str, after: str) -> No
     ],
 )
 def test_what_a_function_does_counts(before: str, after: str) -> None:
-    assert list_changed_functions(digest(CODE), digest(CODE.replace(before, after))) == ["f"]
+    assert list_changed_steps(digest(CODE), digest(CODE.replace(before, after))) == ["f"]
 
 
 def test_a_decorated_function_counts_and_a_script_has_no_digest() -> None:
@@ -52,6 +52,6 @@ def test_a_decorated_function_counts_and_a_script_has_no_digest() -> None:
         return inner
 
     before = digest(CODE, decorate)
-    assert list_changed_functions(before, digest(CODE.replace("n + 1", "n + 2"), decorate)) == ["f"]
+    assert list_changed_steps(before, digest(CODE.replace("n + 1", "n + 2"), decorate)) == ["f"]
     assert list(before) == ["f"]
-    assert list_changed_functions(before, {}) == []
+    assert list_changed_steps(before, {}) == []

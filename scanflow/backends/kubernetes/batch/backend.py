@@ -198,7 +198,7 @@ class KubernetesBatch(ClusterRuns):
         with self._journal() as journal:
             start = time.monotonic()
             with self._lock_run(journal, run) as (journal_run, home):
-                name, observed, begun = journal_run.record.name, None, None
+                name, observed, begun, edited = journal_run.record.name, None, None, list[str]()
                 entered = self._entered.pop(name, None)
                 before = entered or self._read_version(journal, journal_run)
                 journal_run = journal.run(name)
@@ -221,7 +221,7 @@ class KubernetesBatch(ClusterRuns):
                     self._restore_functions(journal_run, run_definition)
                     self._check(run_definition)
                     try:
-                        manifest, begun = self._prepare(
+                        manifest, begun, edited = self._prepare(
                             journal, journal_run, run_definition, facts, before, live, environment
                         )
                     except StopRequestedError:
@@ -229,9 +229,8 @@ class KubernetesBatch(ClusterRuns):
                 finished = _list_finished(previous_tasks)
                 previous_tasks = journal.read_tasks(journal_run)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
-                observe(
-                    self._build_started_event(journal_run, run_definition, finished, _list_finished(previous_tasks))
-                )
+                kept = _list_finished(previous_tasks)
+                observe(self._build_started_event(journal_run, run_definition, finished, kept, edited))
                 if manifest is not None:
                     if not adopted:
                         manifest = self._create(manifest, journal_run)
@@ -265,11 +264,16 @@ class KubernetesBatch(ClusterRuns):
         return 0 if live is None else live.drive
 
     def _build_started_event(
-        self, run: JournalRun, definition: RunDefinition, finished: list[StepName], kept: list[StepName]
+        self,
+        run: JournalRun,
+        definition: RunDefinition,
+        finished: list[StepName],
+        kept: list[StepName],
+        edited: list[str],
     ) -> RunStarted:
         gone = tuple(task for task in finished if task not in kept)
         steps = len(definition.workflow.nodes)
-        event = RunStarted(run=run.record.name, steps=steps, kept=len(kept), gone=gone)
+        event = RunStarted(run=run.record.name, steps=steps, kept=len(kept), gone=gone, edited=tuple(edited))
         return event.with_details(folder=str(self._run_home(run).path), namespace=self._get_namespace(run))
 
     def _prepare(
@@ -281,9 +285,10 @@ class KubernetesBatch(ClusterRuns):
         before: RunVersion | None,
         live: LiveWorkflow | None,
         environment: Environment,
-    ) -> tuple[Manifest | None, RunHeader | None]:
+    ) -> tuple[Manifest | None, RunHeader | None, list[str]]:
         """Record what runs now, and return the Workflow to create, with the drive that was begun; None: all steps have
-        ended. ``before`` and ``live``: the run's ConfigMap, and its last Workflow.
+        ended. The list is of kept steps that were edited. ``before`` and ``live``: the run's ConfigMap, and its last
+        Workflow.
 
         Raises:
             StopRequestedError: it was asked to stop meanwhile.
@@ -323,13 +328,13 @@ class KubernetesBatch(ClusterRuns):
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
-            return None, None
+            return None, None, []
         if code.config_map is not None:
             self._ensure_code(code.config_map)
         begun = self._begin(journal, run, definition, document, before, code)
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
-        redefine_run(journal, run, definition)
-        return manifest, begun
+        kept = [task for task in tasks.values() if task.state == "succeeded"]
+        return manifest, begun, redefine_run(journal, run, definition, kept)
 
     def _begin(
         self,

@@ -259,7 +259,7 @@ class KubernetesMPI(ClusterRuns):
         begun = self._build_writer(run).begin_drive(
             document.build_manifest(namespace, {PROGRESS: progress}, texts), before
         )
-        redefine_run(journal, run, definition)
+        redefine_run(journal, run, definition, kept=())
         facts.open_output(drive).write_notes([*plan.reasons, *plan.lines()])
         for manifest in others:
             self._cluster.apply(manifest, force=True)

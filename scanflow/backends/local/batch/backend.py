@@ -194,22 +194,22 @@ class LocalBackend:
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
-            edited = redefine_run(journal, run, reduced)
             folder, name, began = _get_folder(run), run.record.name, time.monotonic()
+            finished = [task for task in journal.read_tasks(run).values() if task.state == "succeeded"]
+            kept = [task for task in finished if folder.has_outputs(task.task)]
+            edited = redefine_run(journal, run, reduced, kept)
             launcher = self._build_launcher(reduced, folder, environment)
             with _translate_disk_errors(folder.path, then=f"scanflow resume {name}"):
                 create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
-                    finished = [task for task in journal.read_tasks(run).values() if task.state == "succeeded"]
-                    kept = [task for task in finished if folder.has_outputs(task.task)]
                     observe(
                         RunStarted(
                             run=name,
                             steps=len(reduced.workflow.nodes),
                             kept=len(kept),
                             gone=tuple(task.task for task in finished if task not in kept),
-                            edited=(*edited, *launcher.list_edited_scripts(kept)),
+                            edited=(*edited, *launcher.list_edited_files(kept)),
                             ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )

@@ -194,15 +194,29 @@ class Launcher:
                 self._files.find_function_file(node.target, node.name)
             self.choose_python(node)
 
-    def list_edited_scripts(self, finished: Iterable[TaskRecord]) -> list[str]:
-        """Return the finished steps whose scripts were written after they ended."""
-        edited = set()
+    def list_edited_files(self, finished: Iterable[TaskRecord]) -> list[str]:
+        """Return the finished steps of which own files were written after they ended, each with one of these files.
+
+        A function's own file is left out: others are in it, and what it does is compared by itself.
+        """
+        ended: dict[str, float] = {}
         for record in finished:
-            node = self._workflow.by_name.get(record.step)
-            if isinstance(node, Executor) and node.mainfile and record.began is not None:
-                written = self._files.find(node.mainfile, node.name).stat().st_mtime
-                edited |= {node.name} if written > record.began + (record.seconds or 0.0) else set()
-        return sorted(edited)
+            end = (record.began or 0.0) + (record.seconds or 0.0)
+            ended[record.step] = min(end, ended.get(record.step, end))
+        steps = [node for node in self._workflow.steps if node.name in ended]
+        edited = {node.name: self._find_newer_file(node, ended[node.name]) for node in steps}
+        return [f"{step}: {file}" for step, file in sorted(edited.items()) if file is not None]
+
+    def _find_newer_file(self, node: Executor, ended: float) -> str | None:
+        from scanflow.backends.step_cache import UnknownContentError
+
+        try:
+            code = self._describe_code(node, self.choose_python(node))
+            read = map(Path, self.cache_keys.trace(node, code, trusting=True).read)
+        except UnknownContentError:
+            return None
+        files = [file for file in read if node.target is None or file != code.file]
+        return next((file.name for file in files if file.stat().st_mtime > ended), None)
 
     def load_target(self, node: Executor) -> Callable[..., Any]:
         target = node.target
