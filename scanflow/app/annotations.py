@@ -22,6 +22,9 @@ from scanflow.app.parameters import is_exact_json
 from scanflow.errors import InvalidError
 from scanflow.text.masking import STARS, mask_secrets
 
+Exact: TypeAlias = "bool | list[Exact] | dict[str, Exact]"
+"""Which parts of a value an annotation only checks: all, none, or by a list's elements or a mapping's keys."""
+
 _REPLACED: Mapping[Any, Any] = {
     Iterable: InstanceOf[Iterable[Any]],  # pydantic would make a one-pass iterator of it
     Iterator: Any,
@@ -118,11 +121,11 @@ def _replace_types(hint: Any) -> Any:
     """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
     origin: Any = get_origin(hint) or hint
     arguments = get_args(hint)
+    if origin is Annotated:
+        return Annotated[(_replace_types(arguments[0]), *arguments[1:])]
     try:
         if origin in _REPLACED:
             return _REPLACED[origin]
-    if origin is Annotated:
-        return Annotated[(_replace_types(arguments[0]), *arguments[1:])]
     except TypeError:  # the list of a Callable's arguments has no hash
         return hint
     if not arguments or origin in {Literal, Callable}:

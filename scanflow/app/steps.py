@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
 
-from scanflow.app.annotations import find_difference, validate_value
+from scanflow.app.annotations import Exact, find_difference, restore_exact, validate_value
 from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.parameters import is_exact_json, with_article
@@ -204,8 +204,12 @@ def step(
     return Step(function)
 
 
-def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any], *, who: str) -> dict[str, Any]:
-    """Validate the parameters by the annotations; references are not checked. InvalidError: one does not fit."""
+def check_parameters(
+    function: Callable[..., Any], parameters: Mapping[str, Any], *, who: str, exact: Exact = False
+) -> dict[str, Any]:
+    """Return the parameters as their annotations mean them; references are not checked, and what is ``exact`` is not
+    changed. InvalidError: one does not fit.
+    """
     signature, hints = _get_signature(function)
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     checked: dict[str, Any] = {}
@@ -213,9 +217,9 @@ def check_parameters(function: Callable[..., Any], parameters: Mapping[str, Any]
         if name not in signature.parameters and not takes_any:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
         if not find_references(value):
-            value = validate_value(
-                value, hints.get(name, Any), f"{who}: the parameter {name!r}", secret=looks_secret(name)
-            )
+            what = f"{who}: the parameter {name!r}"
+            converted = validate_value(value, hints.get(name, Any), what, secret=looks_secret(name))
+            value = restore_exact(value, converted, exact.get(name, False) if isinstance(exact, dict) else exact)
         checked[name] = value
     for name, parameter in signature.parameters.items():
         plain = parameter.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}

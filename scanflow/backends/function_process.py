@@ -37,6 +37,9 @@ class FunctionRequest:
     parameters: Any
     """As ``values.encode`` wrote them into the folder of this request."""
 
+    exact: Any
+    """Which parts of them functions returned, which annotations do not change: an ``annotations.Exact``."""
+
     key: str
     """The home's key for signing pickles, in hexadecimal digits."""
 
@@ -63,7 +66,8 @@ def main(request_path: str) -> None:
         function = read_pickle(Path(request.by_value), key)
     else:
         function = load_function(request.name, Path(request.file) if request.file else None)
-    parameters = check_parameters(function, decode(request.parameters, request_file.parent, key), who=request.who)
+    given = decode(request.parameters, request_file.parent, key)
+    parameters = check_parameters(function, given, who=request.who, exact=request.exact)
     try:
         result = call_function(function, parameters)
     except SystemExit as exit_:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scanflow.app.annotations import Exact
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.backends.port import RunDefinition
@@ -19,6 +21,28 @@ RESULT = "result"
 
 ReadOutputs = Callable[[StepName], Mapping[str, Any]]
 """Maps a finished task to its named outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A value without references, and which parts of it are as a function returned them."""
+
+    value: Any
+    exact: Exact = False
+
+    def pick(self, key: str) -> Resolved:
+        """Return a part of a fan-out's item."""
+        try:
+            value = self.value[key]
+        except (KeyError, TypeError, IndexError) as error:
+            raise NotFoundError(
+                f"The item {self.value!r:.60} has no {key!r}, which sf.item[{key!r}] refers to."
+            ) from error
+        return Resolved(value, self.exact.get(key, False) if isinstance(self.exact, dict) else self.exact is True)
+
+
+NO_ITEM = Resolved(None)
+"""The item of a step that is not fanned out."""
 
 
 def pick_output(outputs: Mapping[str, Any], name: str, step: str) -> Any:
@@ -44,6 +68,7 @@ class StepInputs:
         """``<output_dir>/...`` in text resolves to the path below ``outputs``."""
         self._output_dir, self._only = definition.workflow.output_dir, definition.step
         self._read, self._outputs, self._max_fan_out = read, outputs, max_fan_out
+        self._functions = {node.name for node in definition.workflow.steps if node.target is not None}
         self._widths: dict[str, int | None] = {}
         self._skipped: set[str] = set()
 
@@ -56,9 +81,9 @@ class StepInputs:
             return True
         if node.when.left.step in self._skipped:
             return node.when.holds_if_skipped()
-        return node.when.holds(self._look_up(node.when.left))
+        return node.when.holds(self._look_up(node.when.left).value)
 
-    def expand_tasks(self, node: Executor) -> list[tuple[StepName, Any]]:
+    def expand_tasks(self, node: Executor) -> list[tuple[StepName, Resolved]]:
         """Return a step's tasks, each with its fan-out item.
 
         Raises:
@@ -67,7 +92,7 @@ class StepInputs:
         items = self._expand_items(node)
         self._widths[node.name] = None if items is None else len(items)
         if items is None:
-            return [(format_task_name(node.name, None), None)]
+            return [(format_task_name(node.name, None), NO_ITEM)]
         tasks = [(format_task_name(node.name, index), item) for index, item in enumerate(items)]
         step, index = split_task(self._only or "")
         if step != node.name or index is None:
@@ -87,23 +112,23 @@ class StepInputs:
             return [format_task_name(step, None)]
         return [format_task_name(step, index) for index in range(width)]
 
-    def resolve_parameters(self, node: Executor, item: Any) -> dict[str, Any]:
-        """Return a task's parameters with references resolved."""
-        return {name: self._resolve(value, item) for name, value in node.parameters.items()}
+    def resolve_parameters(self, node: Executor, item: Resolved = NO_ITEM) -> Resolved:
+        """Return a task's parameters, a mapping, with references resolved."""
+        return self._resolve(node.parameters, item)
 
-    def _expand_items(self, node: Executor) -> list[Any] | None:
+    def _expand_items(self, node: Executor) -> list[Resolved] | None:
         if node.for_each is None:
             return None
         if isinstance(node.for_each, Ref):
             output = self._look_up(node.for_each)
-            if isinstance(output, str | bytes | Mapping) or not hasattr(output, "__iter__"):
+            if isinstance(output.value, str | bytes | Mapping) or not hasattr(output.value, "__iter__"):
                 raise InvalidError(
                     f"The step {node.name!r} runs for each item of {str(node.for_each)!r}, which is "
-                    f"{output!r:.60} in this run, not a list."
+                    f"{output.value!r:.60} in this run, not a list."
                 )
-            items = _order_items(output, node.name)
+            items = [Resolved(item, output.exact) for item in _order_items(output.value, node.name)]
         else:
-            items = [self._resolve(value, None) for value in node.for_each]
+            items = [self._resolve(value, NO_ITEM) for value in node.for_each]
         if len(items) > self._max_fan_out:
             raise InvalidError(
                 f"The step {node.name!r} would fan out to {len(items):,} tasks, more than the {self._max_fan_out:,} "
@@ -111,26 +136,39 @@ class StepInputs:
             )
         return items
 
-    def _look_up(self, ref: Ref) -> Any:
+    def _look_up(self, ref: Ref) -> Resolved:
         """Return an output of an earlier step: None if it was skipped, a list if it was fanned out."""
         step = ref.step or ""
         if step in self._skipped:
-            return None
+            return Resolved(None, exact=True)
         width = self._widths.get(step)
         if width is None:
-            return pick_output(self._read(format_task_name(step, None)), ref.output, step)
-        return [pick_output(self._read(format_task_name(step, index)), ref.output, step) for index in range(width)]
+            return self._pick(ref, format_task_name(step, None))
+        parts = [self._pick(ref, format_task_name(step, index)) for index in range(width)]
+        return Resolved([part.value for part in parts], exact=all(part.exact for part in parts))
 
-    def _resolve(self, value: Any, item: Any) -> Any:
+    def _pick(self, ref: Ref, task: StepName) -> Resolved:
+        """Return a task's output. What a script or ``sf.output`` wrote is JSON, which an annotation may convert."""
+        outputs, step = self._read(task), ref.step or ""
+        is_returned = ref.output == RESULT or ref.output not in outputs
+        return Resolved(pick_output(outputs, ref.output, step), exact=is_returned and step in self._functions)
+
+    def _resolve(self, value: Any, item: Resolved) -> Resolved:
         if isinstance(value, Ref):
-            return _get_item_part(value, item) if value.step is None else self._look_up(value)
+            if value.step is not None:
+                return self._look_up(value)
+            return item.pick(value.output) if value.output else item
         if isinstance(value, str) and (value == self._output_dir or value.startswith(f"{self._output_dir}/")):
-            return str(self._outputs / value[len(self._output_dir) :].lstrip("/"))
+            return Resolved(str(self._outputs / value[len(self._output_dir) :].lstrip("/")))
         if isinstance(value, Mapping):
-            return {key: self._resolve(inner, item) for key, inner in value.items()}
+            parts = {key: self._resolve(inner, item) for key, inner in value.items()}
+            exact: dict[str, Exact] = {key: part.exact for key, part in parts.items() if part.exact}
+            return Resolved({key: part.value for key, part in parts.items()}, exact or False)
         if isinstance(value, list | tuple):
-            return [self._resolve(inner, item) for inner in value]
-        return value
+            elements = [self._resolve(inner, item) for inner in value]
+            marks = [element.exact for element in elements]
+            return Resolved([element.value for element in elements], marks if any(marks) else False)
+        return Resolved(value)
 
 
 def _order_items(output: Any, step: str) -> list[Any]:
@@ -151,14 +189,3 @@ def _order_items(output: Any, step: str) -> list[Any]:
 
 
 _IDENTITY = re.compile(r" at 0x[0-9a-fA-F]+>")
-
-
-def _get_item_part(ref: Ref, item: Any) -> Any:
-    if not ref.output:
-        return item
-    try:
-        return item[ref.output]
-    except (KeyError, TypeError, IndexError) as error:
-        raise NotFoundError(
-            f"The item {item!r:.60} has no {ref.output!r}, which sf.item[{ref.output!r}] refers to."
-        ) from error

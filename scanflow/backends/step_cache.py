@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scanflow.app.annotations import Exact
 from scanflow.app.executor import Executor
 from scanflow.backends.digests import FileDigests, UnknownContentError, ValueDigests, list_names
 from scanflow.backends.own_code import OwnCode, TracedCode
@@ -86,6 +87,7 @@ class CacheKeys:
         code: CodeLocation,
         parameters: Mapping[str, Any],
         *,
+        exact: Exact = False,
         requirements: Iterable[str],
         requirements_folder: Path,
         outputs: Path,
@@ -96,6 +98,7 @@ class CacheKeys:
             node: Its step, of which ``env`` and ``cache`` count.
             code: Its code.
             parameters: Its parameters, with references resolved.
+            exact: Which parts of them its annotations do not change.
             requirements: What its packages are installed from: lines, of which folders and files count by content.
             requirements_folder: What paths among them are relative to.
             outputs: The folder of the run's outputs.
@@ -116,6 +119,8 @@ class CacheKeys:
                 parts[f"the parameter {name}"] = values.compute(value)
             except UnknownContentError as error:
                 raise UnknownContentError(f"the parameter {name!r}: {error}") from error
+        if isinstance(exact, dict):
+            parts |= {f"the source of the parameter {name}": _digest(mark) for name, mark in exact.items()}
         values.compute(_find_local_requirements(requirements, requirements_folder))
         if code.pickled is not None:
             parts["its function"] = hashlib.sha256(code.pickled).hexdigest()
@@ -130,11 +135,6 @@ class CacheKeys:
             tuple(traced.read),
         )
 
-    def _find_defaults(self, code: CodeLocation) -> Mapping[str, Any]:
-        if code.defaults is None and code.file is not None:
-            return self._code.find_default_texts(code.file, code.name.rpartition(":")[2])
-        return code.defaults or {}
-
     def trace(self, node: Executor, code: CodeLocation, *, modules: Iterable[str] = (), trusting: bool) -> TracedCode:
         """Return the own files that a step's code is in; ``OwnCode.trace`` says the rest."""
         path = [self._app_dir / entry for entry in node.env.get("PYTHONPATH", "").split(":") if entry]
@@ -146,6 +146,11 @@ class CacheKeys:
             installed=code.installed,
             trusting=trusting,
         )
+
+    def _find_defaults(self, code: CodeLocation) -> Mapping[str, Any]:
+        if code.defaults is None and code.file is not None:
+            return self._code.find_default_texts(code.file, code.name.rpartition(":")[2])
+        return code.defaults or {}
 
     def digest_outputs(self, folder: Path) -> str:
         """Return a digest of a task's outputs.

@@ -197,7 +197,7 @@ def train(value: int) -> int:
     raise ValueError
 
 loaded = load.bind()
-script = sf.Executor(name="script", mainfile="script.py")
+script = sf.Executor(name='script', mainfile='script.py')
 app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[loaded, script, train.bind(loaded)], edges=[
     sf.Dependency(dependee="script", depender="train")])])
 """

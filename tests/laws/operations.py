@@ -276,8 +276,20 @@ def mean(xs: Iterable[float]) -> float:
     return sum(1 for _ in xs) + 100 * sum(1 for _ in xs)
 
 
+def name_type(day: dt.date) -> str:
+    return type(day).__name__
+
+
+def name_types(days: list[dt.date]) -> list[str]:
+    return list(map(name_type, days))
+
+
+def name_types_by_key(days: dict[str, dt.date]) -> dict[str, str]:
+    return {key: name_type(day) for key, day in days.items()}
+
+
 def make_annotated() -> dict[str, tuple[Callable[..., Any], Any]]:
-    """Return functions that check their argument by an annotation, each with a value of that type."""
+    """Return functions that check their argument by an annotation, each with a value that fits it."""
     types: dict[str, tuple[Any, Any]] = {
         "int": (int, True),
         "float": (float, 1),
@@ -322,6 +334,16 @@ def make_annotated() -> dict[str, tuple[Callable[..., Any], Any]]:
         "counter": (Counter[str], Counter("ab")),
         "bytes": (bytes, b"x"),
         "decimal": (Decimal, Decimal("1.0")),
+        # What an annotation makes of a constant, but not of what a step returned.
+        "text as a number": (int, "5"),
+        "text as a date": (dt.date, "2024-01-01"),
+        "text as a path": (Path, "x/y"),
+        "text as an enum": (Color, "red"),
+        "a list as a set": (set[int], [2, 1, 1]),
+        "a list as a tuple": (tuple[int, ...], [1, 2]),
+        "a mapping as a model": (Config, {"rate": 1}),
+        "a mapping as a dataclass": (Box, {"inner": 1}),
+        "texts as dates": (dict[str, list[dt.date]], {"a": ["2024-01-01"]}),
     }
 
     def annotate(annotation: Any) -> Callable[..., Any]:

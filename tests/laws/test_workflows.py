@@ -19,6 +19,7 @@ from scanflow.backends.memory import Memory
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.conftest import home_in
+from tests.laws import operations
 from tests.laws.operations import ANNOTATED, FUNCTIONS, VALUES, is_same
 from tests.laws.programs import MODES, Call, Program, make_source
 from tests.laws.strategies import SEEDED, programs
@@ -136,6 +137,40 @@ def test_an_annotation_checks_and_changes_nothing(anywhere: Deployer, mode: str)
     for step, value in expected.items():
         result = anywhere.outputs(run.name, step)["result"]  # type: ignore[call-overload]
         assert is_same(result, value), f"{list(ANNOTATED)[int(step[1:])]}: {result!r} is not {value!r}"
+
+
+@EACH
+def test_a_constant_beside_what_a_step_returned_has_its_own_meaning(anywhere: Deployer, mode: str) -> None:
+    options = MODES[choose_mode(mode, 1)]
+    returned = sf.step(make_source("2024-01-01")).options(name="returned").bind()
+    by_key = sf.step(make_source({"day": "2024-01-01"})).options(name="by-key").bind()
+    alone = sf.step(operations.name_type).options(**options)
+    listed = sf.step(operations.name_types).options(**options)
+    mapped = sf.step(operations.name_types_by_key).options(**options)
+    nodes = [
+        returned,
+        by_key,
+        alone.options(name="constant").bind("2024-01-02"),
+        alone.options(name="key").bind(by_key["day"]),
+        listed.options(name="list").bind([returned, "2024-01-02"]),
+        mapped.options(name="mapping").bind({"a": "2024-01-02", "b": returned}),
+        alone.options(name="items").map([returned, "2024-01-02"]),
+        alone.options(name="parts").map([{"day": "2024-01-02"}, {"day": returned}, by_key], day=sf.item["day"]),
+    ]
+    run = anywhere.run(RunRequest(sf.Application(name="law", workflows=[sf.Workflow(name="w", nodes=nodes)])))
+    assert run.state == "succeeded", [(task.step, task.failure) for task in run.tasks if task.failure]
+    results = {node.name: anywhere.outputs(run.name, node.name) for node in nodes[2:]}
+    assert {
+        name: [one["result"] for one in outputs] if isinstance(outputs, list) else outputs["result"]
+        for name, outputs in results.items()
+    } == {
+        "constant": "date",
+        "key": "str",
+        "list": ["str", "date"],
+        "mapping": {"a": "date", "b": "str"},
+        "items": ["str", "date"],
+        "parts": ["date", "str", "str"],
+    }
 
 
 def test_a_set_is_fanned_out_by_the_text_of_its_items(anywhere: Deployer) -> None:

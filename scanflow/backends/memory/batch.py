@@ -19,7 +19,7 @@ from scanflow.app_files import AppFiles
 from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.output_files import OutputFiles, dump_outputs
-from scanflow.backends.parameters import RESULT, StepInputs
+from scanflow.backends.parameters import RESULT, Resolved, StepInputs
 from scanflow.backends.pickles import load_pickle
 from scanflow.backends.port import Environment, RunDefinition, Stream
 from scanflow.backends.records import (
@@ -345,7 +345,7 @@ class _Drive:
             self._progress.end(node.name, "ran")
         return not failed
 
-    def _run_task(self, node: Executor, task: StepName, item: Any, width: int, unfinished: int) -> TaskState:
+    def _run_task(self, node: Executor, task: StepName, item: Resolved, width: int, unfinished: int) -> TaskState:
         """Run a task with its retries, and return its final state."""
         previous = self._run.tasks.get(task)
         attempt, failures = (0 if previous is None else previous.attempts), 0
@@ -360,7 +360,7 @@ class _Drive:
             self._end(record, width, unfinished, retry_in_s=wait_s)
             self._sleep(wait_s)
 
-    def _run_attempt(self, node: Executor, task: StepName, item: Any, attempt: int, width: int) -> TaskRecord:
+    def _run_attempt(self, node: Executor, task: StepName, item: Resolved, attempt: int, width: int) -> TaskRecord:
         parameters = self._inputs.resolve_parameters(node, item)
         began, who = self._clock(), f"Step {node.name!r}"
         record = TaskRecord(task=task, step=node.name, state="running", attempts=attempt, began=began)
@@ -374,7 +374,8 @@ class _Drive:
         with logs["stdout"].capture(logs["stderr"]), keep_outputs(outputs):
             try:
                 function = self._load_function(node)
-                result = call_function(function, check_parameters(function, copy_value(parameters), who=who))
+                given = copy_value(parameters.value)
+                result = call_function(function, check_parameters(function, given, who=who, exact=parameters.exact))
                 outputs[RESULT] = copy_value(check_result(function, result, who=who))
             except KeyboardInterrupt:
                 self._run.stop, state = True, "stopped"

@@ -46,7 +46,7 @@ def plan_launches(
 def _build_launch(
     node: Executor, definition: RunDefinition, run: str, variables: Mapping[str, str], inputs: StepInputs, base: Path
 ) -> dict[str, Any]:
-    task, parameters = format_task_name(node.name, None), inputs.resolve_parameters(node, None)
+    task, parameters = format_task_name(node.name, None), inputs.resolve_parameters(node).value
     app, workflow = definition.app, definition.workflow.name
     tracking = build_task_env(variables, node.name, task)
     own = build_step_env(app, workflow, run, node, task, base / node.name, tracking=lambda _: tracking)

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, b
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.kubernetes.batch.storage import ClaimStorage, open_storage
-from scanflow.backends.parameters import StepInputs
+from scanflow.backends.parameters import NO_ITEM, Resolved, StepInputs
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.step_cache import (
@@ -153,7 +153,7 @@ class Pod:
         items = [item for name, item in tasks if name == task]
         if index is not None and not items:
             raise InternalError(f"The step {node.name!r} has no task {task!r}.")
-        parameters = inputs.resolve_parameters(node, items[0] if items else None)
+        parameters = inputs.resolve_parameters(node, items[0] if items else NO_ITEM)
         key, note = self._compute_cache_key(node, parameters) if node.cache else (None, None)
         if key is not None and not node.refresh_cache and (origin := self._restore_cached(key, task)):
             self._report_success(node, task, len(tasks))
@@ -198,10 +198,10 @@ class Pod:
         if node.for_each is None:
             self._report_signals([node.name])
 
-    def _build_command(self, node: Executor, parameters: Mapping[str, Any]) -> list[str]:
+    def _build_command(self, node: Executor, parameters: Resolved) -> list[str]:
         if node.target is None:
             main = self.files.find(node.mainfile or "", node.name)
-            return [sys.executable, str(main), *iterate_options(parameters, who=f"Executor {node.name!r}")]
+            return [sys.executable, str(main), *iterate_options(parameters.value, who=f"Executor {node.name!r}")]
         file, by_value = (
             self.files.find_function_file(node.target, node.name),
             self._find_pickled_function(str(node.target)),
@@ -215,7 +215,8 @@ class Pod:
             file=str(file) if file else None,
             by_value=str(by_value) if by_value else None,
             path=[str(self._folders.app), *sys.path[1:]],
-            parameters=encode(dict(parameters), request_folder, self.key),
+            parameters=encode(parameters.value, request_folder, self.key),
+            exact=parameters.exact,
             key=self.key.hex(),
         ).write(request)
         return [sys.executable, function_process.__file__, str(request)]
@@ -275,15 +276,14 @@ class Pod:
     def _cache_keys(self) -> CacheKeys:
         return CacheKeys(self._folders.app)
 
-    def _compute_cache_key(
-        self, node: Executor, parameters: Mapping[str, Any]
-    ) -> tuple[CacheKey, None] | tuple[None, str]:
+    def _compute_cache_key(self, node: Executor, parameters: Resolved) -> tuple[CacheKey, None] | tuple[None, str]:
         """Return the key of a task's outputs, or why there is none."""
         try:
             return self._cache_keys.compute(
                 node,
                 self._describe_code(node),
-                parameters,
+                parameters.value,
+                exact=parameters.exact,
                 requirements=[node.image or "", *self._read_requirements(node)],
                 requirements_folder=self._folders.app,
                 outputs=self.base,

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
@@ -37,6 +37,7 @@ from scanflow.backends.local.batch.outcomes import (
 )
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
+from scanflow.backends.parameters import NO_ITEM, Resolved
 from scanflow.backends.records import EnvironmentReady, Observer, RunState, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.schedule import Budget, Share, StepProgress
 from scanflow.backends.tasks import build_empty_record, group_by_step
@@ -58,7 +59,7 @@ STOP_POLL_S = 0.5  # how often requests to stop by other processes are checked
 class _Task:
     name: StepName
     node: Executor
-    item: Any
+    item: Resolved
     share: Share
     attempt: int = 0
     failures: int = 0
@@ -164,10 +165,10 @@ class RunEngine:
         self._patience.cancel()
         for folder in self._running:
             stop_attempt(folder)
-
         for task in self._threads:
             why = "it runs in this process, where it cannot be stopped"
             self._observe(Waiting(run=self._run.record.name, what=task, why=why))
+
     # From a ready step to its tasks
 
     def _open(self, step: str) -> None:
@@ -180,7 +181,7 @@ class RunEngine:
             tasks = self._inputs.expand_tasks(node)
         except ScanflowError as error:
             self._steps[step] = _Step(node, 1, 1)
-            failed = _Task(StepName(step), node, None, Share())
+            failed = _Task(StepName(step), node, NO_ITEM, Share())
             self._end(failed, build_task_record(step, StepName(step), describe_refusal(error)))
             return
         self._steps[step] = _Step(node, len(tasks), len(tasks))
@@ -261,7 +262,7 @@ class RunEngine:
             return
         self._report_start(task)
 
-    def _begin_in_thread(self, task: _Task, parameters: Mapping[str, Any]) -> None:
+    def _begin_in_thread(self, task: _Task, parameters: Resolved) -> None:
         function = self._launcher.load_target(task.node)
         outputs = self._launcher.clean_outputs(task.name, task.attempt)
         logs = self._folder.get_attempt_folder(task.name, task.attempt)
@@ -276,7 +277,7 @@ class RunEngine:
             log_to=self._log_to,
             turn=self._turn,
         )
-        parameters = copy_value(parameters)
+        parameters = Resolved(copy_value(parameters.value), parameters.exact)
 
         def work() -> None:
             who = f"Step {task.node.name!r}"
@@ -319,7 +320,7 @@ class RunEngine:
                 task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
             )
 
-    def _reuse(self, task: _Task, parameters: Mapping[str, Any], python: Python) -> bool:
+    def _reuse(self, task: _Task, parameters: Resolved, python: Python) -> bool:
         from scanflow.backends.step_cache import UnknownContentError, copy_outputs, describe_unknown
 
         task.key = None

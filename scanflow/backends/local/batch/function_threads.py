@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from scanflow.app.steps import call_function, check_parameters, check_result
+from scanflow.backends.parameters import Resolved
 from scanflow.backends.values import write_result
 from scanflow.files.private import open_private
 from scanflow.outputs import use_output_dir
@@ -152,7 +153,7 @@ def _restore_variables(before: Mapping[str, str]) -> None:
 
 
 def run_function(
-    function: Callable[..., Any], parameters: Mapping[str, Any], environment: StepEnvironment, *, who: str, key: bytes
+    function: Callable[..., Any], parameters: Resolved, environment: StepEnvironment, *, who: str, key: bytes
 ) -> FunctionOutcome:
     """Call a step's function in this thread; write its result, its logs, and its traceback if it raised."""
     began = time.monotonic()
@@ -161,7 +162,8 @@ def run_function(
         with _enter(environment):
             began = time.monotonic()
             try:
-                result = call_function(function, check_parameters(function, parameters, who=who))
+                checked = check_parameters(function, parameters.value, who=who, exact=parameters.exact)
+                result = call_function(function, checked)
                 write_result(check_result(function, result, who=who), environment.output_dir, key)
             except BaseException:  # noqa: BLE001  any exception, SystemExit included, is its step's failure
                 error = traceback.format_exc()

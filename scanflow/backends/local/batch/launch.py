@@ -20,7 +20,7 @@ from scanflow.backends.local.environments import locate_python, normalise_requir
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.parameters import StepInputs
+from scanflow.backends.parameters import Resolved, StepInputs
 from scanflow.backends.pickles import read_home_key, read_pickle, read_signed
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.records import TaskRecord
@@ -104,7 +104,7 @@ class Launcher:
         requirements = normalise_requirements(lines, with_runtime=node.target is not None)
         return Python(locate_python(self._home.environments, requirements), requirements, base)
 
-    def compute_cache_key(self, node: Executor, parameters: Mapping[str, Any], python: Python) -> CacheKey:
+    def compute_cache_key(self, node: Executor, parameters: Resolved, python: Python) -> CacheKey:
         """Return the key of a task's outputs.
 
         Raises:
@@ -116,7 +116,8 @@ class Launcher:
         key = self.cache_keys.compute(
             node,
             self._describe_code(node, python),
-            {**parameters, **self._find_paths(node, parameters)},
+            {**parameters.value, **self._find_paths(node, parameters.value)},
+            exact=parameters.exact,
             requirements=python.requirements or (),
             requirements_folder=python.base,
             outputs=self._folder.outputs,
@@ -125,16 +126,14 @@ class Launcher:
             raise UnknownContentError(f"{stale} was changed after this program loaded it. Start the program again")
         return key
 
-    def prepare(
-        self, node: Executor, task: StepName, attempt: int, parameters: Mapping[str, Any], python: Python
-    ) -> Path:
+    def prepare(self, node: Executor, task: StepName, attempt: int, parameters: Resolved, python: Python) -> Path:
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.get_attempt_folder(task, attempt)
         create_private_folder(folder)
         request = None
         if node.target is None:
             mainfile = self._files.find(node.mainfile or "", node.name)
-            argv = [str(python.path), str(mainfile), *iterate_options(parameters, who=f"Executor {node.name!r}")]
+            argv = [str(python.path), str(mainfile), *iterate_options(parameters.value, who=f"Executor {node.name!r}")]
         else:
             request, file = folder / "request.json", self._files.find_function_file(node.target, node.name)
             by_value = self._find_pickled_function(node.target)
@@ -145,7 +144,8 @@ class Launcher:
                 by_value=str(by_value) if by_value else None,
                 # A step's own environment has its own packages.
                 path=None if python.requirements is not None else self._build_module_path(by_value),
-                parameters=encode(dict(parameters), folder, self.key),
+                parameters=encode(parameters.value, folder, self.key),
+                exact=parameters.exact,
                 key=self.key.hex(),
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
