@@ -198,6 +198,7 @@ class EmbeddedDeployer(Deployer):
         def load_masker() -> Masker:
             return build_masker(definition)
 
+        use_folder(Path(definition.app.app_dir))  # conditions and lists have classes of its files
         record = self.batch.drive(
             name, definition, environment=environment, observe=lambda event: observe(mask_event(event, load_masker))
         )

@@ -25,7 +25,6 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.deployer.masking import list_documents, mask_problem, mask_service
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import build_problem
-from scanflow.modules import use_folder
 from scanflow.names import RunName
 from scanflow.processes.jobs import Job, Lines
 from scanflow.settings import Settings
@@ -94,9 +93,6 @@ def drive(job: Job, order: Mapping[str, Any], deployer: EmbeddedDeployer) -> Non
         if record.state in FINAL_STATES and (begun or action != "resume"):
             break  # it ended, but its driver was killed before it could record that
         try:
-            use_folder(
-                Path(deployer.batch.definition(run).app.app_dir)
-            )  # conditions and lists have classes of its files
             record = deployer.run(RunRequest(_load_application(deployer, run, order), run=run), observe=write_event)
             break
         except AlreadyRunningError as error:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from scanflow.backends.findings import Finding
-from scanflow.backends.kubernetes.batch.claim import format_secret_command
 from scanflow.backends.kubernetes.batch.fetching import try_store
+from scanflow.backends.kubernetes.batch.store_address import format_secret_command
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR
 from scanflow.backends.kubernetes.nodes import is_schedulable

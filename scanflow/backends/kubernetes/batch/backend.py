@@ -17,14 +17,7 @@ from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.checks import check_definition
-from scanflow.backends.kubernetes.batch.claim import (
-    are_outputs_gone,
-    check_outputs,
-    check_store_secret,
-    locate_store,
-    record_claim,
-    reset_finished_tasks,
-)
+from scanflow.backends.kubernetes.batch.claim import are_outputs_gone, check_outputs, record_claim, reset_finished_tasks
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.driver import WorkflowDriver
 from scanflow.backends.kubernetes.batch.facts import (
@@ -42,6 +35,7 @@ from scanflow.backends.kubernetes.batch.planning import plan_steps
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation, StepCode
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
+from scanflow.backends.kubernetes.batch.store_address import check_store_secret, locate_store
 from scanflow.backends.kubernetes.batch.task_results import TaskResults
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.claim import locate_store
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL
 from scanflow.backends.kubernetes.batch.records import FileSizes
@@ -24,6 +23,7 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
     build_store_variables,
     build_store_volumes,
 )
+from scanflow.backends.kubernetes.batch.store_address import locate_store
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS, STEPS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest

@@ -16,7 +16,7 @@ from scanflow.installation import explain_install
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
 
-_SCHEME: Final = "s3://"
+SCHEME: Final = "s3://"
 _PREFIX: Final = "AWS_"
 _CLIENT: Final[ClientConfig] = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "12h"}
 """A request may take as long as data flows: an archive is one."""
@@ -65,7 +65,7 @@ class ObjectStore:
             raise MissingExtraError(
                 f"Outputs in {address} need the store extra in the step's image. {explain_install('store')}"
             ) from error
-        bucket, _, prefix = address.removeprefix(_SCHEME).partition("/")
+        bucket, _, prefix = address.removeprefix(SCHEME).partition("/")
         with _replace_variables(variables), _translate_errors(address):
             plain = os.environ.get("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL", "")).startswith("http://")
             options: ClientConfig = {**_CLIENT}
