@@ -104,7 +104,7 @@ def _refuses_pods(here: Place) -> bool:
     try:
         here.cluster.create(pod, dry_run=True)
     except InvalidError as error:
-        return "rejects pods of the namespace" in str(error)
+        return "rejects pods 'none' of the namespace" in str(error)
     return False
 
 
