@@ -10,6 +10,7 @@ from typing import Any
 
 from scanflow.app.parameter_texts import parse_json
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.tables.delimited import HEAD_BYTES, guess_dialect
 
 FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
@@ -40,7 +41,7 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
     return len(samples)
 
 
-def read(path: Path) -> tuple[list[dict[str, Any]], int]:
+def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[dict[str, Any]], int]:
     """Return the labels of a file with the columns ``id`` and ``label``, and the number of rows without a label.
 
     Raises:
@@ -51,10 +52,10 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
     wrong: list[str] = []
     unlabelled = 0
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            separator = max(",;\t", key=lines.readline().count)  # a spreadsheet's depends on the locale
-            lines.seek(0)
-            rows = csv.DictReader(lines, strict=True, delimiter=separator)
+        with path.open("rb") as file:
+            dialect = guess_dialect(file.read(HEAD_BYTES), repr(str(path)), encoding=encoding, separator=separator)
+        with path.open(encoding=dialect.encoding, newline="") as lines:
+            rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator)
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
                 raise InvalidError(
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping, Sized
+from collections.abc import Collection, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.installation import explain_install
+from scanflow.tables.columns import is_table
 from scanflow_client.formatting.text import to_document
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
-_FLOATS = frozenset({"FP16", "FP32", "FP64"})
 _JSON = {"content-type": "application/json"}
 _MAX_SHOWN = 1000  # numbers of one output that are written out for a person
 
@@ -37,6 +38,9 @@ class PredictRequest:
     """A whole request of the Open Inference Protocol, or a message of Seldon's."""
 
     raw: bytes | None = None
+
+    table: Path | None = None
+    """The file that the columns of ``inputs`` were read from."""
 
     @property
     def rows(self) -> int:
@@ -61,6 +65,8 @@ def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin:
     if file is None or file == "-":
         return _parse_bytes(stdin.read(), "standard input")
     path = Path(file)
+    if is_table(path):
+        return PredictRequest(inputs=_read_columns(path), table=path)
     content = _read_bytes(path)
     return (
         _parse_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _parse_bytes(content, file)
@@ -89,7 +95,7 @@ def to_http(
         return HttpRequest(path, request.raw, headers)
     from scanflow.transport.tensors import as_arrays, encode_request
 
-    inputs = as_arrays(request.inputs, dtype=_choose_dtype(deployer, name, request, node, dtype))
+    inputs = as_arrays(_fit_inputs(deployer, name, request, node, dtype), dtype=dtype)
     return HttpRequest(path, *encode_request(inputs))
 
 
@@ -125,7 +131,7 @@ def to_grpc(
         )
     from scanflow.transport.tensors import INFER_METHOD, as_arrays, encode_grpc_request
 
-    inputs = as_arrays(request.inputs, dtype=_choose_dtype(deployer, name, request, node, dtype))
+    inputs = as_arrays(_fit_inputs(deployer, name, request, node, dtype), dtype=dtype)
     return GrpcRequest(INFER_METHOD, encode_grpc_request(node or name, inputs))
 
 
@@ -158,9 +164,7 @@ def send(
     if request.inputs is not None and not _is_seldon(request, seldon):
         from scanflow.deployer.service_client import predict
 
-        return predict(
-            deployer, name, request.inputs, node=node, dtype=_choose_dtype(deployer, name, request, node, dtype)
-        )
+        return predict(deployer, name, _fit_inputs(deployer, name, request, node, dtype), node=node, dtype=dtype)
     reply = _post(deployer, name, to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon))
     is_json = request.raw is None or seldon or "json" in reply.headers.get("content-type", "")
     return _parse_document(reply.content) if is_json else reply.content
@@ -170,26 +174,33 @@ def _is_seldon(request: PredictRequest, seldon: bool) -> bool:
     return seldon or (request.message is not None and bool(_SELDON & request.message.keys()))
 
 
-def _choose_dtype(
-    deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None
-) -> str | None:
-    if dtype is None and not hasattr(request.inputs, "dtype"):
-        return _fetch_declared_dtype(deployer, name, node)  # JSON does not tell the type: 1 may stand for 1.0
-    return dtype
+def _fit_inputs(deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None) -> Any:
+    """Return a request's inputs with the types that the service declares: 1 in JSON may stand for 1.0."""
+    if dtype is not None or hasattr(request.inputs, "dtype"):
+        return request.inputs
+    from scanflow_client.declared_inputs import fit_inputs
+
+    with deployer.connect(name) as client:
+        declared = client.document(f"/v2/models/{node or name}").get("inputs") or ()
+
+    def read_texts(names: Collection[str]) -> Mapping[str, Any]:
+        return {} if request.table is None else {one: _read_columns(request.table, names)[one] for one in names}
+
+    return fit_inputs(request.inputs, declared, read_texts)
+
+
+def _read_columns(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
+    try:
+        from scanflow.tables.files import read_columns
+    except ModuleNotFoundError as error:
+        raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
+    return dict(read_columns(path, texts=texts).values)
 
 
 def _post(deployer: Deployer, name: str, request: HttpRequest) -> Reply:
     with deployer.connect(name) as client:
         reply: Reply = client.post(*request)
         return reply
-
-
-def _fetch_declared_dtype(deployer: Deployer, name: str, node: str | None) -> str | None:
-    """Return the floating-point type that a service declares for all its inputs; None: there is none."""
-    with deployer.connect(name) as client:
-        inputs = client.document(f"/v2/models/{node or name}").get("inputs")
-    kinds = {str(tensor.get("datatype")) for tensor in inputs or ()}
-    return kinds.pop() if len(kinds) == 1 and kinds <= _FLOATS else None
 
 
 def format_response(answer: PredictionResponse | Mapping[str, Any], *, as_json: bool) -> list[str]:
@@ -235,7 +246,16 @@ def _parse_json(text: str, source: str) -> PredictRequest:
         raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
     if isinstance(document, dict) and (_SELDON & document.keys() or _are_tensors(document.get("inputs"))):
         return PredictRequest(message=document)
-    return PredictRequest(inputs=document)
+    return PredictRequest(inputs=_turn_records(document) if _are_tensors(document) else document)
+
+
+def _turn_records(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return a list of records, a mapping each, as columns."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    for at, record in enumerate(records):
+        if lacking := [name for name in names if name not in record]:
+            raise InvalidError(f"Record {at} has no {lacking[0]!r}, which others have. Give each the same names.")
+    return {name: [record[name] for record in records] for name in names}
 
 
 def _are_tensors(inputs: Any) -> bool:

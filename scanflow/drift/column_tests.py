@@ -125,6 +125,29 @@ def run_chi2_test(codes: NDArray[np.intp], divisions: Divisions) -> ColumnTest:
     return ColumnTest(p, float(statistic[0]), float(0.5 * np.abs(shares[0]).sum()))
 
 
+def run_rare_values_test(column: Column, divisions: Divisions) -> Floats | None:
+    """Return the p-values of a test of rare categories, which :func:`run_chi2_test` gets as one: whether more pairs of
+    rows of one category are in one table than by chance. None: too few are there twice.
+
+    The statistic of a division is the number of such pairs; its p-value is that of a normal distribution with the mean
+    and deviation of all divisions, which only has to make them comparable.
+    """
+    _, codes, counts = column.levels
+    rare = np.flatnonzero((counts > 1) & (counts < RARE))
+    if len(rare) < RARE:
+        return None
+    place = np.full(len(counts) + 1, -1)  # the last is of what is missing
+    place[rare] = np.arange(len(rare))
+    rows = np.flatnonzero(place[codes] >= 0)
+    among = sparse.csr_array(
+        (np.ones(len(rows), np.float32), (place[codes[rows]], rows)), shape=(len(rare), len(codes))
+    )
+    new = np.asarray(among @ divisions.members, np.float64)
+    old = counts[rare][:, None] - new
+    pairs = (new * (new - 1) + old * (old - 1)).sum(axis=0) / 2
+    return np.asarray(stats.norm.sf((pairs - pairs.mean()) / max(float(pairs.std()), 1e-9)), np.float64)
+
+
 def run_repeated_value_test(column: Column, divisions: Divisions) -> ColumnTest | None:
     """Test whether the share of any single value has grown, by Fisher's exact test (one-sided).
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.table import is_missing
 from scanflow.errors import InvalidError
+from scanflow.tables.columns import is_missing
 
 Kind = Literal["number", "date-time", "duration", "text"]
 
@@ -22,7 +22,10 @@ def infer_kind(values: NDArray[Any]) -> Kind:
     kind_by_code: dict[str, Kind] = {"M": "date-time", "m": "duration", "U": "text", "S": "text"}
     if values.dtype.kind != "O":
         return kind_by_code.get(values.dtype.kind, "number")
-    kinds: set[Kind] = {_infer_value_kind(value) for value in values if not is_missing(value)}
+    types = set(map(type, values)) - {type(None)}
+    if float in types or any(kind.__name__ in {"NAType", "NaTType"} for kind in types):
+        types = {type(value) for value in values if not is_missing(value)}
+    kinds = {_infer_type_kind(one) for one in types}
     return kinds.pop() if len(kinds) == 1 else "text"
 
 
@@ -55,12 +58,12 @@ def convert_to_same_kind(
     return (read, current, note) if old == "text" else (reference, read, note)
 
 
-def _infer_value_kind(value: Any) -> Kind:
-    if isinstance(value, dt.date):  # and date-times, which are dates
+def _infer_type_kind(one: type) -> Kind:
+    if issubclass(one, dt.date):  # and date-times, which are dates
         return "date-time"
-    if isinstance(value, dt.timedelta):
+    if issubclass(one, dt.timedelta):
         return "duration"
-    return "number" if isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) else "text"
+    return "number" if issubclass(one, int | float | np.number | np.bool_ | decimal.Decimal) else "text"
 
 
 def _parse_texts(texts: NDArray[Any], kind: Kind) -> NDArray[Any] | None:

@@ -1,4 +1,4 @@
-"""Reads tables from files: CSV, Parquet, npz, and folders of recorded predictions."""
+"""Reads pairs of tables for comparison: files of tables, npz, and folders of recorded predictions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.column_types import convert_to_same_kind, infer_kind
-from scanflow.drift.table import DataTable, align, is_missing
+from scanflow.drift.table import DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
+from scanflow.tables.columns import Columns, ReadOptions
 
 INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
@@ -21,91 +22,53 @@ INPUT = "input:"
 
 _TEXT_KINDS: Final = ("text", "number")
 
-MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "<NA>", "NaT")
-"""Texts that mean a missing value, in files of every kind."""
 
-
-def read_pair(reference: Path, current: Path) -> tuple[DataTable, DataTable, list[str]]:
+def read_pair(
+    reference: Path, current: Path, options: ReadOptions | None = None
+) -> tuple[DataTable, DataTable, list[str]]:
     """Read two tables for comparison, the second with the first one's types; return both, and notes on conversions.
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.
-        InvalidError: a file is of another kind, cannot be read, or has other columns than the other file.
+        InvalidError: a file is of another kind, cannot be read or in two ways, or has other columns than the other one.
     """
-    before, after = _read(reference), _read(current)
-    notes = dict[str, str]()
-    texts = [
-        name
-        for name in before.keys() & after.keys()
-        if (infer_kind(before[name]), infer_kind(after[name])) == _TEXT_KINDS
-    ]
+    before, after = _read(reference, options), _read(current, options)
+    old, new = dict(before.values), dict(after.values)
+    shared = [name for name in old if name in new]
+    texts = [name for name in shared if (infer_kind(old[name]), infer_kind(new[name])) == _TEXT_KINDS]
     if texts:  # as they stand in the file: zeros in front are no part of a number
-        after |= _read(current, texts=texts)
-    for name in before.keys() & after.keys():
-        before[name], after[name], note = convert_to_same_kind(name, before[name], after[name])
+        again = _read(current, options, texts=texts).values
+        new |= {name: again[name] for name in texts}
+    notes = list(dict.fromkeys([*before.notes, *after.notes]))
+    for name in shared:
+        old[name], new[name], note = convert_to_same_kind(name, old[name], new[name])
         if note or name in texts:
-            notes[name] = note or f"{name!r} is read as text, as in the reference."
-    return *align(DataTable.from_data(before), DataTable.from_data(after)), [
-        notes[name] for name in before if name in notes
-    ]
+            notes.append(note or f"{name!r} is read as text, as in the reference.")
+    left_out = {**before.left_out, **after.left_out}
+    notes += [f"{name!r} is not compared: {why}." for name, why in left_out.items()]
+    for name in left_out:
+        old.pop(name, None)
+        new.pop(name, None)
+    return *align(DataTable.from_data(old), DataTable.from_data(new)), notes
 
 
 def read_table(path: Path) -> DataTable:
-    return DataTable.from_data(_read(path))
+    return DataTable.from_data(_read(path, None).values)
 
 
-def _read(path: Path, *, texts: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+def _read(path: Path, options: ReadOptions | None, *, texts: Collection[str] = ()) -> Columns:
     if path.is_dir():
-        return _read_recorded(path)
-    if not path.is_file():
-        raise NotFoundError(
-            f"There is no file {str(path)!r}. Give a CSV, Parquet or npz file, or a folder of predictions."
-        )
-    endings = [suffix.lower() for suffix in path.suffixes]
+        return Columns(_read_recorded(path))
+    if ".npz" in map(str.lower, path.suffixes) and path.is_file():
+        try:
+            return Columns(_load_arrays(path))
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
     try:
-        if ".npz" in endings:
-            return _load_arrays(path)
-        if ".csv" in endings or ".tsv" in endings:
-            import pandas as pd
-
-            frame = pd.read_csv(
-                path,
-                sep="\t" if ".tsv" in endings else ",",
-                dtype=dict.fromkeys(texts, str),
-                keep_default_na=False,
-                na_values=list(MISSING),
-            )
-        elif ".parquet" in endings or ".pq" in endings:
-            import pandas as pd
-
-            frame = pd.read_parquet(path)
-            frame = frame.assign(**{name: _format_numbers(frame[name]) for name in texts})
-        else:
-            raise InvalidError(
-                f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet or .npz."
-            )
+        from scanflow.tables.files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidError):
-            raise
-        raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
-    return {str(name): _replace_missing(np.asarray(frame[name])) for name in frame.columns}
-
-
-def _format_numbers(numbers: Any) -> list[str | None]:
-    return [
-        None if is_missing(number) else str(int(number) if float(number).is_integer() else number) for number in numbers
-    ]
-
-
-def _replace_missing(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype.kind != "O":
-        return values
-    none = set(MISSING)
-    return np.array([None if isinstance(value, str) and value in none else value for value in values] + [None], object)[
-        :-1
-    ]
+    return read_columns(path, options, texts=texts)
 
 
 def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanflow.errors import InvalidError
+from scanflow.tables.columns import format_number, is_missing
 
 FEW_VALUES = 10
 """A column of numbers with at most this many different ones is compared by their shares."""
@@ -44,6 +45,8 @@ class Column:
     """
 
     values: NDArray[Any]
+    is_time: bool = False
+    """Whether its numbers are date-times, in seconds since the epoch."""
 
     @classmethod
     def from_values(cls, name: str, values: Any) -> Column:
@@ -59,17 +62,21 @@ class Column:
             numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
             return cls(np.clip(numbers, -FLOAT32_MAX, FLOAT32_MAX))
         if array.dtype.kind in "mM":
-            return cls(_convert_to_seconds(array))
+            return cls(_convert_to_seconds(array), is_time=array.dtype.kind == "M")
+        if set(map(type, array)) <= {str, type(None)}:
+            return cls(array.astype(object))
         missing = np.array([is_missing(value) for value in array], bool)
         present = [value for value, gone in zip(array, missing, strict=True) if not gone]
-        if present and all(isinstance(value, int | float | np.number | decimal.Decimal) for value in present):
+        if present and all(
+            isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) for value in present
+        ):
             numbers = np.full(len(array), np.nan)
             numbers[~missing] = np.array(present, np.float64)
             return cls(numbers)
         if present and all(isinstance(value, dt.date) for value in present):
             numbers = np.full(len(array), np.nan)
             numbers[~missing] = [_to_epoch_seconds(value) for value in present]
-            return cls(numbers)
+            return cls(numbers, is_time=True)
         texts = np.full(len(array), None, object)
         texts[~missing] = [str(value) for value in present]
         return cls(texts)
@@ -92,15 +99,15 @@ class Column:
         both = np.concatenate([self.values, other.values])
         if np.float32 in (self.values.dtype, other.values.dtype):
             both = _merge_near_values(both.astype(np.float32))
-        return Column(both)
+        return Column(both, is_time=self.is_time)
 
     def take(self, rows: slice | NDArray[Any]) -> Column:
-        return Column(self.values[rows])
+        return Column(self.values[rows], is_time=self.is_time)
 
     def _as_text(self) -> NDArray[Any]:
         if not self.is_numeric:
             return self.values
-        return np.array([None if np.isnan(number) else f"{number:g}" for number in self.values], object)
+        return np.array([None if np.isnan(number) else format_number(number) for number in self.values], object)
 
     @cached_property
     def levels(self) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
@@ -243,6 +250,10 @@ class DataTable:
             return self
         return self.take(np.sort(generator.choice(self.rows, most, replace=False)))
 
+    def drop(self, names: Collection[str]) -> DataTable:
+        """Return the table without some columns."""
+        return DataTable({name: column for name, column in self.columns.items() if name not in names})
+
     def take(self, rows: NDArray[Any]) -> DataTable:
         return DataTable({name: column.take(rows) for name, column in self.columns.items()})
 
@@ -332,12 +343,6 @@ def _merge_near_values(values: NDArray[np.float32]) -> NDArray[np.float32]:
     merged = np.empty_like(values)
     merged[order] = values[order][np.searchsorted(group, group)]
     return merged
-
-
-def is_missing(value: Any) -> bool:
-    return (
-        value is None or (isinstance(value, float) and np.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ What columns cannot show by themselves is looked for in three more families: the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,9 +29,11 @@ from scanflow.drift.column_tests import (
     run_chi2_test,
     run_ks_test,
     run_lepage_test,
+    run_rare_values_test,
     run_repeated_value_test,
     standardise,
 )
+from scanflow.drift.comparable import find_incomparable_columns
 from scanflow.drift.table import MIN_ROWS, Column, DataTable, Shares, align, compute_shares, project_on_main_directions
 from scanflow.errors import InvalidError
 
@@ -76,6 +78,9 @@ class ColumnDrift:
     shares: Shares
     """Both distributions, for plots."""
 
+    is_time: bool = False
+    """Whether its numbers are date-times, in seconds since the epoch."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointDrift:
@@ -116,6 +121,11 @@ class Comparison:
     """The statistic is above this where ``p`` is at most ``level``."""
 
     least_effect: float = 0.0
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Columns that were not compared, each with the reason."""
+
+    compared_rows: tuple[int, int] = (0, 0)
+    """How many rows the figures are of: all, or a sample."""
 
     @property
     def drifted(self) -> bool:
@@ -160,11 +170,14 @@ def compare(
         seed: Of the divisions, and of the rows that are drawn from more than ``MAX_ROWS``. The same gives the same.
 
     Raises:
-        InvalidError: other columns than the reference's, too few rows or permutations.
+        InvalidError: other columns than the reference's, none that can be compared, too few rows or permutations.
     """
     check_options(level, permutations, least_effect)
     reference.check("reference", least=MIN_ROWS)
     current.check("batch")
+    left_out = find_incomparable_columns(reference, current)
+    rows = reference.rows, current.rows
+    reference, current = (table.drop(left_out) for table in (reference, current))
     generator = np.random.default_rng(seed)
     before, after = align(reference.sample(MAX_ROWS, generator), current.sample(MAX_ROWS, generator))
     divisions = Divisions.draw(before.rows, after.rows, permutations, generator)
@@ -195,7 +208,9 @@ def compare(
         p=adjust(float(least[0])),
         columns=tuple(sorted(columns, key=lambda column: (column.p, -column.effect))),
         joint=tuple(joint),
-        rows=(reference.rows, current.rows),
+        rows=rows,
+        compared_rows=(before.rows, after.rows),
+        left_out=left_out,
         statistic=-math.log10(max(float(least[0]), MIN_P)),
         threshold=-math.log10(max(float(strict) * (1 - 1e-9), MIN_P)),
         least_effect=least_effect,
@@ -242,6 +257,7 @@ class _ColumnTests:
             reference=before,
             current=now,
             shares=compute_shares(self.column, old),
+            is_time=self.column.is_time,
         )
 
 
@@ -254,6 +270,8 @@ def _test_column(name: str, column: Column, divisions: Divisions) -> _ColumnTest
     else:
         test, shown = "chi2", run_chi2_test(codes, divisions)
         tests = [shown.p]
+        if not column.is_numeric and (by_pairs := run_rare_values_test(column, divisions)) is not None:
+            tests.append(by_pairs)
     least = np.min(tests, axis=0)
     if (by_value := run_repeated_value_test(column, divisions)) is not None:
         tests.append(by_value.p)

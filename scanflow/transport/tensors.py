@@ -41,6 +41,11 @@ def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any
     return {str(name): _to_array(str(name), value, dtype) for name, value in named.items()}
 
 
+def get_dtype(datatype: str) -> str | None:
+    """Return NumPy's name of a protocol's datatype of numbers; None: it has none."""
+    return _DTYPES.get(datatype)
+
+
 def encode_request(
     inputs: Mapping[str, NDArray[Any]], *, binary: bool = True, id: str | None = None
 ) -> tuple[bytes, dict[str, str]]:

@@ -124,7 +124,7 @@ def test_each_kind_of_question_goes_where_it_is_understood() -> None:
 
 def test_whole_numbers_that_are_typed_are_what_the_model_declares() -> None:
     there = Listening()
-    for declared, got in ([], "int64"), (["FP64"], "float64"), (["INT8"], "int64"), (["FP32", "FP64"], "int64"):
+    for declared, got in ([], "int64"), (["FP64"], "float64"), (["INT8"], "int8"), (["FP32", "FP64"], "int64"):
         there.declared = declared
         answer = asked(there, PredictRequest(inputs=[[1, 2]]))
         assert answer.outputs["y"].dtype == got

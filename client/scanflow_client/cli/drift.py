@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from scanflow.errors import InvalidError, UsageError
 from scanflow_client.cli.options import JsonOption
 from scanflow_client.cli.output import respond
 
 EXIT_DRIFTED = 3
+MIN_PERMUTATIONS = 999
+
+SeparatorOption = Annotated[str, typer.Option(help="What separates the columns of text files: , ; | or a tab.")]
+EncodingOption = Annotated[str, typer.Option(help="The encoding of text files, such as cp1252.")]
+DecimalOption = Annotated[str, typer.Option(help="The decimal mark of numbers in text files: . or ,")]
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 
@@ -19,15 +26,19 @@ drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no
 @drift.command()
 def check(
     reference: Annotated[
-        Path, typer.Argument(help="Data without drift: CSV, Parquet, npz, or a folder of predictions.")
+        Path,
+        typer.Argument(help="Data without drift: CSV, Parquet, Feather, JSON lines, npz, a folder of predictions."),
     ],
     current: Annotated[Path, typer.Argument(help="The data to test, with the same columns.")],
     level: Annotated[float, typer.Option(help="Maximum rate of false alarms on data without drift.")] = 0.01,
     min_effect: Annotated[
-        float, typer.Option(help="Ignore changes of a column's distribution below this (0 to 1).")
+        float, typer.Option(min=0, max=1, help="Ignore changes of a column's distribution below this.")
     ] = 0.0,
     by: Annotated[str, typer.Option(help="Also test within each category of this column.")] = "",
     fail_on_drift: Annotated[bool, typer.Option("--fail-on-drift", help="Exit with 3 if there is drift.")] = False,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,18 +46,26 @@ def check(
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
     from scanflow.drift.two_sample import compare
+    from scanflow.tables.columns import ReadOptions
     from scanflow_client.formatting.drift import comparison_to_json, format_comparison
 
-    before, after, aligned = read_pair(reference, current)
+    if plot is not None and (plot.suffix.lower() != ".svg" or not plot.absolute().parent.is_dir()):
+        raise UsageError(f"--plot writes an SVG file. {str(plot)!r} has to end in .svg, and its folder to be there.")
+    options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
+    before, after, aligned = read_pair(reference, current, options)
     within: list[Segment] = []
     if by:
         comparison, within = compare_by(before, after, by, level=level, least_effect=min_effect)
     else:
-        comparison = compare(before, after, level=level, least_effect=min_effect)
+        permutations = max(MIN_PERMUTATIONS, math.ceil(5 / level)) if level > 0 else MIN_PERMUTATIONS
+        comparison = compare(before, after, level=level, least_effect=min_effect, permutations=permutations)
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
 
-        plot.write_text(draw_columns(comparison), encoding="utf-8")
+        try:
+            plot.write_text(draw_columns(comparison), encoding="utf-8")
+        except OSError as error:
+            raise InvalidError(f"{str(plot)!r} cannot be written: {error.strerror}. Name another file.") from error
     document = comparison_to_json(comparison, within) | ({"aligned": aligned} if aligned else {})
     respond(document, as_json, lambda: [*aligned, *format_comparison(comparison, before, after, within)])
     if fail_on_drift and document["drifted"]:
@@ -63,7 +82,6 @@ def stream(
     """Find the rows at which a stream of numbers changed."""
     from scanflow.drift.read import read_table
     from scanflow.drift.streaming import find_changes
-    from scanflow.errors import InvalidError
     from scanflow_client.formatting.drift import format_changes
 
     table = read_table(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from scanflow.drift.two_sample import ColumnDrift, Comparison
 
 MAX_ROWS = 10
+SECONDS_PER_DAY = 86_400
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -27,6 +29,8 @@ def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -
         "p": comparison.p,
         "level": comparison.level,
         "rows": {"reference": comparison.rows[0], "current": comparison.rows[1]},
+        "compared_rows": {"reference": comparison.compared_rows[0], "current": comparison.compared_rows[1]},
+        "not_compared": dict(comparison.left_out),
         "columns": [
             {name: value for name, value in asdict(column).items() if name != "shares"} for column in comparison.columns
         ],
@@ -53,6 +57,11 @@ def format_comparison(
     seen = f"{verdict}: {new:,} rows against {old:,}, p {comparison.p:.3g} at the level {comparison.level:g}."
     by_joint = [test for test in comparison.joint if test.p <= comparison.level]
     lines: list[str | Table] = [seen]
+    if comparison.compared_rows != comparison.rows:
+        old, new = comparison.compared_rows
+        lines.append(f"The figures are of {new:,} rows and {old:,}, drawn at random.")
+    if comparison.left_out:
+        lines.append("Not compared: " + ", ".join(f"{name} ({why})" for name, why in comparison.left_out.items()) + ".")
     if comparison.drifted_columns:
         lines.append(f"{format_count(len(comparison.drifted_columns), 'column')} of {len(comparison.columns)} drifted.")
     elif comparison.drifted:
@@ -113,8 +122,8 @@ def _format_column(
         f"{column.statistic:.3g}",
         f"{column.p:.3g}",
         f"{column.effect:.2f}",
-        _summarize_column(column.reference, column.current),
-        _summarize_column(column.current, column.reference),
+        _summarize_column(column.reference, column.current, is_time=column.is_time),
+        _summarize_column(column.current, column.reference, is_time=column.is_time),
         f"{_draw_bars(bars.reference, tallest)} {_draw_bars(bars.current, tallest)}",
     )
 
@@ -123,9 +132,12 @@ def _draw_bars(values: Sequence[float], tallest: float) -> str:
     return "".join(_BARS[min(int(value / tallest * len(_BARS)), len(_BARS) - 1)] for value in values)
 
 
-def _summarize_column(own: dict[str, float], other: dict[str, float]) -> str:
+def _summarize_column(own: dict[str, float], other: dict[str, float], *, is_time: bool) -> str:
     """Return mean and deviation, or the shares of the two categories that moved most, and the missing share."""
     gone = f", {format_percent(own['missing'])} missing" if own.get("missing") or other.get("missing") else ""
+    if "mean" in own and is_time:
+        day = dt.datetime.fromtimestamp(own["mean"], dt.UTC).date()
+        return f"{day} ± {own['sd'] / SECONDS_PER_DAY:.3g} days{gone}"
     if "mean" in own:
         return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
     moved = sorted(own.keys() - {"missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]

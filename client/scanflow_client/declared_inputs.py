@@ -1,0 +1,75 @@
+"""Inputs as a service declares them: columns of the types that its model has, which JSON and text files do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from scanflow.errors import InvalidError, did_you_mean
+
+Declared = Sequence[Mapping[str, Any]]
+"""The inputs of a model's metadata in the Open Inference Protocol: name, datatype and shape each."""
+
+
+def fit_inputs(inputs: Any, declared: Declared, read_texts: Callable[[Collection[str]], Mapping[str, Any]]) -> Any:
+    """Return a caller's input with the declared types, where no value changes by that; the server refuses the others.
+
+    Args:
+        inputs: A list of rows, or a mapping of names to columns.
+        declared: The service's inputs.
+        read_texts: Reads columns as the text that stands in the file.
+
+    Raises:
+        InvalidError: columns have other names than the service's inputs.
+    """
+    from scanflow.transport.tensors import get_dtype
+
+    types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
+    if not isinstance(inputs, Mapping):
+        return _convert(inputs, get_dtype(str(declared[0]["datatype"]))) if len(declared) == 1 else inputs
+    if len(declared) == 1 and not types.keys() & inputs.keys():
+        return _stack(inputs, declared[0])
+    if types and (unknown := [name for name in inputs if name not in types]):
+        raise InvalidError(
+            f"The service has no input {unknown[0]!r}.{did_you_mean(unknown[0], types)} It has {', '.join(types)}."
+        )
+    numbers = [name for name, kind in types.items() if kind == "BYTES" and _is_numeric(inputs.get(name))]
+    given = {**inputs, **(read_texts(numbers) if numbers else {})}
+    return {name: _convert(value, get_dtype(types[name])) if name in types else value for name, value in given.items()}
+
+
+def _stack(columns: Mapping[str, Any], tensor: Mapping[str, Any]) -> Any:
+    """Return columns as the one input of a service, whose columns have no names: in their order."""
+    import numpy as np
+
+    from scanflow.transport.tensors import get_dtype
+
+    width = tensor["shape"][-1] if len(tensor["shape"]) == 2 else None
+    if width is None or width not in (-1, len(columns)) or not all(map(_is_numeric, columns.values())):
+        return dict(columns)
+    return {str(tensor["name"]): _convert(np.column_stack(list(columns.values())), get_dtype(str(tensor["datatype"])))}
+
+
+def _is_numeric(values: Any) -> bool:
+    import numpy as np
+
+    return values is not None and np.asarray(values).dtype.kind in "biuf"
+
+
+def _convert(values: Any, dtype: str | None) -> Any:
+    """Return numbers as others of a type, if all of them are the same there; else as they are."""
+    import numpy as np
+
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of unlike lengths
+        return values
+    if dtype is None or array.dtype.kind not in "iuf" or np.dtype(dtype).kind not in "iuf":
+        return values
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+    if converted.dtype.kind != "f" or array.dtype.kind != "f":  # between floats only digits are lost
+        with np.errstate(all="ignore"):
+            same = converted.astype(array.dtype) == array
+        return converted if bool(same.all()) else values
+    return converted if bool((np.isfinite(converted) == np.isfinite(array)).all()) else values

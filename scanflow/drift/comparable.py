@@ -1,0 +1,54 @@
+"""Which columns of two tables can be compared, and why others cannot. Pure."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from scanflow.drift.table import Column, DataTable
+from scanflow.errors import InvalidError
+
+NEARLY_UNIQUE = 0.9
+"""The share of different values from which on a column of text says of each row what it is, and not how rows are."""
+
+_LEAST_ROWS = 20
+_ID = re.compile(r"(^|[_\s.-])(id|uuid|guid|index|key|row)$|[a-z]I[dD]$", re.IGNORECASE)
+
+
+def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[str, str]:
+    """Return the columns that cannot be compared, each with the reason.
+
+    Raises:
+        InvalidError: none can.
+    """
+    left_out: dict[str, str] = {}
+    for name, before in reference.columns.items():
+        after = current.columns.get(name)
+        if after is None or before.values.ndim > 1 or after.values.ndim > 1 or before.is_numeric != after.is_numeric:
+            continue
+        both = Column(np.concatenate([before.values, after.values]))
+        if both.missing.all():
+            left_out[name] = "empty in both"
+        elif _is_nearly_unique(both):
+            left_out[name] = "nearly unique text"
+        elif _is_identifier(name, both):
+            left_out[name] = "an identifier, another in each row"
+    if len(left_out) == len(reference.columns):
+        named = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
+        raise InvalidError(f"No column can be compared: {named}. Give a table with others.")
+    return left_out
+
+
+def _is_nearly_unique(column: Column) -> bool:
+    present = int((~column.missing).sum())
+    return not column.is_numeric and present >= _LEAST_ROWS and len(column.levels[0]) > NEARLY_UNIQUE * present
+
+
+def _is_identifier(name: str, column: Column) -> bool:
+    """Return whether whole numbers are another in each row, and follow each other or are called an identifier."""
+    if not column.is_numeric or column.missing.any() or len(column.values) < _LEAST_ROWS:
+        return False
+    if (column.values != np.floor(column.values)).any() or len(np.unique(column.values)) < len(column.values):
+        return False
+    return bool(_ID.search(name)) or float(np.ptp(column.values)) < 2 * len(column.values)

@@ -1,0 +1,60 @@
+"""What is read of a file of a table: its columns, and their single values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+DELIMITED: Final = (".csv", ".tsv", ".psv")
+BINARY: Final = (".parquet", ".pq", ".feather", ".arrow")
+JSON_LINES: Final = (".jsonl", ".ndjson")
+PACKED: Final = (".gz", ".bz2", ".xz", ".zip")
+
+
+def find_format(path: Path) -> str:
+    """Return the ending that names a file's format, before that of a compression."""
+    return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKED), "")
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is one of a table, by its name."""
+    return find_format(path) in {*DELIMITED, *BINARY, *JSON_LINES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What a person says of a file; empty: it is guessed."""
+
+    separator: str = ""
+    encoding: str = ""
+    decimal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a file, each of numbers, date-times, text or vectors."""
+
+    values: Mapping[str, NDArray[Any]]
+    notes: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Columns that are no values, each with what it has."""
+
+
+def is_missing(value: Any) -> bool:
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or type(value).__name__ in {"NAType", "NaTType"}
+    )
+
+
+def format_number(number: float) -> str:
+    """Return one text for a number, however it was written: ``1`` for 1.0."""
+    return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else repr(float(number))

@@ -1,0 +1,213 @@
+"""Files of tables: CSV and others of delimited text, Parquet, Feather, JSON lines, also compressed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import zipfile
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError, NotFoundError
+from scanflow.tables.columns import DELIMITED, JSON_LINES, Columns, ReadOptions, find_format, format_number, is_missing
+from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
+from scanflow.tables.texts import MISSING, Mark, find_decimal_mark, is_ambiguous, read_texts
+
+FORMATS: Final = "CSV, Parquet, Feather or JSON lines"
+
+
+def read_columns(path: Path, options: ReadOptions | None = None, *, texts: Collection[str] = ()) -> Columns:
+    """Read a file of a table.
+
+    Args:
+        path: The file; its ending says its format.
+        options: What is known of it.
+        texts: Columns that are text, as they stand in the file, whatever they look like.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidError: it is of another kind, cannot be read, or may be read in two ways.
+    """
+    if not path.is_file():
+        raise NotFoundError(f"There is no file {str(path)!r}. Give a file of {FORMATS}.")
+    try:
+        return _read(path, options or ReadOptions(), texts)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError) as error:
+        if isinstance(error, InvalidError):
+            raise
+        raise InvalidError(f"{str(path)!r} cannot be read ({str(error).strip()}). Write it again.") from error
+
+
+def _read(path: Path, options: ReadOptions, texts: Collection[str]) -> Columns:
+    kind = find_format(path)
+    if kind in DELIMITED:
+        return _read_delimited(path, options, texts)
+    with _open(path) as file:
+        if kind in {".parquet", ".pq"}:
+            return _read_frame(pd.read_parquet(io.BytesIO(file.read())), texts)
+        if kind in {".feather", ".arrow"}:
+            return _read_frame(pd.read_feather(io.BytesIO(file.read())), texts)
+        if kind in JSON_LINES:
+            return _read_frame(pd.DataFrame.from_records([json.loads(line) for line in file if line.strip()]), texts)
+    raise InvalidError(
+        f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet, .feather or .jsonl, "
+        "or in one of these and .gz, .bz2, .xz or .zip."
+    )
+
+
+def _open_zip(path: Path) -> IO[bytes]:
+    archive = zipfile.ZipFile(path)
+    return archive.open(archive.namelist()[0])
+
+
+_OPENERS: Mapping[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zip": _open_zip,
+}
+
+
+def _open(path: Path) -> IO[bytes]:
+    opener = _OPENERS.get(path.suffix.lower())
+    opened: IO[bytes] = path.open("rb") if opener is None else opener(path)
+    return opened
+
+
+def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str]) -> Columns:
+    with _open(path) as file:
+        dialect = guess_dialect(
+            file.read(HEAD_BYTES), path.name, encoding=options.encoding, separator=options.separator
+        )
+    try:
+        frame = _read_text(path, dialect, as_texts)
+    except UnicodeDecodeError:  # further on than what was looked at
+        if options.encoding:
+            raise
+        dialect = replace(dialect, encoding=FALLBACK_ENCODING, note=describe_fallback(path.name))
+        frame = _read_text(path, dialect, as_texts)
+    mark = _check_mark(options.decimal)
+    texts = {name: _list_texts(frame[name]) for name in frame.columns if frame[name].dtype.kind not in "biuf"}
+    marks = {} if mark else {name: find_decimal_mark(column) for name, column in texts.items() if name not in as_texts}
+    has_commas = mark == "," or "," in marks.values()
+    numbers = [name for name in frame.columns if has_commas and frame[name].dtype.kind == "f"]
+    if numbers:  # 1.234 was read as a number with a decimal point
+        frame = _read_text(path, dialect, [*as_texts, *numbers])
+        texts |= {name: _list_texts(frame[name]) for name in numbers}
+    values: dict[str, NDArray[Any]] = {}
+    notes = [dialect.note]
+    unnamed = {f"Unnamed: {at}" for at, name in enumerate(dialect.header) if not name.strip()} | {"Unnamed: 0"}
+    left_out = {name: "row numbers" for name in frame.columns if name in unnamed and _are_row_numbers(frame[name])}
+    for name in frame.columns.difference(list(left_out), sort=False):
+        own = mark or marks.get(name) or ("," if has_commas else None)
+        if name not in texts:
+            values[name] = np.asarray(frame[name])
+        elif name in as_texts:
+            values[name] = texts[name]
+        elif own is None and is_ambiguous(texts[name]):
+            raise InvalidError(
+                f"{path.name}: {name!r} has values such as {next(filter(None, texts[name]))!r}, which may be whole "
+                "numbers or have a decimal comma. Say which mark decimals have: --decimal . or --decimal ,"
+            )
+        else:
+            values[name], note = read_texts(name, texts[name], own or ".")
+            notes.append(note)
+    return Columns(values, tuple(filter(None, notes)), left_out)
+
+
+def _are_row_numbers(column: pd.Series) -> bool:
+    """Return whether a column counts its rows, as the index of a DataFrame that was written with it."""
+    return column.dtype.kind in "iu" and bool((np.diff(np.asarray(column)) == 1).all())
+
+
+def _check_mark(text: str) -> Mark | None:
+    if text == ".":
+        return "."
+    if text == ",":
+        return ","
+    if text:
+        raise InvalidError(f"--decimal is {text!r}. Give . or ,")
+    return None
+
+
+def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataFrame:
+    header = [name.strip() for name in dialect.header]
+    if (doubled := next((name for name in header if name and header.count(name) > 1), None)) is not None:
+        raise InvalidError(f"{path.name} has two columns {doubled!r}. Name each of them otherwise.")
+    names = [name or f"Unnamed: {at}" for at, name in enumerate(header)]  # as pandas names them
+    with _open(path) as file:
+        frame = pd.read_csv(
+            file,
+            sep=dialect.separator,
+            encoding=dialect.encoding,
+            header=0,
+            names=names,
+            index_col=False,  # where lines end in a separator, the names are not those of an index and what follows
+            dtype=dict.fromkeys(texts, str),
+            keep_default_na=False,
+            na_values=list(MISSING),
+            skipinitialspace=True,
+            low_memory=False,
+        )
+    unnamed = [name for name, given in zip(names, header, strict=True) if not given]
+    return frame.drop(columns=[name for name in unnamed if bool(frame[name].isna().all())])
+
+
+def _list_texts(column: pd.Series) -> NDArray[np.object_]:
+    gone = np.asarray(column.isna(), bool)
+    texts = np.asarray(column, object)
+    kept = np.array(
+        [None if missing else str(text).strip() for text, missing in zip(texts, gone, strict=True)] + [None], object
+    )
+    return kept[:-1]
+
+
+def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
+    values: dict[str, NDArray[Any]] = {}
+    notes: list[str] = []
+    left_out: dict[str, str] = {}
+    for label in frame.columns:
+        name, column = str(label), frame[label]
+        is_typed = isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufmM"
+        if is_typed and name not in as_texts:
+            values[name] = np.asarray(column)
+            continue
+        present = [value for value in column if not is_missing(value)]
+        kinds = {type(value) for value in present}
+        if kinds and kinds <= {list, tuple, np.ndarray}:
+            if len(present) == len(column) and len({np.shape(value) for value in present}) == 1:
+                values[name] = np.stack([np.asarray(value) for value in present])
+            else:
+                left_out[name] = "lists that are no vectors of one length"
+        elif kinds == {dict}:
+            left_out[name] = "nested records"
+        elif name in as_texts:
+            values[name] = np.array(
+                [None if is_missing(value) else _format(value) for value in column] + [None], object
+            )[:-1]
+        elif kinds == {str}:
+            texts = _replace_missing(column)
+            values[name], note = read_texts(name, texts, find_decimal_mark(texts) or ".")
+            notes += [note] if note else []
+        else:
+            values[name] = np.array([None if is_missing(value) else value for value in column] + [None], object)[:-1]
+    return Columns(values, tuple(notes), left_out)
+
+
+def _format(value: Any) -> str:
+    return format_number(float(value)) if isinstance(value, int | float | np.number) else str(value)
+
+
+def _replace_missing(column: pd.Series) -> NDArray[np.object_]:
+    texts = _list_texts(column)
+    texts[np.isin(texts.astype(str), MISSING)] = None
+    return texts

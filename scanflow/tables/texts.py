@@ -1,0 +1,186 @@
+"""Columns of text as the values that they are written for: numbers, date-times, truth values. Pure.
+
+A file says nothing of types, and people write one number in many ways: ``1234.5``, ``1,234.50``, ``1.234,5``.
+Each column is read by its own values; where those fit two ways (``1,234``), by what the file's other columns show.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from scanflow.errors import InvalidError
+from scanflow.tables.columns import format_number
+
+Texts: TypeAlias = NDArray[np.object_]
+"""(rows,): text, or None where a value is missing."""
+
+Mark: TypeAlias = Literal[".", ","]
+
+MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "<NA>", "NaT")
+"""Texts that mean a missing value, in files of every kind."""
+
+MAX_WORDS: Final = 3
+"""Different words that a column of numbers may have."""
+
+_LEAST_NUMBERS: Final = 0.8
+"""The share of numbers in a column of numbers that has words."""
+
+_SPACES: Final = " '\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}"
+_PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
+_MARKS: Final[tuple[tuple[Mark, Mark], ...]] = ((".", ","), (",", "."))
+_GROUPED: Mapping[Mark, re.Pattern[str]] = {
+    mark: re.compile(
+        rf"[+-]?\d{{1,3}}(([{re.escape(other)}{_SPACES}])\d{{3}}(\2\d{{3}})*)?({re.escape(mark)}\d*)?([eE][+-]?\d+)?"
+    )
+    for mark, other in _MARKS
+}
+_SIMPLE: Mapping[Mark, re.Pattern[str]] = {
+    mark: re.compile(rf"[+-]?(\d+{re.escape(mark)}?\d*|{re.escape(mark)}\d+)([eE][+-]?\d+)?") for mark in (".", ",")
+}
+_CODE = re.compile(r"[+-]?0\d")
+"""Zeros in front are of a code, as of a postcode."""
+
+_TRUTHS: Final = {"true": 1.0, "false": 0.0}
+_DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
+_YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
+
+
+def find_decimal_mark(texts: Texts) -> Mark | None:
+    """Return the decimal mark that a column's numbers have; None: its values fit both marks, or neither."""
+    fits = dict.fromkeys(_SIMPLE, 0)
+    for text in pd.unique(texts[texts != np.array(None)]):
+        taken = [mark for mark in _SIMPLE if _is_number(text, mark)]
+        if len(taken) == 1:
+            fits[taken[0]] += 1
+    if fits["."] == fits[","]:
+        return None
+    return "." if fits["."] > fits[","] else ","
+
+
+def is_ambiguous(texts: Texts) -> bool:
+    """Return whether a column's values are numbers of which a comma may be the decimal mark, or between thousands."""
+    values = [text for text in pd.unique(texts[texts != np.array(None)]) if "," in text]
+    return bool(values) and all(re.fullmatch(r"[+-]?\d{1,3},\d{3}", text) for text in values)
+
+
+def parse_numbers(texts: Texts, mark: Mark) -> tuple[NDArray[np.float64], list[str]] | None:
+    """Return the numbers of a column, NaN where it has none, and the words among them; None: it is not of numbers."""
+    present = texts != np.array(None)
+    levels, index = np.unique(texts[present].astype(str), return_inverse=True)
+    if not len(levels) or any(_CODE.match(level) for level in levels):
+        return None
+    numbers = np.array([_parse_number(level, mark) for level in levels], np.float64)
+    truths = np.array([_TRUTHS.get(level.lower(), np.nan) for level in levels])
+    if not np.isnan(truths).any():
+        numbers = truths
+    words = [str(level) for level in levels[np.isnan(numbers)]]
+    if len(words) > MAX_WORDS or (~np.isnan(numbers[index])).mean() < _LEAST_NUMBERS:
+        return None
+    values = np.full(len(texts), np.nan)
+    values[present] = numbers[index]
+    return values, words
+
+
+def _is_number(text: str, mark: Mark) -> bool:
+    return bool(_SIMPLE[mark].fullmatch(text) or _GROUPED[mark].fullmatch(text))
+
+
+def _parse_number(text: str, mark: Mark) -> float:
+    text = text.strip()
+    if _PLAIN.fullmatch(text) and (mark == "." or "." not in text):
+        return float(text)
+    if not _is_number(text, mark):
+        return np.nan
+    kept = re.sub(rf"[{_SPACES}{'.' if mark == ',' else ','}]", "", text)
+    return float(kept.replace(",", "."))
+
+
+def parse_times(name: str, texts: Texts) -> NDArray[np.datetime64] | None:
+    """Return the date-times of a column, in UTC; None: it is not of date-times.
+
+    Raises:
+        InvalidError: day and month cannot be told apart.
+    """
+    present = texts != np.array(None)
+    levels, index = np.unique(texts[present].astype(str), return_inverse=True)
+    if not len(levels):
+        return None
+    if all(_YEAR_FIRST.fullmatch(level) for level in levels):
+        read = _read_times([re.sub(r"^(\d{4})[/.](\d{1,2})[/.]", r"\1-\2-", level) for level in levels], "ISO8601")
+        read = _read_times([_pad(level) for level in levels], "ISO8601") if read is None else read
+    elif all(matches := [_DAY.fullmatch(level) for level in levels]):
+        read = _read_days(name, [match for match in matches if match is not None])
+    else:
+        read = None
+    if read is None:
+        return None
+    times = np.full(len(texts), np.datetime64("NaT"), "datetime64[us]")
+    times[present] = read[index]
+    return times
+
+
+def _pad(text: str) -> str:
+    year, month, rest = re.split(r"[-/.]", text, maxsplit=2)
+    day, _, time = rest.partition(" ")
+    return f"{year}-{month:>02}-{day:>02}{f' {time}' if time else ''}"
+
+
+def _read_days(name: str, matches: list[re.Match[str]]) -> NDArray[np.datetime64] | None:
+    separators = {match[2] for match in matches}
+    if len(separators) > 1:
+        return None
+    first, second = (max(int(match[at]) for match in matches) for at in (1, 3))
+    if first > 12 < second:
+        return None
+    if first <= 12 and second <= 12 and separators != {"."}:  # with full stops the day is first
+        raise InvalidError(
+            f"{name!r} has dates such as {matches[0][0]!r}, of which the first part may be the day or the month. "
+            "Write them as YYYY-MM-DD."
+        )
+    day, month = (1, 3) if second <= 12 else (3, 1)
+    texts = [f"{match[4]:>04}-{match[month]:>02}-{match[day]:>02} {match[5] or '00:00'}" for match in matches]
+    years = [text if len(match[4]) == 4 else f"20{text[2:]}" for text, match in zip(texts, matches, strict=True)]
+    return _read_times(years, "ISO8601")
+
+
+def _read_times(texts: list[str], form: str) -> NDArray[np.datetime64] | None:
+    try:
+        read = pd.to_datetime(pd.Series(texts, dtype=object), utc=True, format=form).dt.tz_localize(None)
+    except (ValueError, OverflowError):
+        return None
+    return np.asarray(read, "datetime64[us]")
+
+
+def unify_texts(texts: Texts) -> Texts:
+    """Return texts in which plain numbers are written in one way; zeros in front are no part of a number."""
+    unified = {text: _unify(text) for text in pd.unique(texts) if text is not None}
+    return np.array([*map(unified.get, texts), None], object)[:-1]
+
+
+def _unify(text: str) -> str:
+    digits = text.lstrip("+-")
+    if not _PLAIN.fullmatch(text) or (digits[:1] == "0" and digits[1:2].isdigit()):
+        return text
+    number = float(text)
+    return format_number(number) if np.isfinite(number) else text
+
+
+def describe_words(name: str, words: list[str]) -> str:
+    listed = ", ".join(map(repr, words))
+    return f"{name!r} is of numbers, and has {listed} too: counted as missing."
+
+
+def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], str]:
+    """Return a column's values, and a note where some of it is left out."""
+    parsed = parse_numbers(texts, mark)
+    if parsed is not None:
+        values, words = parsed
+        return values, describe_words(name, words) if words else ""
+    times = parse_times(name, texts)
+    return (unify_texts(texts), "") if times is None else (times, "")

@@ -1,0 +1,81 @@
+"""Files of tables: what is read of them, and what is refused with the option that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scanflow.errors import InvalidError
+from scanflow.tables.columns import ReadOptions
+from scanflow.tables.files import read_columns
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "a.csv").write_text(text)
+    return folder / "a.csv"
+
+
+def read(folder: Path, content: str | bytes, options: ReadOptions | None = None) -> dict[str, list[object]]:
+    (folder / "a.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+    return {name: list(values) for name, values in read_columns(folder / "a.csv", options).values.items()}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("a\n1,234\n5,678\n", r"a.csv: 'a' has values such as '1,234', which may be whole numbers.*--decimal"),
+        ("a,b;c,d\n1,2;3,4\n", r"may be separated by ',' \(3 columns\) or ';' \(2 columns\). Say which: --separator"),
+        ("a,b\n1,2,3\n", r"Line 2 of a.csv has 3 fields and its first line 2"),
+        ("a,a\n1,2\n", r"has two columns 'a'"),
+        ("d\n01/02/2025\n03/04/2025\n", r"'d' has dates such as '01/02/2025', of which the first part may be the day"),
+        (b"\x00\x01\x02\x03" * 50, r"characters that no text has|is not in utf-16"),
+        ("\n\n", r"a.csv is empty"),
+    ],
+)
+def test_what_cannot_surely_be_read_is_refused_with_what_helps(tmp_path: Path, content: str | bytes, told: str) -> None:
+    with pytest.raises(InvalidError, match=told):
+        read(tmp_path, content)
+
+
+def test_options_say_what_cannot_be_seen(tmp_path: Path) -> None:
+    assert read(tmp_path, "a\n1,234\n", ReadOptions(decimal=".", separator=";")) == {"a": [1234.0]}
+    assert read(tmp_path, "a\n1,234\n", ReadOptions(decimal=",", separator=";")) == {"a": [1.234]}
+    assert read(tmp_path, "a,b;c,d\n1,2;3,4\n", ReadOptions(separator=";")) == {"a,b": [1.2], "c,d": [3.4]}
+    assert read(tmp_path, "a\nš\n".encode("cp1250"), ReadOptions(encoding="cp1250")) == {"a": ["š"]}
+    for options, told in (ReadOptions(decimal="x"), "Give . or ,"), (ReadOptions(encoding="x"), "no encoding 'x'"):
+        with pytest.raises(InvalidError, match=told):
+            read(tmp_path, "a\n1\n", options)
+
+
+def test_words_among_numbers_are_missing_numbers_and_codes_stay_text(tmp_path: Path) -> None:
+    columns = read_columns(write(tmp_path, "a,b\n1.5,007\nERR,010\n2,1\n3,1\n4,1\n"))
+    np.testing.assert_array_equal(columns.values["a"], [1.5, np.nan, 2, 3, 4])
+    assert columns.notes == ("'a' is of numbers, and has 'ERR' too: counted as missing.",)
+    assert list(columns.values["b"]) == [
+        7,
+        10,
+        1,
+        1,
+        1,
+    ]  # a file of text has no types: another file may say that these are text
+    assert list(read_columns(tmp_path / "a.csv", texts=["b"]).values["b"]) == ["007", "010", "1", "1", "1"]
+    assert list(read_columns(write(tmp_path, "a\nx\n1.0\n1\ny\n")).values["a"]) == ["x", "1", "1", "y"]
+
+
+def test_text_that_turns_out_not_to_be_utf_8_is_read_again(tmp_path: Path) -> None:
+    lines = "name,x\n" + "plain,1\n" * 40_000 + "Málaga,2\n"
+    (tmp_path / "a.csv").write_bytes(lines.encode("cp1252"))
+    columns = read_columns(tmp_path / "a.csv")
+    assert (columns.values["name"][-1], len(columns.values["x"])) == ("Málaga", 40_001)
+    assert columns.notes == ("a.csv is not in UTF-8, and was read as cp1252 (Western Europe). Another: --encoding",)
+
+
+def test_vectors_are_columns_and_other_lists_and_records_are_left_out(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"e": [[1.0, 2.0]] * 3, "l": [[1], [1, 2], []], "r": [{"a": 1}] * 3})
+    frame.to_parquet(tmp_path / "a.parquet")
+    columns = read_columns(tmp_path / "a.parquet")
+    assert columns.values["e"].shape == (3, 2)
+    assert columns.left_out == {"l": "lists that are no vectors of one length", "r": "nested records"}

@@ -1,0 +1,86 @@
+"""Inputs of a file or of JSON, with the types that a service declares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scanflow.errors import InvalidError
+from scanflow_client.declared_inputs import Declared, fit_inputs
+from scanflow_client.predict_io import read_request
+
+
+def declare(**types: str) -> Declared:
+    return [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in types.items()]
+
+
+def no_texts(_names: Collection[str]) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("given", "declared", "got"),
+    [
+        ([1, 0], "FP64", "float64"),
+        ([1, 0], "FP32", "float32"),
+        ([1.0, 2.0], "INT32", "int32"),
+        ([1.5], "INT32", "float64"),
+        ([300], "INT8", "int64"),
+        ([2**53 + 1], "FP64", "int64"),
+        ([1e300], "FP32", "float64"),
+        ([float("nan")], "FP32", "float32"),
+        ([True], "FP64", "bool"),
+    ],
+)
+def test_numbers_get_the_declared_type_where_they_stay_the_same(given: Any, declared: str, got: str) -> None:
+    [value] = fit_inputs({"x": given}, declare(x=declared), no_texts).values()
+    assert np.asarray(value).dtype == got
+
+
+def test_columns_become_the_one_input_of_a_service_whose_columns_have_no_names() -> None:
+    one: Declared = [{"name": "input-0", "datatype": "FP32", "shape": [-1, 2]}]
+    fitted = fit_inputs({"a": [1, 2], "b": [3, 4]}, one, no_texts)
+    assert fitted["input-0"].tolist() == [[1, 3], [2, 4]]
+    assert fitted["input-0"].dtype == np.float32
+    assert fit_inputs({"a": [1], "b": [2], "c": [3]}, one, no_texts) == {"a": [1], "b": [2], "c": [3]}
+
+
+def test_an_unknown_column_is_named() -> None:
+    with pytest.raises(InvalidError, match=r"has no input 'agee'. Did you mean 'age'\? It has age, city"):
+        fit_inputs({"agee": [1], "city": ["x"]}, declare(age="FP64", city="BYTES"), no_texts)
+
+
+def test_a_column_of_digits_is_text_where_the_model_has_text() -> None:
+    texts = {"code": np.array(["007"], object)}
+    fitted = fit_inputs(
+        {"code": np.array([7])}, declare(code="BYTES"), lambda names: {one: texts[one] for one in names}
+    )
+    assert list(fitted["code"]) == ["007"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet", "feather", "jsonl", "json"])
+def test_a_table_and_records_are_columns(tmp_path: Path, ending: str) -> None:
+    frame, path = pd.DataFrame({"age": [1, 2], "city": ["a", "b"]}), tmp_path / f"rows.{ending}"
+    match ending.partition(".")[0]:
+        case "csv":
+            frame.to_csv(path, index=False)
+        case "parquet":
+            frame.to_parquet(path)
+        case "feather":
+            frame.to_feather(path)
+        case _:
+            frame.to_json(path, orient="records", lines=ending == "jsonl")
+    with (tmp_path / "none").open("wb+") as stdin:
+        request = read_request(file=str(path), data=None, npy=None, stdin=stdin)
+    assert {name: list(values) for name, values in request.inputs.items()} == {"age": [1, 2], "city": ["a", "b"]}
+    assert request.rows == 2
+
+
+def test_records_of_unlike_names_are_refused(tmp_path: Path) -> None:
+    with (tmp_path / "none").open("wb+") as stdin, pytest.raises(InvalidError, match="Record 1 has no 'b'"):
+        read_request(file=None, data='[{"a": 1, "b": 2}, {"a": 1}]', npy=None, stdin=stdin)
