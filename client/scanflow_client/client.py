@@ -26,6 +26,7 @@ from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
 from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
+from scanflow_client.declared_inputs import fetch_declared, fit_inputs, name_columns
 from scanflow_client.formatting.runs import format_failure
 from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import resolve_application
@@ -368,6 +369,8 @@ class Client(MeasuringClient):
     def predict(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> NDArray[Any]:
         """Return a service's prediction for an array, a list of rows, or a mapping of input names to these.
 
+        The columns of a DataFrame, and of a list of records, are sent by their names, as the model declares them.
+
         ``dtype`` is the type of the numbers to send, such as ``float32``; None: unchanged.
         """
         outputs = self.ask(name, inputs, node=node, dtype=dtype).outputs
@@ -379,7 +382,10 @@ class Client(MeasuringClient):
 
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> PredictionResponse:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
-        return predict(self._deployer, name, inputs, node=node, dtype=dtype)
+        named = name_columns(inputs)
+        if named is not inputs and dtype is None:
+            named = fit_inputs(named, fetch_declared(self._deployer, name, node))
+        return predict(self._deployer, name, named, node=node, dtype=dtype)
 
     def models(self, name: str | None = None) -> VersionList:
         """Return the history of the versions of a model, or of all; a notebook shows a table.

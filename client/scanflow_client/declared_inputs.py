@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, did_you_mean
+
+if TYPE_CHECKING:
+    from scanflow.deployer import Deployer
 
 Declared = Sequence[Mapping[str, Any]]
 """The inputs of a model's metadata in the Open Inference Protocol: name, datatype and shape each."""
 
 
-def fit_inputs(inputs: Any, declared: Declared, read_texts: Callable[[Collection[str]], Mapping[str, Any]]) -> Any:
+def name_columns(inputs: Any) -> Any:
+    """Return a DataFrame, or a list of records (a mapping each), as a mapping of names to columns; others as they are.
+
+    Raises:
+        InvalidError: a record has other names than the others.
+    """
+    if hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):
+        return {str(name): inputs[name].to_numpy() for name in inputs.columns}
+    if not (isinstance(inputs, list) and inputs and all(isinstance(record, Mapping) for record in inputs)):
+        return inputs
+    names = list(dict.fromkeys(name for record in inputs for name in record))
+    for at, record in enumerate(inputs):
+        if lacking := [name for name in names if name not in record]:
+            raise InvalidError(f"Record {at} has no {lacking[0]!r}, which others have. Give each the same names.")
+    return {str(name): [record[name] for record in inputs] for name in names}
+
+
+def fetch_declared(deployer: Deployer, service: str, node: str | None) -> Declared:
+    """Return the inputs that a service, or one node of its graph, declares."""
+    with deployer.connect(service) as client:
+        declared: Declared = client.document(f"/v2/models/{node or service}").get("inputs") or ()
+        return declared
+
+
+def fit_inputs(
+    inputs: Any, declared: Declared, read_texts: Callable[[Collection[str]], Mapping[str, Any]] = lambda _: {}
+) -> Any:
     """Return a caller's input with the declared types, where no value changes by that; the server refuses the others.
 
     Args:

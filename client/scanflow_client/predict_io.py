@@ -14,6 +14,7 @@ from urllib.parse import quote
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.installation import explain_install
 from scanflow.tables.columns import is_table
+from scanflow_client.declared_inputs import fetch_declared, fit_inputs, name_columns
 from scanflow_client.formatting.text import to_document
 
 if TYPE_CHECKING:
@@ -178,15 +179,11 @@ def _fit_inputs(deployer: Deployer, name: str, request: PredictRequest, node: st
     """Return a request's inputs with the types that the service declares: 1 in JSON may stand for 1.0."""
     if dtype is not None or hasattr(request.inputs, "dtype"):
         return request.inputs
-    from scanflow_client.declared_inputs import fit_inputs
-
-    with deployer.connect(name) as client:
-        declared = client.document(f"/v2/models/{node or name}").get("inputs") or ()
 
     def read_texts(names: Collection[str]) -> Mapping[str, Any]:
         return {} if request.table is None else {one: _read_columns(request.table, names)[one] for one in names}
 
-    return fit_inputs(request.inputs, declared, read_texts)
+    return fit_inputs(request.inputs, fetch_declared(deployer, name, node), read_texts)
 
 
 def _read_columns(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
@@ -246,16 +243,7 @@ def _parse_json(text: str, source: str) -> PredictRequest:
         raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
     if isinstance(document, dict) and (_SELDON & document.keys() or _are_tensors(document.get("inputs"))):
         return PredictRequest(message=document)
-    return PredictRequest(inputs=_turn_records(document) if _are_tensors(document) else document)
-
-
-def _turn_records(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return a list of records, a mapping each, as columns."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    for at, record in enumerate(records):
-        if lacking := [name for name in names if name not in record]:
-            raise InvalidError(f"Record {at} has no {lacking[0]!r}, which others have. Give each the same names.")
-    return {name: [record[name] for record in records] for name in names}
+    return PredictRequest(inputs=name_columns(document))
 
 
 def _are_tensors(inputs: Any) -> bool:

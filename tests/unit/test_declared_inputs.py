@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow_client.declared_inputs import Declared, fit_inputs
+from scanflow_client.declared_inputs import Declared, fit_inputs, name_columns
 from scanflow_client.predict_io import read_request
 
 
@@ -84,3 +84,11 @@ def test_a_table_and_records_are_columns(tmp_path: Path, ending: str) -> None:
 def test_records_of_unlike_names_are_refused(tmp_path: Path) -> None:
     with (tmp_path / "none").open("wb+") as stdin, pytest.raises(InvalidError, match="Record 1 has no 'b'"):
         read_request(file=None, data='[{"a": 1, "b": 2}, {"a": 1}]', npy=None, stdin=stdin)
+
+
+def test_a_data_frame_and_records_are_named_columns() -> None:
+    frame = pd.DataFrame({"b": [1.5], "a": ["x"]})
+    assert {name: list(values) for name, values in name_columns(frame).items()} == {"b": [1.5], "a": ["x"]}
+    assert name_columns([{"b": 1.5, "a": "x"}]) == {"b": [1.5], "a": ["x"]}
+    for other in ([[1, 2]], {"a": [1]}, [], np.zeros(3)):
+        assert name_columns(other) is other
