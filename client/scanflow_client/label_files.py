@@ -54,6 +54,11 @@ def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[d
     try:
         with path.open("rb") as file:
             dialect = guess_dialect(file.read(HEAD_BYTES), repr(str(path)), encoding=encoding, separator=separator)
+        if dialect.note:  # a person's words, of which none may be another
+            raise InvalidError(
+                f"{str(path)!r:.300} is not in UTF-8. Say its encoding, as --encoding {dialect.encoding}, or save it "
+                "in UTF-8."
+            )
         with path.open(encoding=dialect.encoding, newline="") as lines:
             rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator)
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:

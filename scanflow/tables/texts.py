@@ -171,7 +171,7 @@ def _unify(text: str) -> str:
     return format_number(number) if np.isfinite(number) else text
 
 
-def describe_words(name: str, words: list[str]) -> str:
+def describe_gaps(name: str, words: list[str]) -> str:
     listed = ", ".join(map(repr, words))
     return f"{name!r} is of numbers, and has {listed} too: counted as missing."
 
@@ -181,6 +181,6 @@ def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], str]:
     parsed = parse_numbers(texts, mark)
     if parsed is not None:
         values, words = parsed
-        return values, describe_words(name, words) if words else ""
+        return values, describe_gaps(name, words) if words else ""
     times = parse_times(name, texts)
     return (unify_texts(texts), "") if times is None else (times, "")

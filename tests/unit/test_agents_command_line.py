@@ -354,7 +354,8 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
     ("file", "words", "told"),
     [
         (b"id,lable\n1,2\n", "--from labels.csv", "has no column 'label'"),
-        (b"", "--from labels.csv", "has no column 'id'"),
+        (b"", "--from labels.csv", "'labels.csv' is empty"),
+        (b"a,b\n1,2\n", "--from labels.csv", "has no column 'id'"),
         (b"id,label\n1,\xff\n", "--from labels.csv", "in UTF-8"),
         (b"id,label\na,1\n,2\nb,null\n", "--from labels.csv", "- line 3: it has a label but no id\n- line 4: the"),
         (b"", "--from none.csv", "There is no file 'none.csv'"),

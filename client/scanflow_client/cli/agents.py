@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from scanflow.app.quantities import format_count
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow_client.cli.options import JsonOption, LimitOption, open_client
+from scanflow_client.cli.options import EncodingOption, JsonOption, LimitOption, SeparatorOption, open_client
 from scanflow_client.cli.output import respond
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def labels(
     from_: Annotated[
         Path | None, Option("--from", metavar="FILE.csv", help="Read labels from a file with the columns id and label.")
     ] = None,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
     replace: Annotated[bool, Option("--replace", help="Replace labels that you gave before.")] = False,
     export: Annotated[
         Path | None, Option("--export", metavar="FILE.csv", help="Write the queue to a file to fill in.")
@@ -132,7 +134,9 @@ def labels(
         raise InvalidError("--replace needs labels: scanflow labels --give ID=LABEL --replace")
     if gives + (export is not None) + labelled + disagreements > 1:
         raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
-    new_labels, unlabelled = label_files.read(from_) if from_ is not None else ([], 0)
+    new_labels, unlabelled = (
+        label_files.read(from_, encoding=encoding, separator=separator) if from_ is not None else ([], 0)
+    )
     new_labels += [_parse_label(word) for word in give or ()]
     client = open_client()
     if gives:

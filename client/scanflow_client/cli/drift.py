@@ -10,14 +10,12 @@ from typing import Annotated
 import typer
 
 from scanflow.errors import InvalidError, UsageError
-from scanflow_client.cli.options import JsonOption
+from scanflow_client.cli.options import EncodingOption, JsonOption, SeparatorOption
 from scanflow_client.cli.output import respond
 
 EXIT_DRIFTED = 3
 MIN_PERMUTATIONS = 999
 
-SeparatorOption = Annotated[str, typer.Option(help="What separates the columns of text files: , ; | or a tab.")]
-EncodingOption = Annotated[str, typer.Option(help="The encoding of text files, such as cp1252.")]
 DecimalOption = Annotated[str, typer.Option(help="The decimal mark of numbers in text files: . or ,")]
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)

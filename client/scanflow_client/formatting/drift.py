@@ -32,7 +32,8 @@ def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -
         "compared_rows": {"reference": comparison.compared_rows[0], "current": comparison.compared_rows[1]},
         "not_compared": dict(comparison.left_out),
         "columns": [
-            {name: value for name, value in asdict(column).items() if name != "shares"} for column in comparison.columns
+            {name: value for name, value in asdict(column).items() if name not in {"shares", "is_time"}}
+            for column in comparison.columns
         ],
         "joint": [{"test": test.test, "p": test.p, "columns": test.columns} for test in comparison.joint],
     }
