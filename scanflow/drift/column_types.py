@@ -25,7 +25,7 @@ def infer_kind(values: NDArray[Any]) -> Kind:
     types = set(map(type, values)) - {type(None)}
     if float in types or any(kind.__name__ in {"NAType", "NaTType"} for kind in types):
         types = {type(value) for value in values if not is_missing(value)}
-    kinds = {_infer_type_kind(one) for one in types}
+    kinds: set[Kind] = {_infer_type_kind(one) for one in types}
     return kinds.pop() if len(kinds) == 1 else "text"
 
 

@@ -97,18 +97,21 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
         frame = _read_text(path, dialect, as_texts)
     mark = _check_mark(options.decimal)
     texts = {name: _list_texts(frame[name]) for name in frame.columns if frame[name].dtype.kind not in "biuf"}
-    marks = {} if mark else {name: find_decimal_mark(column) for name, column in texts.items() if name not in as_texts}
+    marks: dict[str, Mark | None] = {}
+    if mark is None:
+        marks = {name: find_decimal_mark(column) for name, column in texts.items() if name not in as_texts}
     has_commas = mark == "," or "," in marks.values()
     numbers = [name for name in frame.columns if has_commas and frame[name].dtype.kind == "f"]
     if numbers:  # 1.234 was read as a number with a decimal point
         frame = _read_text(path, dialect, [*as_texts, *numbers])
         texts |= {name: _list_texts(frame[name]) for name in numbers}
+    of_others: Mark | None = "," if has_commas else None
     values: dict[str, NDArray[Any]] = {}
     notes = [dialect.note]
     unnamed = {f"Unnamed: {at}" for at, name in enumerate(dialect.header) if not name.strip()} | {"Unnamed: 0"}
     left_out = {name: "row numbers" for name in frame.columns if name in unnamed and _are_row_numbers(frame[name])}
     for name in frame.columns.difference(list(left_out), sort=False):
-        own = mark or marks.get(name) or ("," if has_commas else None)
+        own: Mark | None = mark or marks.get(name) or of_others
         if name not in texts:
             values[name] = np.asarray(frame[name])
         elif name in as_texts:
@@ -124,7 +127,7 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
     return Columns(values, tuple(filter(None, notes)), left_out)
 
 
-def _are_row_numbers(column: pd.Series) -> bool:
+def _are_row_numbers(column: Any) -> bool:
     """Return whether a column counts its rows, as the index of a DataFrame that was written with it."""
     return column.dtype.kind in "iu" and bool((np.diff(np.asarray(column)) == 1).all())
 
@@ -162,7 +165,7 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
     return frame.drop(columns=[name for name in unnamed if bool(frame[name].isna().all())])
 
 
-def _list_texts(column: pd.Series) -> NDArray[np.object_]:
+def _list_texts(column: Any) -> NDArray[np.object_]:
     gone = np.asarray(column.isna(), bool)
     texts = np.asarray(column, object)
     kept = np.array(
@@ -207,7 +210,7 @@ def _format(value: Any) -> str:
     return format_number(float(value)) if isinstance(value, int | float | np.number) else str(value)
 
 
-def _replace_missing(column: pd.Series) -> NDArray[np.object_]:
+def _replace_missing(column: Any) -> NDArray[np.object_]:
     texts = _list_texts(column)
     texts[np.isin(texts.astype(str), MISSING)] = None
     return texts

@@ -53,14 +53,12 @@ _YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
 
 def find_decimal_mark(texts: Texts) -> Mark | None:
     """Return the decimal mark that a column's numbers have; None: its values fit both marks, or neither."""
-    fits = dict.fromkeys(_SIMPLE, 0)
-    for text in pd.unique(texts[texts != np.array(None)]):
-        taken = [mark for mark in _SIMPLE if _is_number(text, mark)]
-        if len(taken) == 1:
-            fits[taken[0]] += 1
-    if fits["."] == fits[","]:
+    values = pd.unique(texts[texts != np.array(None)])
+    points = sum(_is_number(text, ".") and not _is_number(text, ",") for text in values)
+    commas = sum(_is_number(text, ",") and not _is_number(text, ".") for text in values)
+    if points == commas:
         return None
-    return "." if fits["."] > fits[","] else ","
+    return "." if points > commas else ","
 
 
 def is_ambiguous(texts: Texts) -> bool:

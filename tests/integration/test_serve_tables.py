@@ -41,9 +41,11 @@ def make_rows() -> pd.DataFrame:
     )
 
 
-def save_model(folder: Path) -> Any:
+def save_points(folder: Path) -> Any:
     """Save a pipeline that needs its columns by name, text among them; return MLflow's own answer to the rows."""
-    import mlflow
+    from mlflow.models import infer_signature
+    from mlflow.pyfunc import load_model
+    from mlflow.sklearn import save_model
     from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LinearRegression
     from sklearn.pipeline import make_pipeline
@@ -53,15 +55,14 @@ def save_model(folder: Path) -> Any:
     encoded = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["code"]), remainder="passthrough")
     target = rows["age"] * 3 + rows["income"] / 100 + rows["code"].astype(int)
     model = make_pipeline(encoded, LinearRegression()).fit(rows, target)
-    signature = mlflow.models.infer_signature(rows, target.rename("out"))
-    mlflow.sklearn.save_model(model, folder, signature=signature, pip_requirements=[])
-    return mlflow.pyfunc.load_model(str(folder)).predict(rows)
+    save_model(model, folder, signature=infer_signature(rows, model.predict(rows)), pip_requirements=[])
+    return load_model(str(folder)).predict(rows)
 
 
 def test_a_table_is_answered_as_mlflow_answers_it_however_it_is_sent(home: Path, tmp_path: Path) -> None:
     tracker = sf.Tracker(uri=f"sqlite:///{tmp_path}/other.db")
     knowledge = open_knowledge(home, tracker.uri)
-    expected = save_model(tmp_path / "model")
+    expected = save_points(tmp_path / "model")
     knowledge.register_model("points", tmp_path / "model", app="shop", team="default")
     service = sf.Service(name="points", model="models:/points/1")
     workflow = sf.Workflow(name="points", type="online", nodes=[service])
@@ -71,7 +72,9 @@ def test_a_table_is_answered_as_mlflow_answers_it_however_it_is_sent(home: Path,
     deployer.deploy(Deployment(app))
     try:
         client = Client(progress=False)
-        for given in (turned, turned.to_dict("records"), turned.to_dict("list")):
+        columns = {name: list(turned[name]) for name in turned.columns}
+        records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        for given in (turned, records, columns):
             np.testing.assert_allclose(client.predict("points", given), expected)
 
         turned.to_csv(tmp_path / "a.csv", index=False, sep=";", decimal=",", encoding="utf-16")

@@ -72,7 +72,7 @@ def make_table(seed: int, rows: int = 60) -> pd.DataFrame:
 
 def write_table(folder: Path, name: str, table: pd.DataFrame, how: Writing) -> Path:
     """Write a table as that says, and return the file."""
-    table = table[table.columns[::-1]] if how.is_reversed else table
+    table = table.loc[:, table.columns[::-1]] if how.is_reversed else table
     content = {"parquet": _as_parquet, "feather": _as_feather, "jsonl": _as_json_lines}.get(how.kind, _as_text)(
         table, how
     )
