@@ -62,8 +62,8 @@ def fit_inputs(
         raise InvalidError(
             f"The service has no input {unknown[0]!r}.{did_you_mean(unknown[0], types)} It has {', '.join(types)}."
         )
-    numbers = [name for name, kind in types.items() if kind == "BYTES" and _is_numeric(inputs.get(name))]
-    given = {**inputs, **(read_texts(numbers) if numbers else {})}
+    texts = [name for name, kind in types.items() if kind == "BYTES" and name in inputs]
+    given = {**inputs, **(read_texts(texts) if texts else {})}
     return {name: _convert(value, get_dtype(types[name])) if name in types else value for name, value in given.items()}
 
 

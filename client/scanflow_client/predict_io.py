@@ -191,7 +191,12 @@ def _read_columns(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
         from scanflow.tables.files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
-    return dict(read_columns(path, texts=texts).values)
+    columns = read_columns(path, texts=texts)
+    if gaps := next(iter(columns.words.items()), None):
+        raise InvalidError(
+            f"{path.name}: {gaps[0]!r} is of numbers, and has {gaps[1][0]!r} too. Mend or drop that row."
+        )
+    return dict(columns.values)
 
 
 def _post(deployer: Deployer, name: str, request: HttpRequest) -> Reply:

@@ -39,7 +39,7 @@ def read_pair(
     if texts:  # as they stand in the file: zeros in front are no part of a number
         again = _read(current, options, texts=texts).values
         new |= {name: again[name] for name in texts}
-    notes = list(dict.fromkeys([*before.notes, *after.notes]))
+    notes = list(dict.fromkeys([*before.list_notes(), *after.list_notes()]))
     for name in shared:
         old[name], new[name], note = convert_to_same_kind(name, old[name], new[name])
         if note or name in texts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,9 +42,22 @@ class Columns:
     """The columns of a file, each of numbers, date-times, text or vectors."""
 
     values: Mapping[str, NDArray[Any]]
-    notes: tuple[str, ...] = ()
+    note: str = ""
+    """What was assumed of the file."""
+
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Columns that are no values, each with what it has."""
+
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Columns of numbers in which words count as missing, each with these."""
+
+    def list_notes(self) -> list[str]:
+        """Return what a person should know of how the file was read."""
+        found = [
+            f"{name!r} is of numbers, and has {', '.join(map(repr, words))} too: counted as missing."
+            for name, words in self.words.items()
+        ]
+        return [*filter(None, [self.note]), *found]
 
 
 def is_missing(value: Any) -> bool:

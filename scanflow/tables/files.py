@@ -65,8 +65,8 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str]) -> Columns:
 
 
 def _open_zip(path: Path) -> IO[bytes]:
-    archive = zipfile.ZipFile(path)
-    return archive.open(archive.namelist()[0])
+    with zipfile.ZipFile(path) as archive:
+        return io.BytesIO(archive.read(archive.namelist()[0]))
 
 
 _OPENERS: Mapping[str, Callable[[Path], Any]] = {
@@ -104,10 +104,12 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
     numbers = [name for name in frame.columns if has_commas and frame[name].dtype.kind == "f"]
     if numbers:  # 1.234 was read as a number with a decimal point
         frame = _read_text(path, dialect, [*as_texts, *numbers])
-        texts |= {name: _list_texts(frame[name]) for name in numbers}
+        again = {name: _list_texts(frame[name]) for name in numbers}
+        marks |= {name: find_decimal_mark(column) for name, column in again.items() if mark is None}
+        texts |= again
     of_others: Mark | None = "," if has_commas else None
     values: dict[str, NDArray[Any]] = {}
-    notes = [dialect.note]
+    words: dict[str, list[str]] = {}
     unnamed = {f"Unnamed: {at}" for at, name in enumerate(dialect.header) if not name.strip()} | {"Unnamed: 0"}
     left_out = {name: "row numbers" for name in frame.columns if name in unnamed and _are_row_numbers(frame[name])}
     for name in frame.columns.difference(list(left_out), sort=False):
@@ -115,16 +117,15 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
         if name not in texts:
             values[name] = np.asarray(frame[name])
         elif name in as_texts:
-            values[name] = texts[name]
+            values[name] = np.array([None if is_missing(text) else text for text in frame[name]] + [None], object)[:-1]
         elif own is None and is_ambiguous(texts[name]):
             raise InvalidError(
                 f"{path.name}: {name!r} has values such as {next(filter(None, texts[name]))!r}, which may be whole "
                 "numbers or have a decimal comma. Say which mark decimals have: --decimal . or --decimal ,"
             )
         else:
-            values[name], note = read_texts(name, texts[name], own or ".")
-            notes.append(note)
-    return Columns(values, tuple(filter(None, notes)), left_out)
+            values[name], words[name] = read_texts(name, texts[name], own or ".")
+    return Columns(values, dialect.note, left_out, {name: listed for name, listed in words.items() if listed})
 
 
 def _are_row_numbers(column: Any) -> bool:
@@ -158,7 +159,6 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
             dtype=dict.fromkeys(texts, str),
             keep_default_na=False,
             na_values=list(MISSING),
-            skipinitialspace=True,
             low_memory=False,
         )
     unnamed = [name for name, given in zip(names, header, strict=True) if not given]
@@ -176,7 +176,7 @@ def _list_texts(column: Any) -> NDArray[np.object_]:
 
 def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
     values: dict[str, NDArray[Any]] = {}
-    notes: list[str] = []
+    words: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
     for label in frame.columns:
         name, column = str(label), frame[label]
@@ -199,11 +199,10 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
             )[:-1]
         elif kinds == {str}:
             texts = _replace_missing(column)
-            values[name], note = read_texts(name, texts, find_decimal_mark(texts) or ".")
-            notes += [note] if note else []
+            values[name], words[name] = read_texts(name, texts, find_decimal_mark(texts) or ".")
         else:
             values[name] = np.array([None if is_missing(value) else value for value in column] + [None], object)[:-1]
-    return Columns(values, tuple(notes), left_out)
+    return Columns(values, "", left_out, {name: listed for name, listed in words.items() if listed})
 
 
 def _format(value: Any) -> str:

@@ -169,16 +169,10 @@ def _unify(text: str) -> str:
     return format_number(number) if np.isfinite(number) else text
 
 
-def describe_gaps(name: str, words: list[str]) -> str:
-    listed = ", ".join(map(repr, words))
-    return f"{name!r} is of numbers, and has {listed} too: counted as missing."
-
-
-def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], str]:
-    """Return a column's values, and a note where some of it is left out."""
+def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], list[str]]:
+    """Return a column's values, and the words among its numbers."""
     parsed = parse_numbers(texts, mark)
     if parsed is not None:
-        values, words = parsed
-        return values, describe_gaps(name, words) if words else ""
+        return parsed
     times = parse_times(name, texts)
-    return (unify_texts(texts), "") if times is None else (times, "")
+    return (unify_texts(texts) if times is None else times), []

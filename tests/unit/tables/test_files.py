@@ -53,7 +53,7 @@ def test_options_say_what_cannot_be_seen(tmp_path: Path) -> None:
 def test_words_among_numbers_are_missing_numbers_and_codes_stay_text(tmp_path: Path) -> None:
     columns = read_columns(write(tmp_path, "a,b\n1.5,007\nERR,010\n2,1\n3,1\n4,1\n"))
     np.testing.assert_array_equal(columns.values["a"], [1.5, np.nan, 2, 3, 4])
-    assert columns.notes == ("'a' is of numbers, and has 'ERR' too: counted as missing.",)
+    assert columns.list_notes() == ["'a' is of numbers, and has 'ERR' too: counted as missing."]
     assert list(columns.values["b"]) == [
         7,
         10,
@@ -65,12 +65,23 @@ def test_words_among_numbers_are_missing_numbers_and_codes_stay_text(tmp_path: P
     assert list(read_columns(write(tmp_path, "a\nx\n1.0\n1\ny\n")).values["a"]) == ["x", "1", "1", "y"]
 
 
+def test_a_column_of_points_stays_one_beside_columns_of_commas(tmp_path: Path) -> None:
+    columns = read(tmp_path, 'lat;pair;price\n48.8566;"1,2";1.234\n40.4168;"3,4";2.345\n')
+    assert columns == {"lat": [48.8566, 40.4168], "pair": [1.2, 3.4], "price": [1234.0, 2345.0]}
+
+
+def test_text_as_it_stands_is_not_changed(tmp_path: Path) -> None:
+    file = write(tmp_path, "a,b\n1.50,1\n x ,2\ny,3\n")
+    assert list(read_columns(file).values["a"]) == ["1.5", "x", "y"]
+    assert list(read_columns(file, texts=["a"]).values["a"]) == ["1.50", " x ", "y"]
+
+
 def test_text_that_turns_out_not_to_be_utf_8_is_read_again(tmp_path: Path) -> None:
     lines = "name,x\n" + "plain,1\n" * 40_000 + "Málaga,2\n"
     (tmp_path / "a.csv").write_bytes(lines.encode("cp1252"))
     columns = read_columns(tmp_path / "a.csv")
     assert (columns.values["name"][-1], len(columns.values["x"])) == ("Málaga", 40_001)
-    assert columns.notes == ("a.csv is not in UTF-8, and was read as cp1252 (Western Europe). Another: --encoding",)
+    assert columns.note == "a.csv is not in UTF-8, and was read as cp1252 (Western Europe). Another: --encoding"
 
 
 def test_vectors_are_columns_and_other_lists_and_records_are_left_out(tmp_path: Path) -> None:
