@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 EXTRAS = {
     "scanflow_serving": "serving",
     "scanflow.drift": "drift",
+    "scanflow.tables": "drift",
     "scanflow.load": "serving",
     "scanflow.protos": "serving",
     "scanflow.tuning": "serving",
