@@ -71,7 +71,9 @@ def restore_exact(value: Any, converted: Any, exact: Exact) -> Any:
     if isinstance(exact, dict) and type(converted) is dict:
         return {key: restore_exact(value.get(key), part, exact.get(key, False)) for key, part in converted.items()}
     if isinstance(exact, list) and isinstance(converted, list | tuple) and len(converted) == len(exact):
-        return type(converted)(map(restore_exact, value, converted, exact))
+        restored = list(map(restore_exact, value, converted, exact))
+        kind: Any = type(converted)
+        return kind._make(restored) if hasattr(kind, "_make") else kind(restored)  # a NamedTuple takes its parts
     return converted
 
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, model_serializer, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, shorten
-from scanflow.app.parameters import to_plain
+from scanflow.app.parameters import is_exact_json, to_plain
 from scanflow.errors import InvalidError
 
 RESULT = "result"
@@ -145,7 +145,13 @@ def _check_operand(value: Any) -> Any:
             f"A condition compares with a plain value, and {other!r} is known only at run time. Compare the two in a "
             "step that returns True or False."
         )
-    return to_plain(value, "the value that a condition compares with")
+    plain = to_plain(value, "the value that a condition compares with")
+    if not is_exact_json(value):
+        raise InvalidError(
+            f"A condition compares with JSON, which keeps {shorten(value)} as {shorten(plain)}: another value. Compare "
+            "the two in a step that returns True or False."
+        )
+    return plain
 
 
 class Condition(Model):
@@ -196,7 +202,7 @@ class Condition(Model):
         """Return whether the condition holds for ``value``; InvalidError: not comparable (text with a number)."""
         try:
             return bool(_OPERATORS[self.op](value, self.right))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # an array has no truth value
             raise InvalidError(
                 f"The condition '{self}' cannot be tested: {str(self.left)!r} is {value!r} ({error})."
             ) from error

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path, PurePath
 from types import SimpleNamespace
-from typing import Any, Generic, ParamSpec, TypeVar, get_type_hints, overload
+from typing import Any, Generic, ParamSpec, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from scanflow.app.annotations import Exact, find_difference, restore_exact, validate_value
 from scanflow.app.executor import Executor, Target
@@ -169,7 +169,9 @@ class Step(Generic[P, R]):
         node = Executor(function=self.target, parameters=parameters, **fields)
         checked = check_parameters(self.function, node.parameters, who=f"Step {name!r}")
         for key, value in parameters.items():
-            _check_kept(value, checked[key], key, who=f"Step {name!r}")
+            _check_kept(
+                value, checked[key], key, who=f"Step {name!r}", hint=get_annotations(self.function).get(key, Any)
+            )
         if isinstance(node.for_each, tuple) and not find_references(node.for_each):
             for given, kept in zip(fields["for_each"], node.for_each, strict=True):
                 items = {key: kept for key, value in node.parameters.items() if value == item}
@@ -248,15 +250,16 @@ def get_exact_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return exact
 
 
-def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
+def _check_kept(value: Any, kept: Any, name: str, *, who: str, hint: Any = Any) -> None:
     """Refuse a value that a definition, which is JSON, would change, and that the annotation does not restore.
 
     Raises:
         InvalidError: says what the step would get, and what to write.
     """
-    if isinstance(value, Executor | Ref) or is_exact_json(value) or find_references(value) or find_references(kept):
+    if isinstance(value, Executor | Ref) or is_exact_json(value):
         return
-    if (difference := find_difference(value, kept)) is None:
+    difference = _find_lost(value, kept, hint) if find_references(kept) else find_difference(value, kept)
+    if difference is None:
         return
     given, got = (type(part).__name__ for part in difference)
     has = f"is {with_article(given)}" if difference[0] is value else f"holds {with_article(given)}"
@@ -264,12 +267,60 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str) -> None:
     with suppress(InvalidError):
         type_ = type(difference[0])
         if find_difference(difference[0], validate_value(difference[1], type_, "")) is None:
-            hint = "Path" if isinstance(difference[0], PurePath) else given
-            annotate = f"Annotate the parameter with its type ({hint}), give"
+            named = "Path" if isinstance(difference[0], PurePath) else given
+            annotate = f"Annotate the parameter with its type ({named}), give"
     raise InvalidError(
         f"{who}: {name!r} {has}, which a definition keeps as {with_article(got)}. {annotate or 'Give'} it "
         f"{with_article(got)}, or make that object in a step."
     )
+
+
+def check_set_parameter(node: Executor, name: str, value: Any) -> None:
+    """Refuse a value that was set for a parameter of a node, and that a definition would change, as ``bind`` does."""
+    call = None if node.target is None else node.target.call
+    if call is None or is_exact_json(value):
+        return
+    who, kept, hint = f"Step {node.name!r}", node.parameters[name], get_annotations(call).get(name, Any)
+    if not find_references(kept):
+        kept = validate_value(kept, hint, f"{who}: the parameter {name!r}", secret=looks_secret(name))
+    _check_kept(value, kept, name, who=who, hint=hint)
+
+
+def _find_lost(value: Any, kept: Any, hint: Any) -> tuple[Any, Any] | None:
+    """Return a part of a value beside references that a definition would change, and that its annotation does not
+    restore, with what it would be; None: there is none, or the annotation is not looked into (a union, a model)."""
+    if is_exact_json(value):
+        return None
+    if not find_references(kept):
+        with suppress(InvalidError):
+            return find_difference(value, validate_value(kept, hint, ""))
+        return None
+    if isinstance(value, Executor | Ref):
+        return None
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    is_open = origin in {Any, object}
+    if isinstance(value, dict):
+        if type(value) is not dict:
+            return (value, kept) if is_open or origin is dict else None
+        if key := next(
+            ((key, other) for key, other in zip(value, kept, strict=True) if type(key) is not type(other)), None
+        ):
+            return key if is_open or not arguments else None
+        inner = arguments[1] if len(arguments) == 2 else Any
+        pairs = [(value[key], kept[key], inner) for key in value]
+    elif isinstance(value, list | tuple):
+        is_tuple = type(value) is not list
+        if is_tuple and (is_open or origin in {list, Sequence}):
+            return value, kept
+        if is_tuple and origin is not tuple:
+            return None
+        several = is_tuple and len(arguments) == len(value) and arguments[-1] is not Ellipsis
+        inners = arguments if several else (arguments[0] if arguments else Any,) * len(value)
+        pairs = list(zip(value, kept, inners, strict=True))
+    else:
+        return None
+    known = is_open or origin in {dict, list, tuple, Sequence, Mapping}
+    return next(filter(None, (_find_lost(*pair) for pair in pairs)), None) if known else None
 
 
 def get_annotations(function: Callable[..., Any]) -> Mapping[str, Any]:

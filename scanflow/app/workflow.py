@@ -20,7 +20,7 @@ from scanflow.app.references import Ref, find_references
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
-from scanflow.app.steps import get_annotations, get_defaults
+from scanflow.app.steps import check_set_parameter, get_annotations, get_defaults
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
 
@@ -191,7 +191,10 @@ class Workflow(Model):
 
         def change(match: _Match, value: Any) -> Executor | Service | MPIWorkload:
             node = nodes[match.node]
-            return node.replace(parameters={**node.parameters, match.name: value})
+            changed = node.replace(parameters={**node.parameters, match.name: value})
+            if isinstance(changed, Executor):
+                check_set_parameter(changed, match.name, value)
+            return changed
 
         matches = {key: self._match_parameter(key, step) for key in changes}
         for is_full_name in (False, True):  # a full name is the more precise one

@@ -288,6 +288,15 @@ def name_types_by_key(days: dict[str, dt.date]) -> dict[str, str]:
     return {key: name_type(day) for key, day in days.items()}
 
 
+class Stay(NamedTuple):
+    came: dt.date
+    left: dt.date
+
+
+def name_point(stay: Stay) -> str:
+    return repr(stay)
+
+
 def make_annotated() -> dict[str, tuple[Callable[..., Any], Any]]:
     """Return functions that check their argument by an annotation, each with a value that fits it."""
     types: dict[str, tuple[Any, Any]] = {

@@ -147,9 +147,11 @@ def test_a_constant_beside_what_a_step_returned_has_its_own_meaning(anywhere: De
     alone = sf.step(operations.name_type).options(**options)
     listed = sf.step(operations.name_types).options(**options)
     mapped = sf.step(operations.name_types_by_key).options(**options)
+    pointed = sf.step(operations.name_point).options(**options)
     nodes = [
         returned,
         by_key,
+        pointed.options(name="point").bind([returned, "2024-01-02"]),
         alone.options(name="constant").bind("2024-01-02"),
         alone.options(name="key").bind(by_key["day"]),
         listed.options(name="list").bind([returned, "2024-01-02"]),
@@ -166,6 +168,7 @@ def test_a_constant_beside_what_a_step_returned_has_its_own_meaning(anywhere: De
     } == {
         "constant": "date",
         "key": "str",
+        "point": "Stay(came='2024-01-01', left=datetime.date(2024, 1, 2))",
         "list": ["str", "date"],
         "mapping": {"a": "date", "b": "str"},
         "items": ["str", "date"],

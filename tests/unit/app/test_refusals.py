@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -40,6 +42,10 @@ def keep_positive(x: Annotated[int, Gt(0)]) -> int:
 
 
 def keep_any(x: Any) -> Any:
+    return x
+
+
+def keep_list(x: list[Any]) -> Any:
     return x
 
 
@@ -403,6 +409,19 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
             ["result"],
             "keep-any['result'] may be all that the function returns, or a key of it. Write keep-any.output for all",
         ),
+        (
+            sf.step(keep_any).bind,
+            [(LOAD, 4), [LOAD, (1, 2)], {"k": (LOAD, 1)}, [LOAD, Path("x")], {1: LOAD}, OrderedDict(a=LOAD)],
+            "which a definition keeps as a",
+        ),
+        (sf.step(keep_list).bind, [[LOAD, (1, 2)], (LOAD, 4)], "a tuple, which a definition keeps as a list"),
+        (
+            lambda value: batch(sf.step(keep_any).bind(1)).with_parameters({"x": value}),
+            [(1, 2), Path("x"), {1: 2}, [(1,)]],
+            "which a definition keeps as a",
+        ),
+        (LOAD.output.equals, [(28, 28), [(1, 2)], Path("x")], "A condition compares with JSON"),
+        (LOAD.output.is_in, [[(28, 28)]], "A condition compares with JSON, which keeps"),
         # Copies
         (lambda value: LOAD.__setattr__("retries", value), [3], "Make a changed copy: .replace(retries=...)."),
         (
