@@ -97,8 +97,8 @@ def _convert(values: Any, dtype: str | None) -> Any:
         return values
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
-    if converted.dtype.kind != "f" or array.dtype.kind != "f":  # between floats only digits are lost
-        with np.errstate(all="ignore"):
+        if converted.dtype.kind == array.dtype.kind == "f":  # only digits are lost
+            same = np.isfinite(converted) == np.isfinite(array)
+        else:
             same = converted.astype(array.dtype) == array
-        return converted if bool(same.all()) else values
-    return converted if bool((np.isfinite(converted) == np.isfinite(array)).all()) else values
+    return converted if bool(same.all()) else values

@@ -181,7 +181,8 @@ def _fit_inputs(deployer: Deployer, name: str, request: PredictRequest, node: st
         return request.inputs
 
     def read_texts(names: Collection[str]) -> Mapping[str, Any]:
-        return {} if request.table is None else {one: _read_columns(request.table, names)[one] for one in names}
+        columns = {} if request.table is None else _read_columns(request.table, names)
+        return {one: column for one, column in columns.items() if one in names}
 
     return fit_inputs(request.inputs, fetch_declared(deployer, name, node), read_texts)
 

@@ -280,10 +280,9 @@ def check_set_parameter(node: Executor, name: str, value: Any) -> None:
     call = None if node.target is None else node.target.call
     if call is None or is_exact_json(value):
         return
-    who, kept, hint = f"Step {node.name!r}", node.parameters[name], get_annotations(call).get(name, Any)
-    if not find_references(kept):
-        kept = validate_value(kept, hint, f"{who}: the parameter {name!r}", secret=looks_secret(name))
-    _check_kept(value, kept, name, who=who, hint=hint)
+    who = f"Step {node.name!r}"
+    kept = check_parameters(call, node.parameters, who=who)[name]
+    _check_kept(value, kept, name, who=who, hint=get_annotations(call).get(name, Any))
 
 
 def _find_lost(value: Any, kept: Any, hint: Any) -> tuple[Any, Any] | None:

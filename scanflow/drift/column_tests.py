@@ -136,13 +136,7 @@ def run_rare_values_test(column: Column, divisions: Divisions) -> Floats | None:
     rare = np.flatnonzero((counts > 1) & (counts < RARE))
     if len(rare) < RARE:
         return None
-    place = np.full(len(counts) + 1, -1)  # the last is of what is missing
-    place[rare] = np.arange(len(rare))
-    rows = np.flatnonzero(place[codes] >= 0)
-    among = sparse.csr_array(
-        (np.ones(len(rows), np.float32), (place[codes[rows]], rows)), shape=(len(rare), len(codes))
-    )
-    new = np.asarray(among @ divisions.members, np.float64)
+    new = np.asarray(_count_current(codes, rare, divisions), np.float64)
     old = counts[rare][:, None] - new
     pairs = (new * (new - 1) + old * (old - 1)).sum(axis=0) / 2
     return np.asarray(stats.norm.sf((pairs - pairs.mean()) / max(float(pairs.std()), 1e-9)), np.float64)
@@ -158,13 +152,7 @@ def run_repeated_value_test(column: Column, divisions: Divisions) -> ColumnTest 
     repeated = np.flatnonzero(counts >= RARE)
     if len(levels) <= FEW_VALUES or not len(repeated):
         return None
-    place = np.full(len(levels) + 1, -1)  # the last is of what is missing
-    place[repeated] = np.arange(len(repeated))
-    rows = np.flatnonzero(place[codes] >= 0)
-    among = sparse.csr_array(
-        (np.ones(len(rows), np.float32), (place[codes[rows]], rows)), shape=(len(repeated), len(codes))
-    )
-    new = np.rint(among @ divisions.members).astype(np.intp)
+    new = np.rint(_count_current(codes, repeated, divisions)).astype(np.intp)
     p = np.empty(new.shape)
     for both in np.unique(counts[repeated]):
         as_many = stats.hypergeom.sf(np.arange(-1, both), len(codes), both, divisions.new)
@@ -176,6 +164,18 @@ def run_repeated_value_test(column: Column, divisions: Divisions) -> ColumnTest 
     value = f"{level:g}" if column.is_numeric else str(level)
     adjusted = np.asarray(adjust_sidak(p.min(axis=0), len(repeated)), np.float64)
     return ColumnTest(adjusted, float(grown), max(0.0, shares[1] - shares[0]), (value, *shares))
+
+
+def _count_current(codes: NDArray[np.intp], levels: NDArray[np.intp], divisions: Divisions) -> NDArray[np.float32]:
+    """Return (levels, 1 + permutations): how many of the rows of each of these levels count as current."""
+    place = np.full(int(codes.max()) + 2, -1)  # the last is of what is missing
+    place[levels] = np.arange(len(levels))
+    rows = np.flatnonzero(place[codes] >= 0)
+    among = sparse.csr_array(
+        (np.ones(len(rows), np.float32), (place[codes[rows]], rows)), shape=(len(levels), len(codes))
+    )
+    counted: NDArray[np.float32] = among @ divisions.members
+    return counted
 
 
 def _merge_near_levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:

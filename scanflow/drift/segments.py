@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from scanflow.drift.table import FEW_VALUES, MIN_ROWS, DataTable
-from scanflow.drift.two_sample import Comparison, compare
+from scanflow.drift.two_sample import Comparison, choose_permutations, compare
 from scanflow.errors import InvalidError
 
 MAX_SEGMENTS = 20
@@ -38,17 +37,14 @@ def compare_by(
     levels, codes, counts = both.levels
     if both.is_numeric and len(levels) > FEW_VALUES:
         raise InvalidError(f"{by!r} has {len(levels)} different numbers. Give a column of categories.")
-    rest = [
-        DataTable({name: column for name, column in table.columns.items() if name != by})
-        for table in (reference, current)
-    ]
+    rest = [table.drop([by]) for table in (reference, current)]
     parts: list[tuple[str, DataTable, DataTable]] = []
     for at in np.argsort(counts, kind="stable")[::-1][:MAX_SEGMENTS]:
         old, new = np.flatnonzero(codes[: reference.rows] == at), np.flatnonzero(codes[reference.rows :] == at)
         parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].take(old), rest[1].take(new)))
     enough = [min(old.rows, new.rows) >= MIN_ROWS for _, old, new in parts]
     shared = level / (1 + sum(enough))
-    options = {"level": shared, "least_effect": least_effect, "permutations": max(999, math.ceil(5 / shared))}
+    options = {"level": shared, "least_effect": least_effect, "permutations": choose_permutations(shared)}
     whole = compare(reference, current, **options)  # type: ignore[arg-type]  # level and least_effect are floats
     return whole, [
         Segment(name=name, rows=(old.rows, new.rows), comparison=compare(old, new, **options) if fits else None)  # type: ignore[arg-type]

@@ -45,6 +45,8 @@ MAX_FEATURES = 64
 """Maximum number of features in joint tests; more are projected on this many main directions. Each column is still
 tested separately."""
 
+MIN_PERMUTATIONS = 999
+
 MIN_P = 1e-12
 """The smallest p-value that is reported."""
 
@@ -156,7 +158,7 @@ def compare(
     *,
     level: float = 0.01,
     least_effect: float = 0.0,
-    permutations: int = 999,
+    permutations: int = MIN_PERMUTATIONS,
     seed: int = 0,
 ) -> Comparison:
     """Test whether ``current`` was drawn from the same distribution as ``reference``.
@@ -215,6 +217,11 @@ def compare(
         threshold=-math.log10(max(float(strict) * (1 - 1e-9), MIN_P)),
         least_effect=least_effect,
     )
+
+
+def choose_permutations(level: float) -> int:
+    """Return how many random divisions a level needs: 999 or more."""
+    return max(MIN_PERMUTATIONS, math.ceil(5 / level)) if level > 0 else MIN_PERMUTATIONS
 
 
 def check_options(level: float, permutations: int, least_effect: float) -> None:

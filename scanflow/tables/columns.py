@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 DELIMITED: Final = (".csv", ".tsv", ".psv")
-BINARY: Final = (".parquet", ".pq", ".feather", ".arrow")
+PARQUET: Final = (".parquet", ".pq")
+FEATHER: Final = (".feather", ".arrow")
 JSON_LINES: Final = (".jsonl", ".ndjson")
 PACKED: Final = (".gz", ".bz2", ".xz", ".zip")
 
@@ -25,7 +26,7 @@ def find_format(path: Path) -> str:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is one of a table, by its name."""
-    return find_format(path) in {*DELIMITED, *BINARY, *JSON_LINES}
+    return find_format(path) in {*DELIMITED, *PARQUET, *FEATHER, *JSON_LINES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

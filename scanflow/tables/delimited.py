@@ -11,7 +11,8 @@ from typing import Final
 
 from scanflow.errors import InvalidError
 
-SEPARATORS: Final = (",", ";", "\t", "|")
+TAB: Final = "\t"
+SEPARATORS: Final = (",", ";", TAB, "|")
 NO_SEPARATOR: Final = "\x1f"
 """The separator of a file of one column: a character that text has not."""
 
@@ -62,8 +63,7 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
         ) from error
     if "\0" in text:
         raise InvalidError(f"{name} has characters that no text has. Give a text file, or say its encoding: --encoding")
-    sample = io.StringIO(text, newline="") if is_whole else io.StringIO(text[: text.rfind("\n") + 1], newline="")
-    lines = sample.read()
+    lines = text if is_whole else text[: text.rfind("\n") + 1]
     separator = separator or _guess_separator(lines, name)
     rows = _split(lines, separator)
     if not rows:
@@ -100,7 +100,9 @@ def _guess_separator(lines: str, name: str) -> str:
     if len(fitting) == 1:
         return next(iter(fitting))
     if fitting:
-        named = " or ".join(f"{_NAMES.get(one, repr(one))} ({width} columns)" for one, width in fitting.items())
+        named = " or ".join(
+            f"{'tabs' if one == TAB else repr(one)} ({width} columns)" for one, width in fitting.items()
+        )
         raise InvalidError(f"The columns of {name} may be separated by {named}. Say which: --separator ','")
     if used := [one for one in SEPARATORS if one in first]:
         rows = _split(lines, max(used, key=first.count))
@@ -110,9 +112,6 @@ def _guess_separator(lines: str, name: str) -> str:
             "say its separator: --separator ';'"
         )
     return NO_SEPARATOR
-
-
-_NAMES: Final = {"\t": "tabs"}
 
 
 def _split(lines: str, separator: str) -> list[list[str]]:

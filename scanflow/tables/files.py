@@ -18,9 +18,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.tables.columns import DELIMITED, JSON_LINES, Columns, ReadOptions, find_format, format_number, is_missing
+from scanflow.tables.columns import (
+    DELIMITED,
+    FEATHER,
+    JSON_LINES,
+    PARQUET,
+    Columns,
+    ReadOptions,
+    find_format,
+    format_number,
+    is_missing,
+)
 from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
-from scanflow.tables.texts import MISSING, Mark, find_decimal_mark, is_ambiguous, read_texts
+from scanflow.tables.texts import MISSING, Mark, find_decimal_mark, is_ambiguous, make_texts, read_texts
 
 FORMATS: Final = "CSV, Parquet, Feather or JSON lines"
 
@@ -52,9 +62,9 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str]) -> Columns:
     if kind in DELIMITED:
         return _read_delimited(path, options, texts)
     with _open(path) as file:
-        if kind in {".parquet", ".pq"}:
+        if kind in PARQUET:
             return _read_frame(pd.read_parquet(io.BytesIO(file.read())), texts)
-        if kind in {".feather", ".arrow"}:
+        if kind in FEATHER:
             return _read_frame(pd.read_feather(io.BytesIO(file.read())), texts)
         if kind in JSON_LINES:
             return _read_frame(pd.DataFrame.from_records([json.loads(line) for line in file if line.strip()]), texts)
@@ -117,7 +127,7 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
         if name not in texts:
             values[name] = np.asarray(frame[name])
         elif name in as_texts:
-            values[name] = np.array([None if is_missing(text) else text for text in frame[name]] + [None], object)[:-1]
+            values[name] = make_texts(None if is_missing(text) else text for text in frame[name])
         elif own is None and is_ambiguous(texts[name]):
             raise InvalidError(
                 f"{path.name}: {name!r} has values such as {next(filter(None, texts[name]))!r}, which may be whole "
@@ -168,10 +178,7 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
 def _list_texts(column: Any) -> NDArray[np.object_]:
     gone = np.asarray(column.isna(), bool)
     texts = np.asarray(column, object)
-    kept = np.array(
-        [None if missing else str(text).strip() for text, missing in zip(texts, gone, strict=True)] + [None], object
-    )
-    return kept[:-1]
+    return make_texts(None if missing else str(text).strip() for text, missing in zip(texts, gone, strict=True))
 
 
 def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
@@ -194,14 +201,12 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
         elif kinds == {dict}:
             left_out[name] = "nested records"
         elif name in as_texts:
-            values[name] = np.array(
-                [None if is_missing(value) else _format(value) for value in column] + [None], object
-            )[:-1]
+            values[name] = make_texts(None if is_missing(value) else _format(value) for value in column)
         elif kinds == {str}:
             texts = _replace_missing(column)
             values[name], words[name] = read_texts(name, texts, find_decimal_mark(texts) or ".")
         else:
-            values[name] = np.array([None if is_missing(value) else value for value in column] + [None], object)[:-1]
+            values[name] = make_texts(None if is_missing(value) else value for value in column)
     return Columns(values, "", left_out, {name: listed for name, listed in words.items() if listed})
 
 

@@ -6,8 +6,9 @@ Each column is read by its own values; where those fit two ways (``1,234``), by 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -67,22 +68,18 @@ def is_ambiguous(texts: Texts) -> bool:
     return bool(values) and all(re.fullmatch(r"[+-]?\d{1,3},\d{3}", text) for text in values)
 
 
-def parse_numbers(texts: Texts, mark: Mark) -> tuple[NDArray[np.float64], list[str]] | None:
-    """Return the numbers of a column, NaN where it has none, and the words among them; None: it is not of numbers."""
-    present = texts != np.array(None)
-    levels, index = np.unique(texts[present].astype(str), return_inverse=True)
-    if not len(levels) or any(_CODE.match(level) for level in levels):
+def parse_numbers(levels: Sequence[str], counts: NDArray[np.intp], mark: Mark) -> tuple[list[float], list[str]] | None:
+    """Return the numbers that the different values of a column are, NaN for words, and these words; None: it is not of
+    numbers. ``counts``: how many rows have each value."""
+    if any(_CODE.match(level) for level in levels):
         return None
-    numbers = np.array([_parse_number(level, mark) for level in levels], np.float64)
-    truths = np.array([_TRUTHS.get(level.lower(), np.nan) for level in levels])
-    if not np.isnan(truths).any():
-        numbers = truths
-    words = [str(level) for level in levels[np.isnan(numbers)]]
-    if len(words) > MAX_WORDS or (~np.isnan(numbers[index])).mean() < _LEAST_NUMBERS:
+    truths = [_TRUTHS.get(level.lower(), np.nan) for level in levels]
+    numbers = [_parse_number(level, mark) for level in levels] if any(map(math.isnan, truths)) else truths
+    gaps = np.isnan(numbers)
+    words = sorted(level for level, is_word in zip(levels, gaps, strict=True) if is_word)
+    if len(words) > MAX_WORDS or counts[~gaps].sum() < _LEAST_NUMBERS * counts.sum():
         return None
-    values = np.full(len(texts), np.nan)
-    values[present] = numbers[index]
-    return values, words
+    return numbers, words
 
 
 def _is_number(text: str, mark: Mark) -> bool:
@@ -99,28 +96,17 @@ def _parse_number(text: str, mark: Mark) -> float:
     return float(kept.replace(",", "."))
 
 
-def parse_times(name: str, texts: Texts) -> NDArray[np.datetime64] | None:
-    """Return the date-times of a column, in UTC; None: it is not of date-times.
+def parse_times(name: str, levels: Sequence[str]) -> NDArray[np.datetime64] | None:
+    """Return the date-times, in UTC, that the different values of a column are; None: it is not of date-times.
 
     Raises:
         InvalidError: day and month cannot be told apart.
     """
-    present = texts != np.array(None)
-    levels, index = np.unique(texts[present].astype(str), return_inverse=True)
-    if not len(levels):
-        return None
-    if all(_YEAR_FIRST.fullmatch(level) for level in levels):
+    if all(map(_YEAR_FIRST.fullmatch, levels)):
         read = _read_times([re.sub(r"^(\d{4})[/.](\d{1,2})[/.]", r"\1-\2-", level) for level in levels], "ISO8601")
-        read = _read_times([_pad(level) for level in levels], "ISO8601") if read is None else read
-    elif all(matches := [_DAY.fullmatch(level) for level in levels]):
-        read = _read_days(name, [match for match in matches if match is not None])
-    else:
-        read = None
-    if read is None:
-        return None
-    times = np.full(len(texts), np.datetime64("NaT"), "datetime64[us]")
-    times[present] = read[index]
-    return times
+        return _read_times([_pad(level) for level in levels], "ISO8601") if read is None else read
+    matches = [match for level in levels if (match := _DAY.fullmatch(level)) is not None]
+    return _read_days(name, matches) if len(matches) == len(levels) else None
 
 
 def _pad(text: str) -> str:
@@ -155,24 +141,29 @@ def _read_times(texts: list[str], form: str) -> NDArray[np.datetime64] | None:
     return np.asarray(read, "datetime64[us]")
 
 
-def unify_texts(texts: Texts) -> Texts:
-    """Return texts in which plain numbers are written in one way; zeros in front are no part of a number."""
-    unified = {text: _unify(text) for text in pd.unique(texts) if text is not None}
-    return np.array([*map(unified.get, texts), None], object)[:-1]
-
-
 def _unify(text: str) -> str:
-    digits = text.lstrip("+-")
-    if not _PLAIN.fullmatch(text) or (digits[:1] == "0" and digits[1:2].isdigit()):
+    """Return a text as it is, but a plain number in one way; zeros in front are no part of a number."""
+    if not _PLAIN.fullmatch(text) or _CODE.match(text):
         return text
     number = float(text)
     return format_number(number) if np.isfinite(number) else text
 
 
+def make_texts(values: Iterable[Any]) -> Texts:
+    """Return an array of objects, also of lists and of no values."""
+    return np.array([*values, None], object)[:-1]
+
+
 def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], list[str]]:
     """Return a column's values, and the words among its numbers."""
-    parsed = parse_numbers(texts, mark)
+    codes, different = pd.factorize(texts)  # -1 where missing, which is the last place below
+    levels = list(map(str, different))
+    if not levels:
+        return texts, []
+    parsed = parse_numbers(levels, np.bincount(codes[codes >= 0]), mark)
     if parsed is not None:
-        return parsed
-    times = parse_times(name, texts)
-    return (unify_texts(texts) if times is None else times), []
+        return np.append(parsed[0], np.nan)[codes], parsed[1]
+    times = parse_times(name, levels)
+    if times is not None:
+        return np.append(times, np.datetime64("NaT", "us"))[codes], []
+    return make_texts([*map(_unify, levels), None])[codes], []

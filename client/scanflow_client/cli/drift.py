@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from scanflow_client.cli.options import EncodingOption, JsonOption, SeparatorOpt
 from scanflow_client.cli.output import respond
 
 EXIT_DRIFTED = 3
-MIN_PERMUTATIONS = 999
 
 DecimalOption = Annotated[str, typer.Option(help="The decimal mark of numbers in text files: . or ,")]
 
@@ -43,7 +41,7 @@ def check(
     """Test whether a table has drifted from another, and in which columns."""
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
-    from scanflow.drift.two_sample import compare
+    from scanflow.drift.two_sample import choose_permutations, compare
     from scanflow.tables.columns import ReadOptions
     from scanflow_client.formatting.drift import comparison_to_json, format_comparison
 
@@ -55,7 +53,7 @@ def check(
     if by:
         comparison, within = compare_by(before, after, by, level=level, least_effect=min_effect)
     else:
-        permutations = max(MIN_PERMUTATIONS, math.ceil(5 / level)) if level > 0 else MIN_PERMUTATIONS
+        permutations = choose_permutations(level)
         comparison = compare(before, after, level=level, least_effect=min_effect, permutations=permutations)
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
