@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Mapping
-from types import CodeType, FunctionType
-from typing import Any
 
 from scanflow.app.workflow import Workflow
+from scanflow.backends.used_code import digest_call
 
 _ARGUMENTS = {"parameters", "for_each", "when", "env"}
-_PLAIN = (bool, int, float, complex, str, bytes)
 
 
 def digest_functions(workflow: Workflow) -> dict[str, str]:
-    """Return a digest of each step's function, as far as this process has it. Takes microseconds: nothing is read."""
-    digests = {}
-    for node in workflow.steps:
-        call = None if node.target is None else node.target.call
-        function = None if call is None else inspect.unwrap(getattr(call, "function", call))
-        if isinstance(function, FunctionType):
-            code = function.__code__
-            has_docstring = function.__doc__ is not None and code.co_consts[:1] == (function.__doc__,)
-            described = [_describe(code, skip=has_docstring), _describe_defaults(function)]
-            digests[node.name] = _digest(repr(described))
-    return digests
+    """Return a digest of each step's function, and all that it uses of its author's own code, as far as this process
+    has it."""
+    calls = {node.name: node.target.call for node in workflow.steps if node.target is not None}
+    functions = {step: getattr(call, "function", call) for step, call in calls.items() if call is not None}
+    digests = {
+        id(function): digest_call(function) for function in {id(call): call for call in functions.values()}.values()
+    }
+    return {step: digests[id(function)] for step, function in functions.items()}
 
 
 def digest_arguments(workflow: Workflow) -> dict[str, str]:
@@ -42,23 +36,3 @@ def list_changed_steps(before: Mapping[str, str], now: Mapping[str, str]) -> lis
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def _describe(code: CodeType, *, skip: bool = False) -> list[Any]:
-    constants = [
-        _describe(constant) if isinstance(constant, CodeType) else _describe_constant(constant)
-        for constant in code.co_consts[skip:]
-    ]
-    return [code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants]
-
-
-def _describe_constant(value: Any) -> Any:
-    if isinstance(value, frozenset):
-        return sorted(map(repr, value))
-    return [_describe_constant(item) for item in value] if isinstance(value, tuple) else repr(value)
-
-
-def _describe_defaults(function: FunctionType) -> list[str]:
-    """Return the defaults that have a text of their own."""
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return [repr(default) for default in defaults if default is None or type(default) in _PLAIN]
