@@ -111,7 +111,14 @@ class RunProgress:
             case records.RunStarted():
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
-                again = [_format_gone(event.gone)] if event.gone else []
+                again = [
+                    _format_again(tasks, why)
+                    for tasks, why in (
+                        (event.gone, "what they left is gone"),
+                        (event.changed, "their item or condition was changed"),
+                    )
+                    if tasks
+                ]
                 edited = [f"{changed} was changed after it finished; {_KEPT}" for changed in event.edited]
                 return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
             case records.Waiting():
@@ -176,6 +183,6 @@ class RunProgress:
         return table
 
 
-def _format_gone(tasks: Sequence[StepName]) -> str:
+def _format_again(tasks: Sequence[StepName], why: str) -> str:
     more = f" and {len(tasks) - MAX_RUNNING} more" if len(tasks) > MAX_RUNNING else ""
-    return f"run again, as what they left is gone: {', '.join(tasks[:MAX_RUNNING])}{more}"
+    return f"run again, as {why}: {', '.join(tasks[:MAX_RUNNING])}{more}"

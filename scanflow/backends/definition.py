@@ -16,7 +16,7 @@ from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord
 from scanflow.names import RunName
 
-_COMPARED = {"functions": "its code, or what that uses", "arguments": "what it is given (parameters, items, condition, variables)"}
+_COMPARED = {"functions": "its code, or what that uses,", "arguments": "what it is given (parameters, variables)"}
 
 
 class SavedDefinition(BaseModel):

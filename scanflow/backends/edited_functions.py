@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from scanflow.app.workflow import Workflow
 from scanflow.backends.used_code import digest_call
 
-_ARGUMENTS = {"parameters", "for_each", "when", "env"}
+_ARGUMENTS = {"parameters", "env"}
 
 
 def digest_functions(workflow: Workflow) -> dict[str, str]:
@@ -24,7 +24,7 @@ def digest_functions(workflow: Workflow) -> dict[str, str]:
 
 
 def digest_arguments(workflow: Workflow) -> dict[str, str]:
-    """Return a digest of what each step is given: its parameters, items, condition and variables."""
+    """Return a digest of what each step is given whatever its item: its parameters and variables."""
     given = {node.name: node.model_dump(mode="json", include=_ARGUMENTS) for node in workflow.steps}
     return {step: _digest(json.dumps(arguments, sort_keys=True)) for step, arguments in given.items()}
 

@@ -138,6 +138,10 @@ class RunStarted(Record):
 
     gone: tuple[StepName, ...] = ()
     """Tasks that finished earlier, but run again, as their outputs are gone."""
+
+    changed: tuple[StepName, ...] = ()
+    """Tasks that finished earlier, but run again, as their item or their step's condition is another now."""
+
     edited: tuple[str, ...] = ()
     """Steps whose outputs are kept although something was changed after they finished, each with what it is."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from scanflow.app.executor import Executor
 from scanflow.app.graph import find_ancestors
-from scanflow.app.references import find_references
+from scanflow.app.references import Ref, find_references
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import FINISHED_STATES, RunRecord, TaskRecord
@@ -30,7 +32,7 @@ def split_task(task: str) -> tuple[str, int | None]:
 
 def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
     """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each."""
-    tasks = list(records)
+    tasks = list(records) if workflow.type == "mpi" else select_current_tasks(workflow, records)
     steps = {record.step for record in tasks}
     tasks += [
         TaskRecord(task=StepName(node.name), step=node.name, state="pending")
@@ -43,6 +45,56 @@ def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tupl
         return position.get(record.step, len(position)), split_task(record.task)[1] or 0
 
     return tuple(sorted(tasks, key=sort_key))
+
+
+def select_current_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> list[TaskRecord]:
+    """Return the tasks that a run still has: when it was resumed, it may have lost steps and items."""
+    return [record for record in records if _is_current(workflow.by_name.get(record.step), record)]
+
+
+def _is_current(node: Any, record: TaskRecord) -> bool:
+    index = split_task(record.task)[1]
+    if not isinstance(node, Executor) or node.for_each is None:
+        return isinstance(node, Executor) and index is None
+    if index is None:
+        return record.state != "succeeded"
+    return isinstance(node.for_each, Ref) or index < len(node.for_each)
+
+
+def reset_changed_tasks(before: Workflow, now: Workflow, records: Iterable[TaskRecord]) -> dict[StepName, TaskRecord]:
+    """Return the finished tasks whose item, or whose step's condition, is another now, and those of all steps after
+    them, as tasks that are to run."""
+    earlier = {node.name: node for node in before.steps}
+    changed = {node.name for node in now.steps if _describe(node) != _describe(earlier.get(node.name, node))}
+    after = set[str]()
+    for step in chain.from_iterable(now.levels):
+        if not (changed | after).isdisjoint(now.parents[step]):
+            after.add(step)
+    return {
+        record.task: reset_task(record)
+        for record in select_current_tasks(now, records)
+        if record.state in FINISHED_STATES
+        and (
+            record.step in after
+            or (
+                record.step in changed
+                and _describe(earlier[record.step], record.task) != _describe(now.by_name[record.step], record.task)
+            )
+        )
+    }
+
+
+def _describe(node: Any, task: str = "") -> str:
+    """Return what decides which tasks a step has; of one task, the condition and its item."""
+    described, index = node.model_dump(mode="json", include={"for_each", "when"}), split_task(task)[1]
+    if index is not None and isinstance(items := described["for_each"], list):
+        described["for_each"] = items[index : index + 1]
+    return json.dumps(described, sort_keys=True)
+
+
+def reset_task(record: TaskRecord) -> TaskRecord:
+    """Return a task as it is to run again."""
+    return TaskRecord(task=record.task, step=record.step, state="pending", attempts=record.attempts)
 
 
 def select_running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:

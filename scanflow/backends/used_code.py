@@ -107,7 +107,7 @@ class _Description:
 
     def _describe_object(self, kind: type, value: Any) -> Any:
         """Describe an object by what pickle would write of it, if it compares by value or its class is one's own."""
-        if not (self._in_value or _is_own(kind) or kind.__eq__ is not object.__eq__):
+        if not (self._in_value or _is_own(kind) or _compares_by_value(kind)):
             return kind.__qualname__
         before, self._in_value = self._in_value, self._in_value or not _is_own(kind)
         try:
@@ -148,6 +148,10 @@ def _is_own(value: Any) -> bool:
     module = str(value.__module__)
     file = getattr(sys.modules.get(module), "__file__", None)
     return module.partition(".")[0] not in sys.stdlib_module_names and (file is None or _is_own_file(file))
+
+
+def _compares_by_value(kind: Any) -> bool:
+    return kind.__eq__ is not object.__eq__
 
 
 @lru_cache(maxsize=1024)

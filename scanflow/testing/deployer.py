@@ -8,12 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scanflow.app.application import Application
+from scanflow.app.references import Ref
 from scanflow.backends.port import LogPart
-from scanflow.backends.records import Event, RunRecord, TaskEnded, TaskStarted
+from scanflow.backends.records import Event, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.testing.services import ServicesContract
@@ -414,26 +416,41 @@ class RunsContract:
         assert deployer.run(RunRequest(run=stopped.name)).state == "succeeded"
         assert deployer.outputs(stopped.name, "total") == {"result": 3}
 
+    def test_a_resumed_run_has_the_tasks_and_items_of_its_workflow_as_it_is_now(
+        self, deployer: Deployer, app: Application, source: Path
+    ) -> None:
+        def change(items: list[int], **changed: Any) -> Application:
+            workflow = app.workflow("replicas")
+            first, last = workflow.nodes
+            return app.with_workflow(workflow.replace(nodes=[first.replace(for_each=items), last.replace(**changed)]))
+
+        run = deployer.run(RunRequest(change([]), "replicas", source=source))
+        assert _get_states(run) == {"wait": "empty", "total": "failed"}
+        resumed = deployer.run(RunRequest(change([0, 2, 3]), run=run.name))
+        done = {f"wait.{place}": "succeeded" for place in range(3)}
+        assert _get_states(resumed) == {**done, "total": "failed"}
+        (source.parent / "mended").touch()
+        events: list[Event] = []
+        resumed = deployer.run(RunRequest(change([3, 2]), run=run.name), observe=events.append)
+        assert _get_states(resumed) == {"wait.0": "succeeded", "wait.1": "succeeded", "total": "succeeded"}
+        started = next(event for event in events if isinstance(event, RunStarted))
+        assert (started.kept, started.changed) == (1, ("wait.0",))
+        assert deployer.outputs(run.name, "wait") == [{"result": 3}, {"result": 2}]
+        assert deployer.outputs(run.name, "total") == {"result": 5}
+        resumed = deployer.run(RunRequest(change([3, 2, 4]), run=run.name), observe=events.append)
+        assert deployer.outputs(run.name, "total") == {"result": 9}, "what came of another list is not kept"
+        renamed = deployer.run(RunRequest(change([3, 2, 4], name="sum"), run=run.name))
+        assert _get_states(renamed) == {**done, "sum": "succeeded"}
+        with pytest.raises(NotFoundError, match="'total' has no outputs"):
+            deployer.outputs(run.name, "total")
+        skipped = deployer.run(
+            RunRequest(change([3, 2, 4], name="sum", when=Ref(step="wait").equals(None)), run=run.name)
+        )
+        assert _get_states(skipped) == {**done, "sum": "skipped"}
+
 
 class DeployerContract(RunsContract, ServicesContract):
     """The complete contract of a deployer, for runs and services."""
-
-    def test_a_fan_out_over_a_changed_list_has_the_tasks_of_the_new_one(
-        self, deployer: Deployer, app: Application, source: Path
-    ) -> None:
-        def with_list(items: list[int]) -> Application:
-            workflow = app.workflow("replicas")
-            first, last = workflow.nodes
-            return app.with_workflow(workflow.replace(nodes=[first.replace(for_each=items), last]))
-
-        run = deployer.run(RunRequest(with_list([]), "replicas", source=source))
-        assert _get_states(run) == {"wait": "empty", "total": "failed"}
-        resumed = deployer.run(RunRequest(with_list([0, 2]), run=run.name))
-        assert _get_states(resumed) == {"wait.0": "succeeded", "wait.1": "succeeded", "total": "failed"}
-        (source.parent / "mended").touch()
-        done = deployer.run(RunRequest(with_list([]), run=run.name))
-        assert _get_states(done) == {"wait": "empty", "total": "succeeded"}
-        assert deployer.outputs(run.name, "total") == {"result": 0}
 
 
 def _run_sums(deployer: Deployer, app: Application, source: Path) -> str:

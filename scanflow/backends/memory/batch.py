@@ -45,6 +45,7 @@ from scanflow.backends.tasks import (
     find_output_tasks,
     find_spin_inputs,
     group_by_step,
+    reset_changed_tasks,
     select_running_tasks,
     select_tasks,
 )
@@ -179,20 +180,23 @@ class MemoryBatch:
         environment: Environment,  # noqa: ARG002  steps share this process' environment
         observe: Observer,
     ) -> RunRecord:
-        run = self._run(name)
+        run, changed = self._run(name), dict[StepName, TaskRecord]()
         if run.driven:
             raise AlreadyRunningError(f"The run {run.record.name!r} is running.")
         if definition is not None:
             self.check(replace(definition, past=None))
-            run.definition = cut_down(definition)
+            before, run.definition = run.definition.workflow, cut_down(definition)
+            changed = reset_changed_tasks(before, run.definition.workflow, run.tasks.values())
+            for task in changed.values():
+                run.note(task)
         run.driven, run.stop = True, False
         run.stopped.clear()
         try:
             state, began = "failed", self._clock()
-            succeeded = sum(task.state == "succeeded" for task in run.tasks.values())
+            succeeded = sum(task.state == "succeeded" for task in run.complete.tasks)
             steps = len(run.definition.workflow.nodes)
             run.record = run.record.model_copy(update={"state": "running", "error": None})
-            observe(RunStarted(run=run.record.name, steps=steps, kept=succeeded))
+            observe(RunStarted(run=run.record.name, steps=steps, kept=succeeded, changed=tuple(changed)))
             state = _Drive(run, self._functions, self._settings.max_fan_out, self._clock, self._sleep, observe).run()
             seconds = (run.record.seconds or 0.0) + self._clock() - began
             run.record = run.record.model_copy(update={"state": state, "seconds": seconds})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -58,7 +58,14 @@ from scanflow.backends.records import (
     TaskRecord,
 )
 from scanflow.backends.step_process import build_task_tags
-from scanflow.backends.tasks import add_pending_tasks, cut_down, find_spin_inputs, select_running_tasks
+from scanflow.backends.tasks import (
+    add_pending_tasks,
+    cut_down,
+    find_spin_inputs,
+    reset_changed_tasks,
+    select_current_tasks,
+    select_running_tasks,
+)
 from scanflow.backends.values import Outputs
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
@@ -68,6 +75,16 @@ from scanflow.settings import Settings
 
 CODE_CACHE_S: Final = 60.0
 """How long an applied ConfigMap of code is not applied again; the same as for an environment's other objects."""
+
+
+class _Edited(NamedTuple):
+    """What of the finished tasks of a resumed run was changed since."""
+
+    tasks: tuple[StepName, ...] = ()
+    """Those that run again."""
+
+    steps: tuple[str, ...] = ()
+    """Steps that are kept, each with what was changed."""
 
 
 class KubernetesBatch(ClusterRuns):
@@ -192,7 +209,7 @@ class KubernetesBatch(ClusterRuns):
         with self._journal() as journal:
             start = time.monotonic()
             with self._lock_run(journal, run) as (journal_run, home):
-                name, observed, begun, edited = journal_run.record.name, None, None, list[str]()
+                name, observed, begun, edited = journal_run.record.name, None, None, _Edited()
                 entered = self._entered.pop(name, None)
                 before = entered or self._read_version(journal, journal_run)
                 journal_run = journal.run(name)
@@ -220,10 +237,10 @@ class KubernetesBatch(ClusterRuns):
                         )
                     except StopRequestedError:
                         return self._end_before_start(journal, journal_run, observe)
-                finished = _list_finished(previous_tasks)
+                finished = _list_finished(run_definition.workflow, previous_tasks)
                 previous_tasks = journal.read_tasks(journal_run)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
-                kept = _list_finished(previous_tasks)
+                kept = _list_finished(run_definition.workflow, previous_tasks)
                 observe(self._build_started_event(journal_run, run_definition, finished, kept, edited))
                 if manifest is not None:
                     if not adopted:
@@ -263,11 +280,16 @@ class KubernetesBatch(ClusterRuns):
         definition: RunDefinition,
         finished: list[StepName],
         kept: list[StepName],
-        edited: list[str],
+        edited: _Edited,
     ) -> RunStarted:
-        gone = tuple(task for task in finished if task not in kept)
-        steps = len(definition.workflow.nodes)
-        event = RunStarted(run=run.record.name, steps=steps, kept=len(kept), gone=gone, edited=tuple(edited))
+        event = RunStarted(
+            run=run.record.name,
+            steps=len(definition.workflow.nodes),
+            kept=len(kept),
+            gone=tuple(task for task in finished if task not in {*kept, *edited.tasks}),
+            changed=edited.tasks,
+            edited=edited.steps,
+        )
         return event.with_details(folder=str(self._run_home(run).path), namespace=self._get_namespace(run))
 
     def _prepare(
@@ -279,9 +301,9 @@ class KubernetesBatch(ClusterRuns):
         before: RunVersion | None,
         live: LiveWorkflow | None,
         environment: Environment,
-    ) -> tuple[Manifest | None, RunHeader | None, list[str]]:
+    ) -> tuple[Manifest | None, RunHeader | None, _Edited]:
         """Record what runs now, and return the Workflow to create, with the drive that was begun; None: all steps have
-        ended. The list is of kept steps that were edited. ``before`` and ``live``: the run's ConfigMap, and its last
+        ended. ``before`` and ``live``: the run's ConfigMap, and its last
         Workflow.
 
         Raises:
@@ -293,16 +315,22 @@ class KubernetesBatch(ClusterRuns):
         namespace, home = self._get_namespace(run), self._run_home(run)
         self._check_namespace(run)
         self._ensure(definition.app)
+        changed = reset_changed_tasks(
+            read_definition(run).workflow, definition.workflow, journal.read_tasks(run).values()
+        )
+        facts.note(changed)
+        edited = _Edited(tuple(changed))
         tasks, origins = journal.read_tasks(run), {} if before is None else before.document.origins
         is_new = before is not None and not before.drive
         where = self._cluster, self._cluster_settings, namespace, home
+        written = [task for task in _list_finished(definition.workflow, tasks) if tasks[task].attempts]
         if not is_new and (
-            are_outputs_gone(*where, has_document=before is not None)
-            or are_tasks_missing(*where, [task for task in _list_finished(dict(tasks)) if tasks[task].attempts])
+            are_outputs_gone(*where, has_document=before is not None) or are_tasks_missing(*where, written)
         ):
             facts.note(reset_finished_tasks(tasks))
             tasks, origins = journal.read_tasks(run), {}
-        finished, kept_tasks = find_finished_steps(definition.workflow, tasks)
+        current = {task.task: task for task in select_current_tasks(definition.workflow, tasks.values())}
+        finished, kept_tasks = find_finished_steps(definition.workflow, current)
         last_drive = max(0 if before is None else before.drive, 0 if live is None else live.drive)
         tags = build_task_tags(definition.workflow.name, run.record.name, "@step@", StepName("@task@"))
         document = RunDocument(
@@ -322,13 +350,13 @@ class KubernetesBatch(ClusterRuns):
         for step in add_skipped(definition.workflow, finished).skipped - finished.skipped:
             facts.note({StepName(step): TaskRecord(task=StepName(step), step=step, state="skipped")})
         if manifest is None:
-            return None, None, []
+            return None, None, edited
         if code.config_map is not None:
             self._ensure_code(code.config_map)
         begun = self._begin(journal, run, definition, document, before, code)
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
-        kept = [task for task in tasks.values() if task.state == "succeeded"]
-        return manifest, begun, redefine_run(journal, run, definition, kept)
+        kept = [task for task in current.values() if task.state == "succeeded"]
+        return manifest, begun, edited._replace(steps=tuple(redefine_run(journal, run, definition, kept)))
 
     def _begin(
         self,
@@ -468,8 +496,8 @@ class KubernetesBatch(ClusterRuns):
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
 
 
-def _list_finished(tasks: dict[StepName, TaskRecord]) -> list[StepName]:
-    return [name for name, task in tasks.items() if task.state == "succeeded"]
+def _list_finished(workflow: Workflow, tasks: Mapping[StepName, TaskRecord]) -> list[StepName]:
+    return [task.task for task in select_current_tasks(workflow, tasks.values()) if task.state == "succeeded"]
 
 
 def _is_running(live: LiveWorkflow | None) -> bool:

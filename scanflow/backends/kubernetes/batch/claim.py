@@ -11,6 +11,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.records import TaskRecord
+from scanflow.backends.tasks import reset_task
 from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
@@ -65,11 +66,7 @@ def check_outputs(cluster: Cluster, settings: KubernetesSettings, namespace: str
 
 def reset_finished_tasks(tasks: Mapping[StepName, TaskRecord]) -> dict[StepName, TaskRecord]:
     """Return the finished tasks of a run whose outputs are gone, as tasks that are to run again."""
-    return {
-        name: TaskRecord(task=name, step=task.step, state="pending", attempts=task.attempts)
-        for name, task in tasks.items()
-        if task.state in {"succeeded", "skipped"}
-    }
+    return {name: reset_task(task) for name, task in tasks.items() if task.state in {"succeeded", "skipped"}}
 
 
 def _identify(cluster: Cluster, settings: KubernetesSettings, namespace: str) -> str:

@@ -50,6 +50,8 @@ from scanflow.backends.tasks import (
     find_logged_task,
     find_output_tasks,
     find_spin_inputs,
+    reset_changed_tasks,
+    select_current_tasks,
     select_running_tasks,
     select_tasks,
     split_task,
@@ -195,7 +197,11 @@ class LocalBackend:
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
             folder, name, began = _get_folder(run), run.record.name, time.monotonic()
-            finished = [task for task in journal.read_tasks(run).values() if task.state == "succeeded"]
+            before, tasks = read_definition(run).workflow, journal.read_tasks(run)
+            changed = reset_changed_tasks(before, reduced.workflow, tasks.values())
+            journal.replace_tasks(run, {**tasks, **changed}.values())
+            current = select_current_tasks(reduced.workflow, journal.read_tasks(run).values())
+            finished = [task for task in current if task.state == "succeeded"]
             kept = [task for task in finished if folder.has_outputs(task.task)]
             edited = redefine_run(journal, run, reduced, kept)
             launcher = self._build_launcher(reduced, folder, environment)
@@ -209,6 +215,7 @@ class LocalBackend:
                             steps=len(reduced.workflow.nodes),
                             kept=len(kept),
                             gone=tuple(task.task for task in finished if task not in kept),
+                            changed=tuple(changed),
                             edited=(*edited, *launcher.list_edited_files(kept)),
                             ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))

@@ -187,6 +187,8 @@ class RunEngine:
         self._steps[step] = _Step(node, len(tasks), len(tasks))
         current = {name for name, _ in tasks} or {StepName(step)}
         for name in self._recorded.get(step, set()) - current:
+            if self._known[name].attempts:
+                self._launcher.delete_task(name)
             self._journal.delete_task(self._run, name)  # its list of items has changed since, or has become known
         share = Share(node.resources.cores or 1.0, node.resources.memory_bytes or 0)
         if not tasks:

@@ -176,6 +176,11 @@ class Launcher:
         create_private_folder(outputs)
         return outputs
 
+    def delete_task(self, task: StepName) -> None:
+        """Delete what a task left that the run has no more: another may get its name."""
+        for folder in (self._folder.get_outputs_folder(task), self._folder.get_attempts_folder(task)):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def check(self) -> None:
         """Check that every file of the workflow's steps exists before anything runs.
 
