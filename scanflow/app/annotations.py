@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     ConfigDict,
     InstanceOf,
+    PlainValidator,
     PydanticSchemaGenerationError,
     PydanticUserError,
     TypeAdapter,
     ValidationError,
+    WrapValidator,
 )
+from typing_extensions import TypedDict
 
 from scanflow.app.parameters import is_exact_json
 from scanflow.errors import InvalidError
@@ -25,6 +42,8 @@ from scanflow.text.masking import STARS, mask_secrets
 Exact: TypeAlias = "bool | list[Exact] | dict[str, Exact]"
 """Which parts of a value an annotation only checks: all, none, or by a list's elements or a mapping's keys."""
 
+_ADDRESS = re.compile(r"<function (?:[\w.]+<locals>\.)?(\S+) at 0x\w+>")
+_VALIDATORS = (AfterValidator, BeforeValidator, PlainValidator, WrapValidator)
 _REPLACED: Mapping[Any, Any] = {
     Iterable: InstanceOf[Iterable[Any]],  # pydantic would make a one-pass iterator of it
     Iterator: Any,
@@ -35,21 +54,55 @@ _REPLACED: Mapping[Any, Any] = {
 
 def validate_value(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
     """Return a value of its annotated type as it is, and JSON that stands for one (a date's text) as what it means."""
+    if get_origin(hint) in {Union, UnionType} and any(_takes_unchanged(value, member) for member in get_args(hint)):
+        return value
+    converted = check_value(value, hint, what, secret=secret)
+    is_json = converted is not value and is_exact_json(value)
+    return _keep_scalars(value, _convert(value, hint, converted)) if is_json else value
+
+
+def check_value(value: Any, hint: Any, what: str, *, secret: bool = False) -> Any:
+    """Check a value by its annotation; return what pydantic makes of it.
+
+    Raises:
+        InvalidError: it does not fit; begins with ``what``. A ``secret`` value is not shown.
+    """
     with suppress(TypeError):  # a TypedDict and a Protocol take no isinstance
         if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):
             return value
-    if get_origin(hint) in {Union, UnionType} and any(_takes_unchanged(value, member) for member in get_args(hint)):
-        return value
-    adapter = build_adapter(hint)
-    if adapter is None:
+    if (adapter := build_adapter(hint)) is None:
         return value
     try:
-        converted = adapter.validate_python(value)
-        return _keep_scalars(value, converted) if is_exact_json(value) else value
-    except ValidationError as error:
-        reason = error.errors(include_url=False)[0]["msg"]
+        return adapter.validate_python(value)
+    except Exception as error:  # noqa: BLE001  a validator of the user's may raise what it likes
+        if isinstance(error, ValidationError):
+            reason = error.errors(include_url=False)[0]["msg"]
+        else:
+            reason = f"{type(error).__name__}: {error}"
         shown = STARS if secret else f"{mask_secrets(value)!r:.60}"
         raise InvalidError(f"{what} is {shown}, which is not {_format_type(hint)}: {reason}.") from None
+
+
+def _convert(value: Any, hint: Any, converted: Any) -> Any:
+    """Return JSON as what its type makes of it: functions beside the type (``AfterValidator``) only check, unless the
+    type alone does not take the value."""
+    plain = _drop_validators(hint)
+    adapter = None if plain is hint else build_adapter(plain)
+    with suppress(ValidationError):
+        return converted if adapter is None else adapter.validate_python(value)
+    return converted
+
+
+def _drop_validators(hint: Any) -> Any:
+    """Return an annotation without functions that validate."""
+    arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        kept = [note for note in arguments[1:] if not isinstance(note, _VALIDATORS)]
+        inner = _drop_validators(arguments[0])
+        if inner is arguments[0] and len(kept) == len(arguments) - 1:
+            return hint
+        return Annotated[(inner, *kept)] if kept else inner
+    return _replace_arguments(hint, _drop_validators)
 
 
 def _keep_scalars(value: Any, converted: Any) -> Any:
@@ -123,6 +176,8 @@ def _replace_types(hint: Any) -> Any:
     """Return an annotation with types in place of those that pydantic checks otherwise than Python has them."""
     origin: Any = get_origin(hint) or hint
     arguments = get_args(hint)
+    if is_typeddict(hint) and not hasattr(hint, "__extra_items__"):
+        return _replace_typed_dict(hint)
     if origin is Annotated:
         return Annotated[(_replace_types(arguments[0]), *arguments[1:])]
     try:
@@ -130,9 +185,24 @@ def _replace_types(hint: Any) -> Any:
             return _REPLACED[origin]
     except TypeError:  # the list of a Callable's arguments has no hash
         return hint
+    return _replace_arguments(hint, _replace_types)
+
+
+def _replace_typed_dict(hint: Any) -> Any:
+    """Return a ``TypedDict`` that pydantic knows: before Python 3.12 it does not know those of ``typing``."""
+    fields = {
+        name: part if name in hint.__required_keys__ else NotRequired[part]
+        for name, part in get_type_hints(hint).items()
+    }
+    return TypedDict(hint.__name__, fields)  # type: ignore[operator]
+
+
+def _replace_arguments(hint: Any, replace: Callable[[Any], Any]) -> Any:
+    origin: Any = get_origin(hint)
+    arguments = get_args(hint)
     if not arguments or origin in {Literal, Callable}:
         return hint
-    replaced = tuple(map(_replace_types, arguments))
+    replaced = tuple(map(replace, arguments))
     if all(new is old for new, old in zip(replaced, arguments, strict=True)):
         return hint
     return Union[replaced] if origin in {Union, UnionType} else origin[replaced]  # noqa: UP007
@@ -145,4 +215,4 @@ def _is_model(hint: Any) -> bool:
 
 
 def _format_type(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+    return hint.__name__ if isinstance(hint, type) else _ADDRESS.sub(r"\1", str(hint))

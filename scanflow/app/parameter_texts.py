@@ -97,7 +97,7 @@ def _convert_number(adapter: TypeAdapter[Any], value: float) -> Any:
         converted = adapter.validate_python(value)
     except Exception:  # noqa: BLE001  a validator of the user's may fail in its own way
         return value
-    return converted if type(converted) in _SCALARS else value
+    return converted if type(converted) in _SCALARS and converted == value else value
 
 
 def _accepts(adapter: TypeAdapter[Any], value: Any) -> bool:

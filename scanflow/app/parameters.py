@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -15,6 +18,7 @@ from scanflow.text.masking import STARS, find_mask
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
 _PATH = type(Path())
+_WRITTEN = (date, time, Decimal, UUID)  # whose text says all of them
 _RESERVED_KEYS = frozenset({"$from", "$path", "$pickle"})
 
 
@@ -59,10 +63,12 @@ def to_plain(value: Any, what: str, *, special: Callable[[Any], Any] = lambda _:
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a number of NumPy's
         return to_plain(value.item(), what, depth=MAX_DEPTH)
     kind = type(value).__name__
-    raise InvalidError(
-        f"{what} is {with_article(kind)}, which cannot be serialized. Use text, numbers, true/false, lists, mappings "
-        "or paths; load or create other objects in a step."
-    )
+    if isinstance(value, _WRITTEN):
+        text = value.isoformat() if isinstance(value, date | time) else str(value)
+        advice = f"Give its text, {text!r}, of which an annotation makes it again: {kind}"
+    else:
+        advice = "Use text, numbers, true/false, lists, mappings or paths; load or create other objects in a step"
+    raise InvalidError(f"{what} is {with_article(kind)}, which cannot be serialized. {advice}.")
 
 
 def is_exact_json(value: Any, *, is_exact_path: Callable[[Path], bool] = lambda _: False) -> bool:
@@ -147,7 +153,9 @@ def _check_number(value: float, what: str) -> float:
             )
         return int(value)
     if not math.isfinite(value):
-        raise InvalidError(f"{what} is {value!r}, which JSON cannot represent. Write the text '{value!r}', or None.")
+        raise InvalidError(
+            f"{what} is {value!r}, which JSON cannot represent. Write None, or make it in a step: float('{value!r}')."
+        )
     return float(value)
 
 
@@ -155,7 +163,10 @@ def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str]
     keyed: dict[str, Any] = {}
     for key, inner in value.items():
         if isinstance(key, bool) or not isinstance(key, str | int):
-            raise InvalidError(f"{what} has the key {key!r:.60}. A key is text: write {str(key)!r:.60} in quotes.")
+            raise InvalidError(
+                f"{what} has the key {key!r:.60}. A key is text or a whole number: make this mapping in a step, or give "
+                "its pairs as a list."
+            )
         name = _check_text(str.__str__(key) if isinstance(key, str) else str(key), what)
         if name in keyed:
             raise InvalidError(f"{what} has the key {name!r} twice, as text and as a number. Remove one.")

@@ -90,7 +90,10 @@ class Ref(Model):
     def __getitem__(self, key: str) -> Ref:
         if self.step is None and not self.output:
             return Ref(step=None, output=key)
-        raise InvalidError(f"The reference {str(self)!r} has no keys of its own. Write node[{key!r}] instead.")
+        raise InvalidError(
+            f"The reference {str(self)!r} has no keys of its own. Give all of it to the step, which takes {key!r} from "
+            "it, or return that under a key of its own."
+        )
 
     def __lt__(self, other: object) -> Condition:
         return Condition(left=self, op="<", right=other)

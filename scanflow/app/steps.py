@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any, Generic, ParamSpec, TypeVar, get_args, get_origin, get_type_hints, overload
 
-from scanflow.app.annotations import Exact, find_difference, restore_exact, validate_value
+from scanflow.app.annotations import Exact, check_value, find_difference, restore_exact, validate_value
 from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.parameters import is_exact_json, with_article
@@ -130,8 +130,8 @@ class Step(Generic[P, R]):
             return match(*args, **kwargs)
         except TypeError as error:
             parameters, what = self.signature.parameters, f": {error}."
-            takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-            if unknown := [name for name in kwargs if name not in parameters and not takes_any]:
+            unknown = [name for name in kwargs if name not in parameters]
+            if unknown and _find_rest(self.signature) is None:
                 what = f" has no parameter {unknown[0]!r}.{did_you_mean(unknown[0], parameters)}"
             raise InvalidError(f"The step {self.__name__!r}{what} Its signature: {self}.") from None
 
@@ -213,15 +213,17 @@ def check_parameters(
     changed. InvalidError: one does not fit.
     """
     signature, hints = _get_signature(function)
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    rest = _find_rest(signature)
     checked: dict[str, Any] = {}
     for name, value in parameters.items():
-        if name not in signature.parameters and not takes_any:
+        if name not in signature.parameters and rest is None:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
-        if not find_references(value):
-            what = f"{who}: the parameter {name!r}"
-            converted = validate_value(value, hints.get(name, Any), what, secret=looks_secret(name))
-            value = restore_exact(value, converted, exact.get(name, False) if isinstance(exact, dict) else exact)
+        what, hint = f"{who}: the parameter {name!r}", hints.get(name if name in signature.parameters else rest, Any)
+        mark = exact.get(name, False) if isinstance(exact, dict) else exact
+        if mark is True:
+            check_value(value, hint, what, secret=looks_secret(name))
+        elif mark or not find_references(value):
+            value = restore_exact(value, validate_value(value, hint, what, secret=looks_secret(name)), mark)
         checked[name] = value
     for name, parameter in signature.parameters.items():
         plain = parameter.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
@@ -339,7 +341,7 @@ def check_result(function: Callable[..., Any], value: Any, *, who: str) -> Any:
     """Return what a function returned, as it is; InvalidError: it does not fit its annotation."""
     if isinstance(value, Generator):
         raise InvalidError(f"{who} returned a generator, which can be read once only. Return a list: list(...).")
-    validate_value(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
+    check_value(value, _get_signature(function)[1].get("return", Any), f"{who}: its result")
     return value
 
 
@@ -384,6 +386,12 @@ def _get_hashable_signature(function: Callable[..., Any]) -> tuple[inspect.Signa
     if isinstance(whole, type) or hasattr(plain, "__wrapped__"):  # a decorator may return what it likes
         hints.pop("return", None)
     return _read_signature(whole), hints
+
+
+def _find_rest(signature: inspect.Signature) -> str | None:
+    """Return the parameter that takes all others by name (``**rest``); None: there is none."""
+    kind = inspect.Parameter.VAR_KEYWORD
+    return next((name for name, parameter in signature.parameters.items() if parameter.kind is kind), None)
 
 
 def _accept_by_name(signature: inspect.Signature) -> inspect.Signature:

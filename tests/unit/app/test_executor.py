@@ -7,6 +7,8 @@ import enum
 import itertools
 import pickle
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -119,13 +121,18 @@ WRITTEN_BY_NOBODY = [
     ("values", "told"),
     [
         (WRITTEN_BY_NOBODY, "which cannot be serialized. Use text, numbers, true/false, lists, mappings or paths"),
-        ([float("nan")], "is nan, which JSON cannot represent. Write the text 'nan', or None."),
+        ([float("nan")], "is nan, which JSON cannot represent. Write None, or make it in a step: float('nan')."),
         ([[float("inf")]], "is inf, which JSON cannot represent"),
         (["\ud800"], "is not valid Unicode"),
         ([10**5000], "a number of more than 4,000 digits"),
         ([nested(60), nested(100_000), inside_itself()], "nested more than 50 levels deep"),
-        ([{(1, 2): 3}], "has the key (1, 2). A key is text"),
-        ([{None: 3}], "has the key None. A key is text"),
+        ([{(1, 2): 3}], "has the key (1, 2). A key is text or a whole number"),
+        ([{None: 3}], "has the key None. A key is text or a whole number: make this mapping in a step"),
+        (
+            [date(2024, 2, 29)],
+            "a date, which cannot be serialized. Give its text, '2024-02-29', of which an annotation",
+        ),
+        ([Decimal("1.10")], "a Decimal, which cannot be serialized. Give its text, '1.10'"),
         ([{1: 2, "1": 3}], "has the key '1' twice, as text and as a number"),
         ([{"$from": "load.x", "more": 1}], "has the key '$from', which scanflow reserves"),
         ([{"$pickle": "x"}, {"$path": "x"}], ", which scanflow reserves"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 import scanflow as sf
 from scanflow.app.parameter_texts import parse_parameter
@@ -160,6 +160,11 @@ def test_any_iterable_gets_a_list() -> None:
 
 def test_the_default_decides_between_text_and_a_number() -> None:
     assert [arrive(int | str, "12", default=default) for default in ("a", 3, None)] == ["12", 12, 12]
+
+
+def test_a_function_beside_a_type_changes_no_number() -> None:
+    assert arrive(Annotated[int, AfterValidator(lambda value: 2 * value)], "3") == 3
+    assert arrive(Annotated[float, AfterValidator(lambda value: value / 2)], "3") == 3
 
 
 def test_what_does_not_fit_is_refused_as_it_was_written() -> None:

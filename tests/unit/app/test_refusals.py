@@ -316,7 +316,11 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (lambda value: f"{value}/model", [X], "cannot be formatted into a string. Pass it as a separate parameter"),
         (list, [X], "it cannot be iterated over here. Run a step for each of its items: for_each="),
         (lambda value: "a" in value, [X], "it cannot be iterated over here"),
-        (lambda value: value["y"], [X, sf.item["seed"]], "has no keys of its own. Write node['y'] instead"),
+        (
+            lambda value: value["y"],
+            [X, sf.item["seed"]],
+            "has no keys of its own. Give all of it to the step, which takes 'y'",
+        ),
         (lambda value: LOAD[value], [""], "names no output"),
         (lambda value: LOAD[value], [0, None], "should be text"),
         (lambda value: value < X, [TRAIN["x"], TRAIN], "Compare the two in a step that returns True or False"),

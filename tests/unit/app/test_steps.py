@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import AfterValidator, BeforeValidator
 
 import scanflow as sf
 from scanflow.app.steps import Step, check_parameters, check_result, get_exact_defaults
@@ -155,6 +157,56 @@ def test_annotations_of_any_kind_are_checked() -> None:
         check_result(takes, {"a": "many"}, who="Step 't'")
     with pytest.raises(InvalidError, match="Step 't': the parameter 'own' is 3, which is not"):
         check_parameters(takes, {"box": Box(1), "own": 3, "paths": []}, who="Step 't'")
+
+
+def refuse_type(value: Any) -> Any:
+    raise TypeError("not of this kind")
+
+
+class Row(TypedDict):
+    """A mapping whose class is that of the standard library."""
+
+    size: int
+    day: NotRequired[date]
+
+
+def test_a_function_beside_a_type_checks_a_value_and_does_not_change_it() -> None:
+    def takes(
+        number: Annotated[int, AfterValidator(lambda value: 2 * value)] = 1,
+        day: Annotated[date, AfterValidator(lambda day: day.replace(year=2000))] = date(2020, 1, 1),
+        names: list[Annotated[str, AfterValidator(len)]] = [],  # noqa: B006
+        parts: Annotated[list[str], BeforeValidator(lambda text: text.split(","))] = [],  # noqa: B006
+        wrong: Annotated[int, AfterValidator(refuse_type)] = 1,
+    ) -> None: ...
+
+    given = {"number": 3, "day": "2024-02-03", "names": ["ab"], "parts": "a,b"}
+    checked = {"number": 3, "day": date(2024, 2, 3), "names": ["ab"], "parts": ["a", "b"]}
+    assert check_parameters(takes, given, who="Step 't'") == checked
+    with pytest.raises(InvalidError, match=r"'wrong' is 1, which is not .*refuse_type.*: TypeError: not of this kind"):
+        check_parameters(takes, {"wrong": 1}, who="Step 't'")
+
+
+def test_typed_mappings_and_other_names_are_checked() -> None:
+    def takes(row: Row, rows: list[Row] | None = None, **rest: int) -> None: ...
+
+    row = {"size": 3, "day": "2024-02-03"}
+    assert check_parameters(takes, {"row": row, "other": "4"}, who="Step 't'") == {
+        "row": {"size": 3, "day": date(2024, 2, 3)},
+        "other": 4,
+    }
+    for wrong in ({"row": {"size": "many"}}, {"row": {}}, {"row": row, "rows": [{}]}, {"row": row, "other": "x"}):
+        with pytest.raises(InvalidError, match="Step 't': the parameter '(row|rows|other)' is "):
+            check_parameters(takes, wrong, who="Step 't'")
+
+
+def test_a_value_that_holds_itself_is_checked_and_handed_on() -> None:
+    def takes(values: list, either: int | list | None = None) -> None: ...  # type: ignore[type-arg]
+
+    values: list[Any] = [1]
+    values.append(values)
+    checked = check_parameters(takes, {"values": values, "either": values}, who="Step 't'", exact=True)
+    assert checked["values"] is values
+    assert checked["either"] is values
 
 
 def test_an_annotation_that_cannot_be_read_checks_nothing_and_the_others_still_do() -> None:
