@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
-from scanflow.loading import find_file
+from scanflow.errors import NotFoundError, did_you_mean
+
+
+def find_file(name: str, folders: Iterable[Path]) -> Path:
+    tried = list(dict.fromkeys(folder / name for folder in folders))
+    for path in tried:
+        if path.is_file():
+            return path
+    siblings = [path.name for folder in {path.parent for path in tried} if folder.is_dir() for path in folder.iterdir()]
+    hint = did_you_mean(name, siblings) if len(siblings) > 12 else did_you_mean(name, siblings).partition(" Known")[0]
+    raise NotFoundError(f"There is no file {name!r} in {', '.join(str(path.parent) for path in tried)}.{hint}")
 
 
 class AppFiles:

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scanflow.app.application import Application
+from scanflow.app.executor import Executor, Target
 from scanflow.app.files import load_json, load_yaml
 from scanflow.app.parameters import refuse_mask
+from scanflow.app.steps import check_node, is_found_by_name
 from scanflow.app.workflow import Workflow
+from scanflow.app_files import AppFiles
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
-from scanflow.modules import get_loading_file, load_function, load_module
+from scanflow.modules import get_loading_file, load_function, load_module, use_folder
 from scanflow.names import build_slug
 from scanflow.text.failures import parse_failure
 from scanflow.text.printable import make_one_line
 
-__all__ = ["find_file", "load_application", "load_function", "load_module", "refuse_while_loading"]
+__all__ = ["load_application", "load_function", "load_module", "refuse_while_loading"]
 
 _T = TypeVar("_T")
 DEFAULT_FILES = ("app.py", "scanflow.yaml", "scanflow.yml")
-
-
-def find_file(name: str, folders: Iterable[Path]) -> Path:
-    tried = list(dict.fromkeys(folder / name for folder in folders))
-    for path in tried:
-        if path.is_file():
-            return path
-    siblings = [path.name for folder in {path.parent for path in tried} if folder.is_dir() for path in folder.iterdir()]
-    hint = did_you_mean(name, siblings) if len(siblings) > 12 else did_you_mean(name, siblings).partition(" Known")[0]
-    raise NotFoundError(f"There is no file {name!r} in {', '.join(str(path.parent) for path in tried)}.{hint}")
 
 
 def refuse_while_loading() -> None:
@@ -67,8 +59,8 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
         advice = near or " Name another, or write an example: scanflow init"
         raise NotFoundError(f"There is no file {make_one_line(name, 300)!r}.{advice}")
     app = _from_python(path) if path.suffix == ".py" else _from_text(path)
-    app_dir = (path.parent / app.app_dir).resolve()
-    return app.replace(app_dir=str(app_dir)), path, workflow or None
+    app = app.replace(app_dir=str((path.parent / app.app_dir).resolve()))
+    return app if path.suffix == ".py" else _bind_functions(app, path), path, workflow or None
 
 
 def _from_text(path: Path) -> Application:
@@ -83,6 +75,54 @@ def _from_text(path: Path) -> Application:
         raise InvalidError(f"{path.name}: {error}") from error
 
 
+def _bind_functions(app: Application, path: Path) -> Application:
+    """Return an application of a text file with the functions that its steps name, so that they are checked as those of
+    a Python file are.
+
+    Raises:
+        UsageError: a function is not in its file, or does not take its parameters; or its file cannot be loaded.
+    """
+    if not any(node.target is not None for workflow in app.workflows for node in workflow.steps):
+        return app
+    use_folder(Path(app.app_dir))
+    workflows = [
+        workflow.replace(nodes=tuple(_bind_function(app, workflow, node, path) for node in workflow.nodes))
+        for workflow in app.workflows
+    ]
+    return app.replace(workflows=workflows)
+
+
+def _bind_function(app: Application, workflow: Workflow, node: Any, path: Path) -> Any:
+    if not isinstance(node, Executor) or (target := node.target) is None:
+        return node
+    try:
+        file = AppFiles(app, workflow).find_function_file(target, node.name)
+    except NotFoundError:  # whoever runs it says so
+        return node
+    try:
+        call = load_function(str(target), file)
+        bound = node.model_copy(update={"function": Target(str(target), call)})
+        check_node(bound)
+    except ImportError:  # of a package that may be where the step runs
+        return node
+    except ScanflowError as error:
+        who = "" if str(error).startswith("Step ") else f"Step {node.name!r}: "
+        raise UsageError(f"{path.name}: {who}{error}") from error
+    except (Exception, SystemExit) as error:
+        raise _build_loading_error(file or path, error, check=path.name) from error
+    own = getattr(sys.modules.get(call.__module__), "__file__", None)
+    is_there = file is None or (own is not None and Path(own).resolve() == file.resolve())
+    return bound if is_there and is_found_by_name(getattr(call, "function", call)) else node
+
+
+def _build_loading_error(path: Path, error: BaseException, *, check: str) -> UsageError:
+    """Say what a user's file raised, without our frames around it."""
+    text = "".join(traceback.format_exception(error))
+    failure = parse_failure(text, summary="", own_folder=str(Path(__file__).parent))
+    lines = [f"{path.name} cannot be loaded:", *(f"  {line}" for line in failure.lines())]
+    return UsageError("\n".join([*lines, f"After a change, check it: scanflow check {check}"]))
+
+
 def _from_python(path: Path) -> Application:
     try:
         module = load_module(path)
@@ -90,10 +130,7 @@ def _from_python(path: Path) -> Application:
         where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
     except (Exception, SystemExit) as error:
-        # Whatever a user's file raises is the user's to see, without our frames around it.
-        failure = parse_failure(traceback.format_exc(), summary="", own_folder=str(Path(__file__).parent))
-        lines = [f"{path.name} cannot be loaded:", *(f"  {line}" for line in failure.lines())]
-        raise UsageError("\n".join([*lines, f"After a change, check it: scanflow check {path.name}"])) from error
+        raise _build_loading_error(path, error, check=path.name) from error
     apps = _find_objects(module, Application)
     if len(apps) == 1:
         return apps[0]

@@ -20,9 +20,9 @@ from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent, Sensor, SensorFunction, collect_declarations
 from scanflow.app.application import Application
 from scanflow.app.parameters import FrozenDict
+from scanflow.app_files import find_file
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.knowledge.filters import parse_filter
-from scanflow.loading import find_file
 from scanflow.modules import load_function, mark_loading
 from scanflow.text.failures import parse_failure
 

@@ -113,14 +113,7 @@ class Step(Generic[P, R]):
                 f"The step {self.__name__!r} is given {doubled[0]!r} twice: as a list to fan out, and alone."
             )
         items = {name: item[name] for name in over.names}
-        node = self.options(for_each=list(over.items)).bind(*args, **kwargs, **items)
-        who = f"Step {node.name!r}"
-        elements: Any = node.for_each
-        for given, kept in zip(over.items, elements, strict=True):
-            checked = check_parameters(self.function, {**node.parameters, **kept}, who=who)
-            for name, value in given.items():
-                _check_kept(value, checked[name], name, who=f"{who}, an item")
-        return node
+        return self.options(for_each=list(over.items)).bind(*args, **kwargs, **items)
 
     def _match(
         self, match: Callable[..., inspect.BoundArguments], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -172,13 +165,17 @@ class Step(Generic[P, R]):
             _check_kept(
                 value, checked[key], key, who=f"Step {name!r}", hint=get_annotations(self.function).get(key, Any)
             )
-        if isinstance(node.for_each, tuple) and not find_references(node.for_each):
+        if isinstance(node.for_each, tuple):
             for given, kept in zip(fields["for_each"], node.for_each, strict=True):
-                items = {key: kept for key, value in node.parameters.items() if value == item}
-                checked = check_parameters(self.function, {**node.parameters, **items}, who=f"Step {name!r}")
-                for key in items:
-                    _check_kept(given, checked[key], key, who=f"Step {name!r}, an item")
+                self._check_item(node, given, kept)
         return node
+
+    def _check_item(self, node: Executor, given: Any, kept: Any) -> None:
+        who, items = f"Step {node.name!r}", _pick_from_item(node, kept)
+        checked = check_parameters(self.function, {**node.parameters, **items}, who=who)
+        for key, value in _pick_from_item(node, given).items():
+            hint = get_annotations(self.function).get(key, Any)
+            _check_kept(value, checked[key], key, who=f"{who}, an item", hint=hint)
 
     def _collect_parameters(self, bound: inspect.BoundArguments) -> dict[str, Any]:
         parameters: dict[str, Any] = {}
@@ -230,6 +227,31 @@ def check_parameters(
         if plain and parameter.default is inspect.Parameter.empty and name not in parameters:
             raise InvalidError(f"{who} needs the parameter {name!r}.")
     return checked
+
+
+def check_node(node: Executor) -> None:
+    """Check the parameters and items of a node by its function; InvalidError: one does not fit."""
+    call = None if node.target is None else node.target.call
+    if call is None:
+        return
+    who = f"Step {node.name!r}"
+    check_parameters(call, node.parameters, who=who)
+    for element in node.for_each if isinstance(node.for_each, tuple) else ():
+        check_parameters(call, {**node.parameters, **_pick_from_item(node, element)}, who=who)
+
+
+def _pick_from_item(node: Executor, element: Any) -> dict[str, Any]:
+    """Return the parameters of a node that an item of its fan-out is, or that are parts of it, as far as it is known."""
+    if isinstance(element, Executor | Ref):
+        return {}
+    fed = {name: value for name, value in node.parameters.items() if isinstance(value, Ref) and value.step is None}
+    try:
+        return {name: element[ref.output] if ref.output else element for name, ref in fed.items()}
+    except (KeyError, TypeError, IndexError):
+        missing = next(ref.output for ref in fed.values() if ref.output)
+        raise InvalidError(
+            f"Step {node.name!r}: the item {element!r:.60} has no {missing!r}, which sf.item[{missing!r}] refers to."
+        ) from None
 
 
 def get_defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -11,9 +11,10 @@ import pytest
 
 import scanflow as sf
 from scanflow import modules
-from scanflow.app.files import dump_json, dump_yaml
+from scanflow.app.files import dump_json, dump_yaml, load_yaml
+from scanflow.app_files import find_file
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.loading import find_file, load_application, load_function, load_module
+from scanflow.loading import load_application, load_function, load_module
 
 APP = """
 import scanflow as sf
@@ -150,6 +151,76 @@ def test_a_module_finds_its_own_neighbours_and_not_those_of_another_folder(write
         for name in ("app", "loop"):
             loaded = vars(load_module(tmp_path / folder / f"{name}.py"))
             assert [loaded[name] for name in ("where", "x", "y")] == [folder] * 3
+
+
+FUNCTIONS = """
+import datetime, decimal
+import scanflow as sf
+def plain(x: str | int, y: float = 1.0): return [x, y]
+@sf.step
+def decorated(day: datetime.date): return day.year
+partial = lambda x: x
+Decimal = decimal.Decimal
+"""
+NODES = """schema: scanflow/v1
+name: text
+workflows:
+- name: wf
+  nodes:
+  - {kind: executor, name: a, function: "text_functions.py:plain", parameters: {x: "1"}}
+  - {kind: executor, name: b, function: "text_functions.py:decorated", parameters: {day: "2024-01-01"}}
+  - {kind: executor, name: c, function: "text_functions.py:plain", parameters: {x: {$from: item.k}}, for_each: [{k: 1}]}
+  - {kind: executor, name: d, function: "text_functions.py:partial", parameters: {x: 1}}
+  - {kind: executor, name: e, function: "text_functions.py:Decimal", parameters: {value: "1"}}
+  - {kind: executor, name: f, function: "json:dumps", parameters: {obj: 1}}
+"""
+
+
+def test_steps_of_a_text_file_have_their_functions(write: Write, tmp_path: Path) -> None:
+    write("text_functions.py", FUNCTIONS)
+    write("app.yaml", NODES)
+    workflow = load_application("app.yaml", folder=tmp_path)[0].workflow()
+    bound = {node.name: node.target.call is not None for node in workflow.steps if node.target is not None}
+    assert bound == {"a": True, "b": True, "c": True, "d": False, "e": False, "f": True}
+    parsed = workflow.parse_parameters({"a.x": "08001", "a.y": "3", "b.day": "2024"})
+    assert parsed == {"a.x": "08001", "a.y": 3, "b.day": "2024"}
+    assert dump_yaml(load_application("app.yaml", folder=tmp_path)[0].replace(app_dir=".")) == dump_yaml(
+        load_yaml(NODES).replace(app_dir=".")
+    ), "what a step names stays a name"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (":plain", ":plian", "Step 'a': 'text_functions.py' has no 'plian'. Did you mean 'plain'?"),
+        ('{x: "1"}', "{z: 1}", "Step 'a' has no parameter 'z'."),
+        ('{x: "1"}', "{}", "Step 'a' needs the parameter 'x'."),
+        ('{x: "1"}', "{x: [1]}", "Step 'a': the parameter 'x' is [1], which is not"),
+        ("{k: 1}", "{j: 1}", "Step 'c': the item {'j': 1} has no 'k', which sf.item['k'] refers to."),
+        ("{k: 1}", "{k: []}", "Step 'c': the parameter 'x' is [], which is not"),
+        ("json:dumps", "json:dump_all", "Step 'f': 'json' has no 'dump_all'."),
+    ],
+)
+def test_steps_of_a_text_file_are_checked_as_those_of_python(
+    write: Write, tmp_path: Path, before: str, after: str, message: str
+) -> None:
+    write("text_functions.py", FUNCTIONS)
+    write("app.yaml", NODES.replace(before, after, 1))
+    with pytest.raises(UsageError) as raised:
+        load_application("app.yaml", folder=tmp_path)
+    assert str(raised.value).startswith(f"app.yaml: {message}")
+
+
+def test_a_text_file_whose_functions_cannot_be_loaded_says_why(write: Write, tmp_path: Path) -> None:
+    nodes = NODES.replace("text_functions", "broken_functions")
+    write("broken_functions.py", f"{FUNCTIONS}\n1 / 0")
+    write("app.yaml", nodes)
+    with pytest.raises(UsageError, match=r"broken_functions.py cannot be loaded:\n.*broken_functions.py:\d+: 1 / 0"):
+        load_application("app.yaml", folder=tmp_path)
+    write("broken_functions.py", "import a_package_of_the_image")
+    node = load_application("app.yaml", folder=tmp_path)[0].workflow().steps[0]
+    assert node.target is not None
+    assert node.target.call is None, "it may be where the step runs"
 
 
 @pytest.mark.parametrize("name", ["json", "scanflow", "yaml", "pytest"])

@@ -15,11 +15,11 @@ from scanflow.agent.records import JSON
 from scanflow.app.application import Application
 from scanflow.app.model import shorten
 from scanflow.app.parameters import to_plain
+from scanflow.app_files import find_file
 from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.labels import read_json
 from scanflow.knowledge.port import KnowledgeBase
-from scanflow.loading import find_file
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.control_plane import RECENT, get_control_plane, tracker_of

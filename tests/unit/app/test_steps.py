@@ -138,6 +138,9 @@ def test_what_is_refused_as_an_argument_is_what_the_annotation_refuses(value: An
         assert told.startswith("Step 'takes': the parameter 'number' is ")
 
 
+LOAD = script("load-all")
+
+
 @dataclasses.dataclass
 class Box:
     size: int
@@ -168,6 +171,28 @@ class Row(TypedDict):
 
     size: int
     day: NotRequired[date]
+
+
+@pytest.mark.parametrize(
+    "items", [[(LOAD, 2)], [[(1, 2)]], sf.crossed(epochs=[LOAD, (LOAD, 1)]), [Path("a")], sf.zipped(epochs=[Path("a")])]
+)
+def test_items_that_a_definition_would_change_are_refused(items: Any) -> None:
+    def takes(epochs: Any) -> None: ...
+
+    with pytest.raises(InvalidError, match=r"Step 'takes', an item: 'epochs' .* which a definition keeps as"):
+        Step(takes).map(items)
+
+
+def test_a_part_of_an_item_is_checked() -> None:
+    def takes(epochs: int) -> None: ...
+
+    with pytest.raises(InvalidError, match=r"the item {'n': 'x'} has no 'm', which sf.item\['m'\] refers to"):
+        Step(takes).map([{"n": "x"}], sf.item["m"])
+    with pytest.raises(InvalidError, match=r"'epochs' is 'x', which is not int"):
+        Step(takes).map([{"n": "x"}], sf.item["n"])
+    with pytest.raises(InvalidError, match=r"an item: 'epochs' is a tuple"):
+        Step(lambda epochs: epochs).options(name="any").map([{"n": (1,)}], sf.item["n"])
+    Step(takes).map([LOAD["all"]], sf.item["n"])
 
 
 def test_a_function_beside_a_type_checks_a_value_and_does_not_change_it() -> None:
