@@ -164,8 +164,8 @@ def _check_keys(value: Mapping[Any, Any], what: str, *, reserved: frozenset[str]
     for key, inner in value.items():
         if isinstance(key, bool) or not isinstance(key, str | int):
             raise InvalidError(
-                f"{what} has the key {key!r:.60}. A key is text or a whole number: make this mapping in a step, or give "
-                "its pairs as a list."
+                f"{what} has the key {key!r:.60}. A key is text or a whole number: make this mapping in a step, or "
+                "give its pairs as a list."
             )
         name = _check_text(str.__str__(key) if isinstance(key, str) else str(key), what)
         if name in keyed:

@@ -215,7 +215,10 @@ def check_parameters(
     for name, value in parameters.items():
         if name not in signature.parameters and rest is None:
             raise InvalidError(f"{who} has no parameter {name!r}.{did_you_mean(name, signature.parameters)}")
-        what, hint = f"{who}: the parameter {name!r}", hints.get(name if name in signature.parameters else rest, Any)
+        what, hint = (
+            f"{who}: the parameter {name!r}",
+            hints.get(name if name in signature.parameters else rest or name, Any),
+        )
         mark = exact.get(name, False) if isinstance(exact, dict) else exact
         if mark is True:
             check_value(value, hint, what, secret=looks_secret(name))
@@ -241,7 +244,7 @@ def check_node(node: Executor) -> None:
 
 
 def _pick_from_item(node: Executor, element: Any) -> dict[str, Any]:
-    """Return the parameters of a node that an item of its fan-out is, or that are parts of it, as far as it is known."""
+    """Return the parameters of a node that an item of its fan-out, as far as it is known, is or has as its parts."""
     if isinstance(element, Executor | Ref):
         return {}
     fed = {name: value for name, value in node.parameters.items() if isinstance(value, Ref) and value.step is None}

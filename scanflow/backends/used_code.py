@@ -165,7 +165,7 @@ def _iterate_members(value: type) -> Iterator[tuple[str, Any]]:
     """Yield what a class defines, of class methods and static methods their functions."""
     for name, member in sorted(vars(value).items()):
         member = getattr(member, "__func__", member)
-        is_special = name.startswith("__") or name.startswith("_abc_")
+        is_special = name.startswith(("__", "_abc_"))
         if name == "__pydantic_fields__":
             yield name, {field: _FIELD(info) for field, info in member.items()}
         elif not is_special or isinstance(member, FunctionType) or name == "__annotations__":

@@ -111,9 +111,12 @@ def litter() -> str:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("is_there", [True, False])
 def test_a_step_in_the_process_sees_the_folder_and_the_variables_that_one_in_its_own_sees(
-    deployer: EmbeddedDeployer, tmp_path: Path
+    deployer: EmbeddedDeployer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
+    if is_there:
+        monkeypatch.chdir(tmp_path)
     here, before = str(Path.cwd()), dict(os.environ)
     steps = [
         sf.step(function).options(name=name, in_process=True).bind()

@@ -167,7 +167,7 @@ def test_a_digest_is_the_same_in_every_process() -> None:
 
 def test_what_has_no_equal_does_not_count() -> None:
     def draw(generator: random.Random) -> Any:
-        return lambda: generator.random()
+        return lambda: [generator.random()]
 
     assert digest_call(draw(random.Random(1))) == digest_call(draw(random.Random(2)))
 
@@ -177,7 +177,7 @@ def test_a_library_counts_by_its_name() -> None:
     import pickle
 
     def use(module: Any) -> Any:
-        return lambda value: module.dumps(value)
+        return lambda value: module.dumps([value])
 
     assert digest_call(use(json)) == digest_call(use(json)) != digest_call(use(pickle))
 

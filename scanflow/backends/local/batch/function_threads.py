@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,18 +131,46 @@ def choose_turn() -> threading.Lock:
 
 @contextmanager
 def _enter(environment: StepEnvironment) -> Iterator[None]:
-    with environment.turn, environment.log_to(environment.log_folder), use_output_dir(environment.output_dir):
-        here, before = os.open(".", os.O_RDONLY | os.O_DIRECTORY), dict(os.environ)
+    with (
+        environment.turn,
+        environment.log_to(environment.log_folder),
+        use_output_dir(environment.output_dir),
+        _change_folder(str(environment.cwd)),
+    ):
+        before = dict(os.environ)
         token = _is_in_step.set(True)
         try:
-            os.chdir(environment.cwd)
             os.environ.update(environment.env)
             yield
         finally:
             _is_in_step.reset(token)
             _restore_variables(before)
-            os.fchdir(here)  # also where the folder was deleted since
+
+
+@contextmanager
+def _change_folder(folder: str) -> Iterator[None]:
+    """Run the context in a folder, and go back, also where that one was deleted since."""
+    # Mostly it is there already, and to open a folder costs as much as all else of a small step.
+    here = None if _get_folder() == folder else os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if here is not None:
+            os.chdir(folder)
+        yield
+    finally:
+        if here is not None:
+            os.fchdir(here)
             os.close(here)
+        elif _get_folder() != folder:
+            with suppress(FileNotFoundError):  # the step deleted it
+                os.chdir(folder)
+
+
+def _get_folder() -> str | None:
+    """Return the working folder; None: it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109  text is compared, for each task
+    except FileNotFoundError:
+        return None
 
 
 def _restore_variables(before: Mapping[str, str]) -> None:
