@@ -175,7 +175,7 @@ class Condition(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.op == "in" and not isinstance(self.right, list | str | dict):
+        if self.op == "in" and not isinstance(self.right, list):
             raise InvalidError(
                 f"The condition '{self}' tests membership in {self.right!r}, which is not a list. Write a list: [...]."
             )

@@ -16,7 +16,7 @@ from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord
 from scanflow.names import RunName
 
-_COMPARED = {"functions": "its code, or what that uses,", "arguments": "what it is given (parameters, variables)"}
+_COMPARED = {"functions": "its code or what that uses", "arguments": "its parameters or variables"}
 
 
 class SavedDefinition(BaseModel):
@@ -87,18 +87,28 @@ def enter_run(
     )
 
 
-def redefine_run(journal: Journal, run: JournalRun, definition: RunDefinition, kept: Iterable[TaskRecord]) -> list[str]:
-    """Replace a run's definition in the journal; return the steps of kept tasks that are something else now, with what
-    of each was changed."""
+def redefine_run(
+    journal: Journal, run: JournalRun, definition: RunDefinition, kept: Iterable[TaskRecord]
+) -> list[tuple[str, str]]:
+    """Replace a run's definition in the journal; return the steps of kept tasks that are something else now, each with
+    what of it was changed."""
     before, saved = SavedDefinition.model_validate_json(run.definition), SavedDefinition.from_definition(definition)
     steps, edited, digests = {task.step for task in kept}, [], {}
     for field, what in _COMPARED.items():
         was, now = getattr(before, field), getattr(saved, field)
         changed = [step for step in list_changed_steps(was, now) if step in steps]
         digests[field] = {**now, **{step: was[step] for step in changed}}  # of what their outputs were made
-        edited += [f"{step}: {what}" for step in changed]
+        edited += [(step, what) for step in changed]
     journal.redefine(run, saved.model_copy(update=digests).model_dump_json())
     return edited
+
+
+def describe_edited(edited: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return each step with all of it that was changed, as text."""
+    steps: dict[str, list[str]] = {}
+    for step, what in edited:
+        steps.setdefault(step, []).append(what)
+    return tuple(f"{step} ({'; '.join(parts)})" for step, parts in steps.items())
 
 
 def read_definition(run: JournalRun) -> RunDefinition:

@@ -167,7 +167,7 @@ def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
     if tasks and all(task.state == "empty" for task in tasks):
         return []
     if not tasks or any(task.state != "succeeded" for task in tasks):
-        done = {task.step for task in run.tasks if task.state == "succeeded"}
+        done = {task.step for task in run.tasks if task.state == "succeeded"} - {step}
         raise NotFoundError(f"The step {step!r} has no outputs in the run {run.name!r}.{did_you_mean(step, done)}")
     return tasks
 

@@ -225,7 +225,5 @@ def test_a_finished_step_that_was_edited_before_a_resume_is_named(folder: Path, 
         resumed = cli("resume", cwd=folder)
         lines = [line for line in (resumed.stdout + resumed.stderr).splitlines() if "was changed" in line]
         kept = "was changed after it finished; its old output is kept. To run it as it is now, start a new run"
-        names = ["load: its code, or what that uses,", "script: what it is given (parameters, variables)"]
-        assert lines == [
-            f"  ! {name} {kept}: scanflow run" for name in [*names, "load: helper.py", "script: script.py"]
-        ]
+        names = ["load (its code or what that uses; helper.py)", "script (its parameters or variables; script.py)"]
+        assert lines == [f"  ! {name} {kept}: scanflow run" for name in names]

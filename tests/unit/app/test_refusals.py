@@ -344,8 +344,8 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (lambda value: script("next", when=value), ["x == 3"], "The reference 'x' cannot be read."),
         (
             lambda value: script("next", when=value),
-            ["load.x in 3"],
-            "tests membership in 3, which is not a list. Write a list",
+            ["load.x in 3", 'load.x in "abc"'],
+            ", which is not a list. Write a list",
         ),
         (
             lambda value: script("next", when={"left": {"$from": "load.x"}, "op": "==", "right": 1} | value),

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import SavedDefinition, read_definition, redefine_run
+from scanflow.backends.definition import SavedDefinition, describe_edited, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_errors import ConflictError
@@ -356,7 +356,7 @@ class KubernetesBatch(ClusterRuns):
         begun = self._begin(journal, run, definition, document, before, code)
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         kept = [task for task in current.values() if task.state == "succeeded"]
-        return manifest, begun, edited._replace(steps=tuple(redefine_run(journal, run, definition, kept)))
+        return manifest, begun, edited._replace(steps=describe_edited(redefine_run(journal, run, definition, kept)))
 
     def _begin(
         self,

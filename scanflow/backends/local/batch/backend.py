@@ -15,7 +15,7 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
-from scanflow.backends.definition import enter_run, read_definition, redefine_run
+from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
@@ -216,7 +216,7 @@ class LocalBackend:
                             kept=len(kept),
                             gone=tuple(task.task for task in finished if task not in kept),
                             changed=tuple(changed),
-                            edited=(*edited, *launcher.list_edited_files(kept)),
+                            edited=describe_edited([*edited, *launcher.list_edited_files(kept)]),
                             ignored=list_ignored_fields(reduced.workflow),
                         ).with_details(folder=str(folder.path))
                     )

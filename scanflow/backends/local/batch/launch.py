@@ -199,7 +199,7 @@ class Launcher:
                 self._files.find_function_file(node.target, node.name)
             self.choose_python(node)
 
-    def list_edited_files(self, finished: Iterable[TaskRecord]) -> list[str]:
+    def list_edited_files(self, finished: Iterable[TaskRecord]) -> list[tuple[str, str]]:
         """Return the finished steps of which own files were written after they ended, each with one of these files.
 
         A function's own file is left out: others are in it, and what it does is compared by itself.
@@ -210,7 +210,7 @@ class Launcher:
             ended[record.step] = min(end, ended.get(record.step, end))
         steps = [node for node in self._workflow.steps if node.name in ended]
         edited = {node.name: self._find_newer_file(node, ended[node.name]) for node in steps}
-        return [f"{step}: {file}" for step, file in sorted(edited.items()) if file is not None]
+        return [(step, file) for step, file in sorted(edited.items()) if file is not None]
 
     def _find_newer_file(self, node: Executor, ended: float) -> str | None:
         from scanflow.backends.step_cache import UnknownContentError
