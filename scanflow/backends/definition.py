@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,4 +113,10 @@ def describe_edited(edited: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def read_definition(run: JournalRun) -> RunDefinition:
-    return SavedDefinition.model_validate_json(run.definition).read(run.record.source)
+    return _read_definition(run.definition, run.record.source)
+
+
+@lru_cache(maxsize=4)
+def _read_definition(text: str, source: str | None) -> RunDefinition:
+    """Kept, as a run of a thousand steps takes 0.2 s to read, for each output that is asked for."""
+    return SavedDefinition.model_validate_json(text).read(source)
