@@ -40,11 +40,15 @@ def refuse_while_loading() -> None:
         )
 
 
-def load_application(target: str | None, *, folder: Path | None = None) -> tuple[Application, Path, str | None]:
+def load_application(
+    target: str | None, *, folder: Path | None = None, with_functions: bool = True
+) -> tuple[Application, Path, str | None]:
     """Return the application that ``target`` names, the file it came from, and the workflow named with it.
 
     ``target`` is ``FILE[:WORKFLOW]``: a Python file that makes one ``Application`` (or, without one, ``Workflow``s), or
     a YAML or JSON file; None: ``app.py`` or ``scanflow.yaml`` of the folder. ``app_dir`` comes back absolute.
+
+    ``with_functions``: whether functions that a YAML or JSON file names are loaded and checked, which runs their files.
     """
     here = (folder or Path.cwd()).resolve()
     name, _, workflow = (target or "").partition(":")
@@ -52,7 +56,7 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
     if path is None:
         raise NotFoundError(f"There is no {' or '.join(DEFAULT_FILES[:2])} in {str(here)!r}. Create one: scanflow init")
     if path.is_dir():
-        return load_application(f":{workflow}" if workflow else None, folder=path)
+        return load_application(f":{workflow}" if workflow else None, folder=path, with_functions=with_functions)
     if not path.is_file():
         files = [file.name for file in path.parent.glob("*.*")] if path.parent.is_dir() else []
         near = did_you_mean(path.name, files).partition(" Known")[0]
@@ -60,7 +64,9 @@ def load_application(target: str | None, *, folder: Path | None = None) -> tuple
         raise NotFoundError(f"There is no file {make_one_line(name, 300)!r}.{advice}")
     app = _from_python(path) if path.suffix == ".py" else _from_text(path)
     app = app.replace(app_dir=str((path.parent / app.app_dir).resolve()))
-    return app if path.suffix == ".py" else _bind_functions(app, path), path, workflow or None
+    if with_functions and path.suffix != ".py":
+        app = _bind_functions(app, path)
+    return app, path, workflow or None
 
 
 def _from_text(path: Path) -> Application:
@@ -93,7 +99,7 @@ def _bind_functions(app: Application, path: Path) -> Application:
 
 
 def _bind_function(app: Application, workflow: Workflow, node: Any, path: Path) -> Any:
-    if not isinstance(node, Executor) or (target := node.target) is None:
+    if not isinstance(node, Executor) or (target := node.target) is None or not _is_in_module(target):
         return node
     try:
         file = AppFiles(app, workflow).find_function_file(target, node.name)
@@ -113,6 +119,12 @@ def _bind_function(app: Application, workflow: Workflow, node: Any, path: Path) 
     own = getattr(sys.modules.get(call.__module__), "__file__", None)
     is_there = file is None or (own is not None and Path(own).resolve() == file.resolve())
     return bound if is_there and is_found_by_name(getattr(call, "function", call)) else node
+
+
+def _is_in_module(target: Target) -> bool:
+    """Return whether a function is in a file or module, and not of a program or notebook, or stored by value."""
+    module = target.partition(":")[0]
+    return module != "__main__" and not module.endswith(".pickle")
 
 
 def _build_loading_error(path: Path, error: BaseException, *, check: str) -> UsageError:

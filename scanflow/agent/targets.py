@@ -13,7 +13,7 @@ from scanflow.loading import load_application
 
 def select_agents(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:
     """Return the application of ``FILE[:AGENT]``, its file, and the selected agents."""
-    application, source, name = load_application(target)
+    application, source, name = load_application(target, with_functions=False)
     if not application.agents:
         raise InvalidError(
             f"The application {application.name!r} has no agents. Give it one: sf.Application(..., "

@@ -173,6 +173,8 @@ workflows:
   - {kind: executor, name: d, function: "text_functions.py:partial", parameters: {x: 1}}
   - {kind: executor, name: e, function: "text_functions.py:Decimal", parameters: {value: "1"}}
   - {kind: executor, name: f, function: "json:dumps", parameters: {obj: 1}}
+  - {kind: executor, name: g, function: "__main__:of_a_notebook"}
+  - {kind: executor, name: h, function: "0123abc.pickle:sent"}
 """
 
 
@@ -181,7 +183,7 @@ def test_steps_of_a_text_file_have_their_functions(write: Write, tmp_path: Path)
     write("app.yaml", NODES)
     workflow = load_application("app.yaml", folder=tmp_path)[0].workflow()
     bound = {node.name: node.target.call is not None for node in workflow.steps if node.target is not None}
-    assert bound == {"a": True, "b": True, "c": True, "d": False, "e": False, "f": True}
+    assert bound == {"a": True, "b": True, "c": True, "d": False, "e": False, "f": True, "g": False, "h": False}
     parsed = workflow.parse_parameters({"a.x": "08001", "a.y": "3", "b.day": "2024"})
     assert parsed == {"a.x": "08001", "a.y": 3, "b.day": "2024"}
     assert dump_yaml(load_application("app.yaml", folder=tmp_path)[0].replace(app_dir=".")) == dump_yaml(
