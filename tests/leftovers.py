@@ -42,7 +42,7 @@ def find_processes(is_wanted: Callable[[str], bool]) -> list[int]:
     marked = {pid for pid in _process_ids() if any(map(is_wanted, _read_marks(pid)))}
     family = marked | _find_descendants(marked)
     spared = {os.getpid(), *_find_ancestors(os.getpid())}
-    return sorted(family - spared, key=lambda pid: ("shim" not in _read_command(pid), pid))
+    return sorted(family - spared, key=lambda pid: ("shim" not in read_command(pid), pid))
 
 
 def end_processes(is_wanted: Callable[[str], bool]) -> list[str]:
@@ -59,7 +59,7 @@ def end_processes(is_wanted: Callable[[str], bool]) -> list[str]:
         if not there:
             return list(ended.values())
         for pid in there:
-            ended.setdefault(pid, _read_command(pid) or f"process {pid}")
+            ended.setdefault(pid, read_command(pid) or f"process {pid}")
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -100,7 +100,7 @@ def _read_marks(pid: int) -> list[str]:
     return []
 
 
-def _read_command(pid: int) -> str:
+def read_command(pid: int) -> str:
     return _read(pid, "cmdline").replace("\0", " ").strip()
 
 

@@ -64,8 +64,7 @@ def test_what_a_killed_run_has_started_is_found_and_ended() -> None:
         assert run is not None
 
         def commands() -> str:
-            found = leftovers.find_processes(lambda name: name == run)
-            return " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in found if Path(f"/proc/{pid}").exists())
+            return " ".join(map(leftovers.read_command, leftovers.find_processes(lambda name: name == run)))
 
         until(lambda: "scanflow_server" in commands() and "scanflow_agents" in commands(), "server and agent are there")
         pytest_run.send_signal(signal.SIGKILL)
