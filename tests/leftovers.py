@@ -101,6 +101,7 @@ def _read_marks(pid: int) -> list[str]:
 
 
 def read_command(pid: int) -> str:
+    """Return a process' command line; empty text: it has gone."""
     return _read(pid, "cmdline").replace("\0", " ").strip()
 
 
