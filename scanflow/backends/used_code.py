@@ -11,8 +11,10 @@ import dis
 import hashlib
 import inspect
 import operator
+import pickle
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 _LONG = (str, bytes, bytearray)
 _PLAIN = (bool, int, float, complex, type(None), type(...), *_LONG)
 _BLOCK = 1 << 10
+_MANY = 10_000
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _LIBRARY = Path(__file__).parents[1]
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -51,8 +54,10 @@ class _Description:
 
     def lines(self) -> list[str]:
         while self._queue:
-            value = self._queue.pop()
-            self._lines.add(f"{_get_name(value)}: {self._describe_definition(value)}")
+            value, described = self._queue.pop(), None
+            with suppress(Exception):  # whatever a class of the user's raises as it is looked at
+                described = self._describe_definition(value)
+            self._lines.add(f"{_get_name(value)}: {described}")
         return sorted(self._lines)
 
     def _describe_definition(self, value: Any) -> Any:
@@ -82,6 +87,8 @@ class _Description:
             self._open.pop()
 
     def _describe_parts(self, kind: type, value: Any) -> Any:
+        if kind in {list, tuple, dict} and len(value) > _MANY:
+            return [kind.__name__, _digest(pickle.dumps(value, 5))]
         if kind in {list, tuple}:
             return [kind.__name__, *map(self._describe, value)]
         if kind in {dict, MappingProxyType}:

@@ -18,6 +18,7 @@ import pandas as pd
 import pydantic
 
 RATE = 1
+MANY = list(range(20_000))
 KINDS = {"a", "b", "c"}
 TABLE = {"x": [1, (2, b"3")]}
 WEIGHTS = np.array([1.0, 2.0])
@@ -82,7 +83,7 @@ CLOSED, PART = closed(14), functools.partial(helper, 15)
 @scale(16)
 def f(x=0, kind=Colour.RED):
     def nested(): return RATE
-    uses = KINDS, TABLE, WEIGHTS, FRAME, DAY, SIGN, LOCK, LONG, MODEL, PAIR, SLOTS, CLOSED, PART
+    uses = MANY, KINDS, TABLE, WEIGHTS, FRAME, DAY, SIGN, LOCK, LONG, MODEL, PAIR, SLOTS, CLOSED, PART
     return helper(x), kept(x), Model.make(), Options(), Config(), uses, nested()
 '''
 
@@ -97,6 +98,7 @@ def digest(code: str) -> str:
     ("before", "after"),
     [
         ("RATE = 1", "RATE = 2"),
+        ("MANY = list(range(20_000))", "MANY = list(range(20_001))"),
         ("RATE = 1", "RATE = 1.0"),
         ('"a", "b"', '"a", "d"'),
         ('b"3"', 'b"4"'),
