@@ -53,6 +53,21 @@ def test_a_step_of_a_run_that_was_stopped_is_not_shown_as_running(settings: Sett
     assert deployer.show(record.name).tasks[0].state == "stopped"
 
 
+@pytest.mark.processes
+def test_a_run_goes_on_with_another_application(home: Path, quick_cli: Cli, tmp_path: Path) -> None:
+    text = """
+import scanflow as sf
+@sf.step(in_process=True)
+def half(number): {}
+app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[half.bind(1)])])
+"""
+    (tmp_path / "odd.py").write_text(text.format("raise ValueError('odd')"), encoding="utf-8")
+    (tmp_path / "even.py").write_text(text.format("return 2"), encoding="utf-8")
+    assert quick_cli("run", str(tmp_path / "odd.py")).returncode == 1
+    assert quick_cli("resume", "--app", str(tmp_path / "even.py")).returncode == 0
+    assert Client(progress=False).output("half") == 2
+
+
 class InterruptedTwice:
     def run(self, _request: RunRequest, *, observe: Observer) -> Any:
         observe(RunStarted(run=RunName("brave-hare-1"), steps=1))

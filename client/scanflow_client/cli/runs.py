@@ -45,11 +45,19 @@ def run(
     watch(deployer, request, as_json)
 
 
-def resume(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
+def resume(
+    name: RunArgument = "@latest",
+    app: Annotated[
+        str | None, Option("--app", metavar="APP", help="Continue with this application, not that of the run's file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
     """Continue a run. Finished steps are kept, running ones adopted, failed ones run again."""
     from scanflow.deployer import RunRequest
+    from scanflow.loading import load_application
 
-    watch(open_deployer(), RunRequest(run=name), as_json)
+    application, source = (None, None) if app is None else load_application(app)[:2]
+    watch(open_deployer(), RunRequest(application, run=name, source=source), as_json)
 
 
 def spin(
