@@ -42,6 +42,33 @@ def test_a_table_is_compared_drawn_and_told_to_programs(quick_cli: Cli, tmp_path
     assert quick_cli("drift", "check", old, new, "--min-effect", "0.9", "--fail-on-drift").returncode == 0
 
 
+def write_series(path: Path, *, seed: int) -> str:
+    """Write 1,000 rows in order of time, each with nine tenths of the one before, and the times."""
+    values = np.random.default_rng(seed).normal(size=(1000, 2))
+    for at in range(1, len(values)):
+        values[at] += 0.9 * values[at - 1]
+    lines = [
+        f"{heat:.4f},{'on' if flow > 0 else 'off'},2024-01-01T{at // 60:02}:{at % 60:02}:00"
+        for at, (heat, flow) in enumerate(values)
+    ]
+    path.write_text("\n".join(["heat,pump,time", *lines]), encoding="utf-8")
+    return path.name
+
+
+def test_rows_in_order_of_time_are_noticed_and_thinned(quick_cli: Cli, tmp_path: Path) -> None:
+    old, new = write_series(tmp_path / "old.csv", seed=5), write_series(tmp_path / "new.csv", seed=6)
+    noted = quick_cli("drift", "check", old, new).stdout
+    assert noted.startswith("Rows depend on those before them: 1,000 say as much about ")
+    assert "Ask again with --in-order.\nDrifted: 1,000 rows against 1,000" in noted
+    thinned = quick_cli("drift", "check", old, new, "--in-order", "--json")
+    found = json.loads(thinned.stdout)
+    assert not found["drifted"]
+    dependence = found["dependence"]
+    assert dependence["column"] in {"heat", "pump"}, "times only follow each other"
+    assert found["rows"]["current"] == -(-1000 // dependence["stride"])
+    assert 30 <= dependence["effective_rows"] <= 120, "53 in theory"
+
+
 def test_what_cannot_be_compared_is_refused_with_what_to_do(quick_cli: Cli, tmp_path: Path) -> None:
     old = write(tmp_path / "old.csv", seed=1)
     (tmp_path / "other.csv").write_text("height\n" + "1\n" * 20, encoding="utf-8")

@@ -35,21 +35,36 @@ def check(
     separator: SeparatorOption = "",
     encoding: EncodingOption = "",
     decimal: DecimalOption = "",
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="The rows are in order of time: compare nearly independent ones.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the columns that moved most into this SVG file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Test whether a table has drifted from another, and in which columns."""
+    from scanflow.drift.comparable import find_incomparable_columns
+    from scanflow.drift.dependence import find_dependence, thin
     from scanflow.drift.read import read_pair
     from scanflow.drift.segments import Segment, compare_by
     from scanflow.drift.two_sample import choose_permutations, compare
     from scanflow.tables.columns import ReadOptions
-    from scanflow_client.formatting.drift import comparison_to_json, format_comparison
+    from scanflow_client.formatting.drift import (
+        comparison_to_json,
+        dependence_to_json,
+        format_comparison,
+        format_dependence,
+    )
 
     if plot is not None and (plot.suffix.lower() != ".svg" or not plot.absolute().parent.is_dir()):
         raise UsageError(f"--plot writes an SVG file. {str(plot)!r} has to end in .svg, and its folder to be there.")
     options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
     before, after, aligned = read_pair(reference, current, options)
     within: list[Segment] = []
+    without = find_incomparable_columns(before, after)
+    if in_order:
+        before, after, dependence = thin(before, after, without)
+    else:
+        dependence = find_dependence(before, after, without)
     if by:
         comparison, within = compare_by(before, after, by, level=level, least_effect=min_effect)
     else:
@@ -63,7 +78,13 @@ def check(
         except OSError as error:
             raise InvalidError(f"{str(plot)!r} cannot be written: {error.strerror}. Name another file.") from error
     document = comparison_to_json(comparison, within) | ({"aligned": aligned} if aligned else {})
-    respond(document, as_json, lambda: [*aligned, *format_comparison(comparison, before, after, within)])
+    notes = list(aligned)
+    if dependence is not None:
+        document["dependence"] = dependence_to_json(dependence)
+        # Of many rows few are drawn, which are then far apart.
+        matters = document["drifted"] and dependence.effective_rows < max(comparison.compared_rows)
+        notes += format_dependence(dependence, in_order=in_order) if in_order or matters else []
+    respond(document, as_json, lambda: [*notes, *format_comparison(comparison, before, after, within)])
     if fail_on_drift and document["drifted"]:
         raise typer.Exit(EXIT_DRIFTED)
 

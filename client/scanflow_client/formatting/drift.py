@@ -12,6 +12,7 @@ from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_percent
 
 if TYPE_CHECKING:
+    from scanflow.drift.dependence import Dependence
     from scanflow.drift.segments import Segment
     from scanflow.drift.streaming import Change
     from scanflow.drift.table import DataTable
@@ -47,6 +48,21 @@ def comparison_to_json(comparison: Comparison, within: Sequence[Segment] = ()) -
         for segment, counts in zip(within, rows, strict=True)
     ]
     return document | ({"segments": segments} if within else {})
+
+
+def dependence_to_json(dependence: Dependence) -> dict[str, Any]:
+    return {**asdict(dependence), "effective_rows": dependence.effective_rows, "stride": dependence.stride}
+
+
+def format_dependence(dependence: Dependence, *, in_order: bool) -> list[str]:
+    """Return what rows that depend on those before them mean for the verdict."""
+    said = (
+        f"Rows depend on those before them: {dependence.rows:,} say as much about {dependence.column} as "
+        f"{dependence.effective_rows:,} independent ones."
+    )
+    if in_order:
+        return [f"{said} One row in {dependence.stride} is compared."]
+    return [f"{said} If they are in order of time, this may be a false alarm. Ask again with --in-order."]
 
 
 def format_comparison(
