@@ -79,6 +79,10 @@ class ServingCall(msgspec.Struct, eq=False):
     def make_failure(self, problem: ProblemError) -> Any:
         return add_headers(problem, self.headers)
 
+    def sends_memory(self) -> bool:
+        """Whether the response refers to the memory of the answer, and is written later."""
+        return False
+
     def copy_value(self) -> Any:
         assert self.inputs is not None
         if len(self.inputs) == 1:
@@ -92,6 +96,9 @@ class ServingCall(msgspec.Struct, eq=False):
         try:
             async with asyncio.timeout(allowed_s):
                 return await (self._compute_on_loop() if self.graph.waits else engine.run(self._compute))
+        except asyncio.CancelledError:  # the client has gone; a thread that hangs is still to be replaced
+            engine.check_workers()
+            raise
         except TimeoutError:
             engine.check_workers()
             where = "it was still running" if self.started else "it was still waiting in the queue"
@@ -112,6 +119,7 @@ class ServingCall(msgspec.Struct, eq=False):
         self.started = True
         if self.unread:
             self._read_and_retain()
+        self.walk.kept = self.recorded or self.shadowed or self.sends_memory()
         outcome = finish(self.graph.walk(self.value, self.names, self.walk))
         self.outcome = outcome
         return self.build_response(outcome)
@@ -165,6 +173,15 @@ class OipCall(ServingCall):
         assert self.infer is not None
         return oip.encode(self.respond(outcome), self.infer, self.headers)
 
+    def sends_memory(self) -> bool:
+        infer = self.infer
+        assert infer is not None
+        return (
+            infer.binary_output
+            or oip.should_send_raw(self.request.headers)
+            or any(output.binary for output in infer.outputs or ())
+        )
+
     def respond(self, outcome: Outcome) -> InferResponse:
         infer, end = self.infer, outcome.step
         assert infer is not None
@@ -187,6 +204,9 @@ class GrpcCall(OipCall):
     def build_response(self, outcome: Outcome) -> Any:
         return self.respond(outcome)
 
+    def sends_memory(self) -> bool:
+        return True
+
     def make_failure(self, problem: ProblemError) -> Any:
         return problem
 
@@ -195,6 +215,8 @@ class SeldonCall(ServingCall):
     """A prediction in Seldon's protocol."""
 
     asked: Prediction | None = None
+    sent: Any = None
+    """A copy of the value for shadows, if no tensor holds it."""
 
     def read(self) -> None:
         media = self.request.headers.get("content-type", "")
@@ -210,12 +232,21 @@ class SeldonCall(ServingCall):
         assert self.asked is not None
         return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
 
-    def copy_value(self) -> Any:
+    def keep_inputs(self) -> None:
+        ServingCall.keep_inputs(self)
         assert self.asked is not None
-        value = self.asked.value
-        if isinstance(value, np.ndarray) and self.inputs is not None and value.dtype.kind in "biuf":
-            return self.inputs[0].data.copy()  # the value itself may have been changed since
-        return copy.deepcopy(value)
+        if self.shadowed and not self._is_numeric():
+            self.sent = copy.deepcopy(self.asked.value)
+
+    def copy_value(self) -> Any:
+        """Return a copy of the value as it was sent: the components may have changed it since."""
+        if self.inputs is not None and self._is_numeric():
+            return self.inputs[0].data.copy()
+        return copy.deepcopy(self.sent)
+
+    def _is_numeric(self) -> bool:
+        value = None if self.asked is None else self.asked.value
+        return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
 def add_headers(problem: ProblemError, headers: Headers) -> Response:

@@ -1,5 +1,8 @@
 """An inference graph, sorted once and walked for each request. Edges are data flow.
 
+Each component gets an input of its own: a value that several nodes take is copied for all but the last, and a result
+that its component may keep is copied before another node takes it.
+
 The walk is a coroutine. If no node is asynchronous or batched it never waits, so a worker thread, or the loop if no
 node blocks, runs it from end to end (:func:`finish`); otherwise it runs on the loop, and each call that may block goes
 to a worker thread by ``invoke``.
@@ -8,6 +11,7 @@ to a worker thread by ``invoke``.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from time import perf_counter
@@ -19,6 +23,7 @@ from msgspec import Struct
 from scanflow.errors import InternalError, InvalidError, did_you_mean
 from scanflow.wire import Node
 from scanflow_serving.components import Component, make_component_problem
+from scanflow_serving.copies import copy_input, isolate
 from scanflow_serving.problems import ProblemError
 
 _T = TypeVar("_T")
@@ -27,7 +32,19 @@ ALL: Final = -1
 
 
 class GraphStep:
-    __slots__ = ("children", "combines", "component", "name", "node", "parents", "place", "routes", "who")
+    __slots__ = (
+        "children",
+        "combines",
+        "component",
+        "last_of",
+        "last_root",
+        "name",
+        "node",
+        "parents",
+        "place",
+        "routes",
+        "who",
+    )
 
     def __init__(
         self,
@@ -49,6 +66,11 @@ class GraphStep:
         self.combines = node.role == "COMBINER"
         self.routes = node.role == "ROUTER" and not alone
         self.who = f"The node {component.name!r}"
+        self.last_of: frozenset[int] = frozenset()
+        """The parents whose result no later node takes."""
+
+        self.last_root = True
+        """Whether no later node takes the request."""
 
 
 class GraphTraversal(Struct, eq=False):
@@ -66,6 +88,11 @@ class GraphTraversal(Struct, eq=False):
     path: list[str] = []
     tags: dict[str, Any] = {}
     metrics: list[tuple[str, Any]] = []
+    kept: bool = False
+    """Whether the answer is read after the walk's last call, when the component may be at another request."""
+
+    def copy_meta(self) -> dict[str, Any]:
+        return copy.deepcopy(self.meta) if self.meta else {}
 
 
 class Outcome(Struct, eq=False):
@@ -84,7 +111,10 @@ def call_now(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> A
     component = step.component
     begin = perf_counter()
     try:
-        result = component.call(value, names, walk.meta)
+        if step.children or walk.kept:
+            result = isolate(component.call(value, names, walk.copy_meta()))
+        else:
+            result = component.call(value, names, walk.copy_meta())
         if component.tags is not None or component.metrics is not None:
             take_extras(step, walk)
     except BaseException as error:  # a user's code may raise anything: SystemExit, RecursionError, MemoryError
@@ -101,9 +131,9 @@ def take_extras(step: GraphStep, walk: GraphTraversal) -> None:
     if component.tags is not None:
         tags = component.tags()
         if isinstance(tags, Mapping):
-            walk.tags.update({str(name): value for name, value in tags.items()})
+            walk.tags.update({str(name): isolate(value) for name, value in tags.items()})
     if component.metrics is not None:
-        walk.metrics += [(step.name, metric) for metric in component.metrics() or ()]
+        walk.metrics += [(step.name, isolate(metric)) for metric in component.metrics() or ()]
 
 
 async def invoke_directly(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> Any:
@@ -185,6 +215,7 @@ class Graph:
                 for place, node in enumerate(nodes)
             ]
             self._levels = [[self.steps[place] for place in level] for level in levels]
+            self._find_last_readers()
         self.roots = [step for step in self.steps if not step.parents]
         self.ends = [step for step in self.steps if not step.children]
         self.waits = any(step.component.is_async or step.node.batching for step in self.steps)
@@ -199,6 +230,8 @@ class Graph:
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
 
     async def walk(self, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke = invoke_directly) -> Outcome:
+        if invoke is not invoke_directly:
+            walk.kept = True
         step = self._only
         if step is not None:
             if step.combines and not isinstance(value, list):
@@ -208,7 +241,7 @@ class Graph:
         outcomes: list[Outcome | None] = [None] * len(self.steps)
         for level in self._levels:
             due = [
-                (step, *inputs)
+                (step, *inputs)  # all are collected, and copied, before a component can change one
                 for step in level
                 if (inputs := self._collect_inputs(step, value, names, outcomes, walk))
             ]
@@ -234,33 +267,47 @@ class Graph:
     ) -> tuple[Any, Any] | None:
         """Return the inputs of a step; None: no branch to it was chosen."""
         if not step.parents:
-            return value, names
-        taken = [
-            outcome
-            for parent in step.parents
-            if (outcome := self._follow_edge(parent, step, outcomes, walk)) is not None
-        ]
+            return (value if step.last_root else copy_input(value, step.who)), names
+        taken = [own for parent in step.parents if (own := self._follow_edge(parent, step, outcomes, walk)) is not None]
         if not taken:
             return None
         if step.combines:
-            return [outcome.value for outcome in taken], [outcome.names for outcome in taken]
-        return taken[0].value, taken[0].names
+            return [own_value for own_value, _ in taken], [own_names for _, own_names in taken]
+        return taken[0]
 
     def _follow_edge(
         self, parent: int, step: GraphStep, outcomes: Sequence[Outcome | None], walk: GraphTraversal
-    ) -> Outcome | None:
+    ) -> tuple[Any, Any] | None:
+        """Return a parent's value and names for a step alone; None: the branch to it was not chosen."""
         outcome = outcomes[parent]
-        if outcome is None or not self.steps[parent].routes:
-            return outcome
-        chosen = walk.routing[self.steps[parent].name]
-        return outcome if chosen == ALL or self.steps[parent].children[chosen] == step.place else None
+        if outcome is None:
+            return None
+        is_last = parent in step.last_of
+        if self.steps[parent].routes and (chosen := walk.routing[self.steps[parent].name]) != ALL:
+            if self.steps[parent].children[chosen] != step.place:
+                return None
+            is_last = True
+        return (outcome.value if is_last else copy_input(outcome.value, step.who)), outcome.names
+
+    def _find_last_readers(self) -> None:
+        readers: dict[int | None, GraphStep] = {}
+        for step in (step for level in self._levels for step in level):
+            step.last_root = False
+            for parent in step.parents or (None,):
+                readers[parent] = step
+        for parent, step in readers.items():
+            if parent is None:
+                step.last_root = True
+            else:
+                step.last_of |= {parent}
 
     async def _visit(self, step: GraphStep, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke) -> Outcome:
         declared = step.component.signature
         if declared.inputs and not step.combines and not (walk.checked and not step.parents):
             value = declared.adapt(value, step.who)
         walk.path.append(step.name)
-        result = await invoke(step, value, names, walk)
+        own = copy_input(value, step.who) if step.routes else value  # a branch takes what the ROUTER took
+        result = await invoke(step, own, copy.deepcopy(names) if names else [], walk)
         if step.routes:
             walk.routing[step.name] = self._parse_branch(step, result)
             return Outcome(value, names, step)

@@ -256,7 +256,8 @@ def _read_tensor(encoded: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
     if raw is not None:
         if encoded.HasField("contents"):
             raise invalid(f"{where} has contents and raw_input_contents. Send one of them.")
-        return from_binary(encoded.name, encoded.datatype, shape, raw, allow_nan=allow_nan, where=where)
+        own = bytearray(raw)  # writable: a component may change its input in place
+        return from_binary(encoded.name, encoded.datatype, shape, own, allow_nan=allow_nan, where=where)
     place = _CONTENTS.get(encoded.datatype)
     if place is None and encoded.datatype in DATATYPES:
         raise invalid(f"{where}: {encoded.datatype} can be sent as raw_input_contents only.")

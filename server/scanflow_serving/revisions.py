@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.wire import DesiredInstanceState, Node, Revision, encode
 from scanflow_serving.batching import Batcher
 from scanflow_serving.components import Component, load_component, make_component_problem
+from scanflow_serving.copies import isolate
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Invoke, call_now, sort_levels, take_extras
 from scanflow_serving.metrics import Metrics, RevisionMetrics
@@ -119,7 +120,7 @@ def _invoke_on_loop(engine: Engine, batchers: dict[str, Batcher]) -> Invoke:
             return call_now(step, value, names, walk)
         begin = perf_counter()
         try:
-            result = await step.component.call(value, names, walk.meta)
+            result = isolate(await step.component.call(value, names, walk.copy_meta()))
             take_extras(step, walk)
         except asyncio.CancelledError:
             raise

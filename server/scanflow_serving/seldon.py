@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import inspect
 import json
 import sys
@@ -113,7 +114,7 @@ def give_feedback(graph: Graph, feedback: Feedback, finish: Callable[[Any], Any]
             continue
         routing = feedback.routing.get(step.name)
         arguments = (features, names, feedback.reward, feedback.truth, routing)
-        result = method(*arguments[: _count_arguments(method)])
+        result = method(*copy.deepcopy(arguments[: _count_arguments(method)]))  # a node may change what it gets
         if inspect.isawaitable(result):
             finish(result)
         count += 1

@@ -276,3 +276,115 @@ def test_tags_and_metrics_are_asked_for_after_each_call() -> None:
     walk(Graph([one], [component]), [], state)
     assert state.tags == {"calls": 1}
     assert state.metrics == [("a", {"type": "COUNTER", "key": "seen", "value": 1})]
+
+
+def rows(*numbers: float) -> Any:
+    return np.array([numbers])
+
+
+def change(value: Any, *_: Any) -> Any:
+    value *= 10
+    return value.sum(axis=1)
+
+
+def add_up(value: Any, *_: Any) -> Any:
+    return value.sum(axis=1)
+
+
+def join(values: Any, *_: Any) -> Any:
+    return [float(value[0]) for value in values]
+
+
+def test_a_node_that_changes_its_input_changes_no_others() -> None:
+    built = graph(node("a"), node("b"), node("join", "a", "b", role="COMBINER"), a=change, b=add_up, join=join)
+    assert walk(built, rows(1, 2)) == [30, 3]
+    built = graph(
+        node("first", role="TRANSFORMER"),
+        node("a", "first"),
+        node("b", "first"),
+        node("join", "a", "b", role="COMBINER"),
+        first=lambda value, *_: value + 0,
+        a=change,
+        b=add_up,
+        join=join,
+    )
+    assert walk(built, rows(1, 2)) == [30, 3]
+
+
+@pytest.mark.parametrize(("branch", "result"), [(-1, [30, 3]), (1, [3])])
+def test_what_a_router_does_to_its_input_reaches_no_branch(branch: int, result: list[float]) -> None:
+    def route(value: Any, *_: Any) -> int:
+        value *= 0
+        return branch
+
+    built = graph(
+        node("route", role="ROUTER"),
+        node("a", "route"),
+        node("b", "route"),
+        node("join", "a", "b", role="COMBINER"),
+        route=route,
+        a=change,
+        b=add_up,
+        join=join,
+    )
+    assert walk(built, rows(1, 2)) == result
+
+
+def test_a_node_may_keep_what_it_returns() -> None:
+    table = np.zeros((1, 1))
+
+    def lower(value: Any, *_: Any) -> Any:
+        value -= 1
+        return value
+
+    built = graph(node("a"), node("b", "a", role="OUTPUT_TRANSFORMER"), a=lambda *_: table, b=lower)
+    assert [walk(built, rows(1)).tolist() for _ in range(3)] == [[[-1]], [[-1]], [[-1]]]
+
+
+def test_names_and_metadata_are_a_nodes_own_too() -> None:
+    def spoil(value: Any, names: Any, meta: Any) -> Any:
+        names.append("z")
+        meta["puid"] = "other"
+        return value
+
+    seen: list[Any] = []
+
+    def look(value: Any, names: Any, meta: Any) -> Any:
+        seen.append((names, meta))
+        return value
+
+    built = graph(node("a", role="TRANSFORMER"), node("b", "a"), a=spoil, b=look)
+    finish(built.walk(rows(1), ["x"], GraphTraversal({"puid": "p"})))
+    assert seen == [(["x"], {"puid": "p"})]
+
+
+def test_what_cannot_be_copied_for_two_nodes_is_refused_by_name() -> None:
+    built = graph(
+        node("read", role="TRANSFORMER"),
+        node("a", "read"),
+        node("b", "read"),
+        node("join", "a", "b", role="COMBINER"),
+        read=lambda *_: (number for number in range(3)),
+    )
+    with pytest.raises(ProblemError, match="'generator', which cannot be copied for each"):
+        walk(built)
+
+
+async def test_a_buffer_is_copied_before_the_next_node_waits() -> None:
+    buffer = np.zeros((1, 1))
+
+    def fill(value: Any, *_: Any) -> Any:
+        buffer[:] = value
+        return buffer
+
+    built = graph(node("a"), node("b", "a"), a=fill, b=lambda value, *_: value + 0)
+    both = asyncio.Barrier(2)
+
+    async def meet(step: GraphStep, value: Any, names: Any, state: GraphTraversal) -> Any:
+        if step.name == "b":
+            async with asyncio.timeout(PATIENCE_S):
+                await both.wait()
+        return call_now(step, value, names, state)
+
+    answers = await asyncio.gather(*(built.walk(rows(number), [], GraphTraversal(), meet) for number in (1, 2)))
+    assert [answer.value.tolist() for answer in answers] == [[[1]], [[2]]]
