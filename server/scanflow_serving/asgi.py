@@ -75,12 +75,12 @@ class HttpApi:
             query = scope["query_string"]
             request = Request(scope["method"], scope["path"], query.decode("latin-1") if query else "", headers, body)
             response = await self._served.handle(request)
+            if "accept-encoding" in headers:
+                response = await _negotiate_compression(response, headers["accept-encoding"])
         except ProblemError as problem:
             response = self._served.refuse(problem)
-        except _ClientLeftError:
+        except (_ClientLeftError, asyncio.CancelledError):  # a connection cancels the request of a client that has gone
             return
-        if "accept-encoding" in headers:
-            response = await _negotiate_compression(response, headers["accept-encoding"])
         if not (whole and _respond_at_once(response, scope["extensions"][RESPOND])):
             await _write(response, send, None if whole else receive)
 

@@ -78,6 +78,8 @@ class Connection(HttpToolsProtocol):
         self._head_since: float | None = None
         self._head_bytes = 0
         self._unsent = 0
+        self._task: asyncio.Task[None] | None = None
+        self._has_ended = False
 
     @property
     def idle(self) -> bool:
@@ -127,11 +129,27 @@ class Connection(HttpToolsProtocol):
         if cycle is None or cycle.response_complete or cycle.more_body:
             return None
         cycle.keep_alive = False
+        self._has_ended = True
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the request in progress: its client has gone."""
         super().connection_lost(exc)
         self._server.count_lost()
+        if self._task is not None and not (self._task.done() or self.cycle.response_started):
+            self._task.cancel()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._task = self.loop.create_task(cycle.run_asgi(app))
+
+    def _probe_client(self) -> None:
+        """Send an interim response to a client that has finished sending: if it has gone, the connection is lost.
+
+        Nothing else tells a client that has closed its socket from one that waits for the response.
+        """
+        cycle = self.cycle
+        if not cycle.response_started and cycle.scope["http_version"] == "1.1":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def close_soon(self) -> None:
         """Close after the current response, or after the next one if the current head was sent already."""
@@ -157,6 +175,8 @@ class Connection(HttpToolsProtocol):
                 self._refuse(ProblemError(408, "The request was not received in time."))
         elif not self.idle:
             self._since = now
+            if self._has_ended:
+                self._probe_client()
         elif silent_s > idle_s:
             self._close_idle()
 

@@ -33,6 +33,9 @@ _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
 """The interpreter's switch interval while a model loads, in seconds (default: 0.005), so as not to delay requests."""
 
+CLIENT_GONE: Final = 499
+"""What a request is counted as whose client has gone before it was answered, as NGINX does."""
+
 _READ_BY_GRPC: Final = Request("POST", "")
 
 _log = logging.getLogger(__name__)
@@ -216,6 +219,9 @@ class ServingApplication:
                 if call.timeout_s is not None:
                     allowed_s = min(allowed_s, call.timeout_s)
             result = await call.run(allowed_s)
+        except asyncio.CancelledError:
+            loaded.meter.count_response(CLIENT_GONE, monotonic() - call.began)
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a response
             problem = error if isinstance(error, ProblemError) else _make_defect_problem(error)
             status, result = problem.status, call.make_failure(problem)

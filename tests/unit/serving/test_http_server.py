@@ -37,13 +37,18 @@ class Served:
     def __init__(self) -> None:
         self.came = threading.Semaphore(0)
         self.held: list[asyncio.Event] = []
+        self.cancelled = 0
 
     async def handle(self, request: Request) -> Response:
         match request.path:
             case "/hold":
                 self.held.append(asyncio.Event())
                 self.came.release()
-                await self.held[-1].wait()
+                try:
+                    await self.held[-1].wait()
+                except asyncio.CancelledError:
+                    self.cancelled += 1
+                    raise
                 return Response(200, b"held")
             case "/large":
                 return Response(200, [b"a" * 1000, memoryview(bytes(int(request.query))), b"", b"z"])
@@ -514,3 +519,29 @@ def test_a_burst_that_no_other_instance_takes_is_accepted(server: Server) -> Non
             server.until_held()
         for _ in clients:
             server.release()
+
+
+# -- who has gone
+
+
+def test_the_request_of_a_client_that_has_gone_is_cancelled(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(get("/hold"))
+        server.until_held()
+    until(lambda: server.served.cancelled, "its request is cancelled")
+
+
+def test_a_client_that_has_finished_sending_but_waits_is_answered(server: Server) -> None:
+    with server.connect() as sock:
+        sock.sendall(get("/hold"))
+        sock.shutdown(socket.SHUT_WR)
+        server.until_held()
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert sock.recv(len(interim), socket.MSG_WAITALL) == interim
+        server.call(server.http._sweep)
+        server.release()
+        rest = b""
+        while piece := sock.recv(65536):
+            rest += piece
+    assert rest.replace(interim, b"").startswith(b"HTTP/1.1 200 OK")
+    assert not server.served.cancelled
