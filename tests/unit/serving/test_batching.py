@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,20 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.wire import BatchingOptions, Node
-from scanflow_serving.batching import (
-    QUIET,
-    Batcher,
-    Traffic,
-    compute_pause_s,
-    join_rows,
-    measure_rows,
-    split_rows,
-    update_traffic,
-)
+from scanflow_serving.batching import QUIET, Batcher, Traffic, compute_pause_s, update_traffic
 from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, GraphTraversal
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.rows import join_rows, measure_rows, split_rows
 from tests.unit.serving.harness import until
 from tests.waiting import PATIENCE_S
 
@@ -118,9 +111,11 @@ def test_what_has_no_rows_goes_alone(value: Any) -> None:
 
 
 class Waiting:
-    def __init__(self, engine: Engine, call: Call, batching: BatchingOptions, *, is_async: bool) -> None:
+    def __init__(
+        self, engine: Engine, call: Call, batching: BatchingOptions, *, is_async: bool, row_wise: bool | None
+    ) -> None:
         node = Node(name="n", implementation="a.py:A", batching=batching)
-        component = Component(node, call, is_async=is_async)
+        component = Component(node, call, is_async=is_async, subject=SimpleNamespace(row_wise=row_wise))
         self.engine = engine
         self.sizes: list[int] = []
         self.batcher = Batcher(GraphStep(0, node, component), engine, called=self.sizes.append)
@@ -135,11 +130,17 @@ class Waiting:
 
 @asynccontextmanager
 async def waiting(
-    call: Callable[..., Any], *, max_size: int = 100, max_delay_s: float = 0.0, is_async: bool = False
+    call: Callable[..., Any],
+    *,
+    max_size: int = 100,
+    max_delay_s: float = 0.0,
+    is_async: bool = False,
+    row_wise: bool | None = True,
 ) -> AsyncIterator[Waiting]:
     engine = Engine(asyncio.get_running_loop(), threads=1, queue=1000, deadline_s=3600)
     try:
-        yield Waiting(engine, call, BatchingOptions(max_size=max_size, max_delay_s=max_delay_s), is_async=is_async)
+        options = BatchingOptions(max_size=max_size, max_delay_s=max_delay_s)
+        yield Waiting(engine, call, options, is_async=is_async, row_wise=row_wise)
     finally:
         await engine.close()
 
@@ -242,7 +243,7 @@ async def test_results_without_a_row_for_each_end_the_batching() -> None:
         gate.open.set()
         results = await asyncio.gather(first, *others)
         assert [one.tolist() for one in results] == [[2], [2], [4]]
-        assert len(gate.calls) == 4
+        assert len(gate.calls) == 3
         assert here.batcher._alone
 
 
@@ -292,3 +293,166 @@ async def test_every_request_gets_its_own_rows(requests: list[tuple[int, int]], 
                 assert not isinstance(result, BaseException)
                 assert result.tolist() == [[number * 2]] * rows
         assert all(len(call) <= max_size for call in gate.calls)
+
+
+async def prove(here: Waiting, gate: Gate) -> None:
+    """Let two requests wait behind a third, so that a trial begins, and wait for its end."""
+    first = here.ask(row(0))
+    await until(gate.inside.is_set)
+    others = [here.ask(row(1)), here.ask(row(2))]
+    await until(lambda: len(here.batcher._waiting) == 2)
+    gate.open.set()
+    await asyncio.gather(first, *others)
+    await until(lambda: not here.batcher._trials)
+
+
+async def send_together(here: Waiting, gate: Gate, *values: Any) -> list[Any]:
+    """Return the answers to requests that wait while one runs."""
+    gate.open.clear()
+    gate.inside.clear()
+    first = here.ask(row(9))
+    await until(gate.inside.is_set)
+    asked = [here.ask(value) for value in values]
+    await until(lambda: len(here.batcher._waiting) == len(values))
+    gate.open.set()
+    await first
+    return [np.asarray(answer).tolist() for answer in await asyncio.gather(*asked)]
+
+
+async def test_requests_are_stacked_once_a_trial_has_shown_that_rows_are_answered_alike() -> None:
+    gate = Gate()
+    async with waiting(gate, row_wise=None) as here:
+        await prove(here, gate)
+        assert here.sizes == [1, 1, 1]
+        assert [call.tolist() for call in gate.calls if len(call) == 3] == [[[1.0], [2.0], [1.0]]]
+        assert await send_together(here, gate, row(3), row(4)) == [[[6]], [[8]]]
+        assert here.sizes == [1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda rows: rows - rows.mean(axis=0),
+        lambda rows: np.sort(rows, axis=0),
+        lambda rows: np.cumsum(rows, axis=0),
+        lambda rows: [float(rows.sum()), float(len(rows))],
+        lambda rows: {"rows": rows, "count": len(rows)},
+        lambda rows: float(rows.sum()),
+        lambda rows: rows[: len(rows) // 2 + 1],
+    ],
+)
+async def test_what_depends_on_other_rows_is_not_batched_and_that_is_said_once(
+    answer: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(answer)
+    async with waiting(gate, row_wise=None) as here:
+        await prove(here, gate)
+        together = await send_together(here, gate, row(3), row(4), row(4), row(3))
+        assert together == [np.asarray(answer(row(number))).tolist() for number in (3, 4, 4, 3)]
+        assert set(here.sizes) == {1}
+    (said,) = [record.message for record in caplog.records if "no longer batched" in record.message]
+    assert "The node 'n'" in said
+    assert "row_wise = True" in said
+
+
+async def test_a_class_that_says_that_it_is_not_row_wise_is_called_alone() -> None:
+    gate = Gate()
+    async with waiting(gate, row_wise=False) as here:
+        await prove(here, gate)
+        assert await send_together(here, gate, row(3), row(4)) == [[[6]], [[8]]]
+        assert {len(call) for call in gate.calls} == {1}
+
+
+async def test_equal_rows_prove_nothing_about_others() -> None:
+    gate = Gate(lambda rows: rows - rows.mean(axis=0))
+    async with waiting(gate, row_wise=None) as here:
+        first = here.ask(row(1))
+        await until(gate.inside.is_set)
+        others = [here.ask(row(1)), here.ask(row(1))]
+        await until(lambda: len(here.batcher._waiting) == 2)
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        await until(lambda: not here.batcher._trials)
+        assert await send_together(here, gate, row(1), row(1)) == [[[0]], [[0]]]
+        assert here.sizes[-1] == 2
+        assert await send_together(here, gate, row(1), row(5)) == [[[0]], [[0]]]
+
+
+async def test_a_request_larger_than_a_call_is_cut_only_where_rows_are_answered_alone() -> None:
+    numbers = np.arange(5.0).reshape(5, 1)
+    for answer, sizes in ((lambda rows: rows * 2, {1, 2, 3}), (lambda rows: rows - rows.mean(axis=0), {1, 3, 5})):
+        gate = Gate(answer)
+        gate.open.set()
+        async with waiting(gate, max_size=3, row_wise=None) as here:
+            assert (await here.ask(numbers)).tolist() == answer(numbers).tolist()
+            assert {len(call) for call in gate.calls} == sizes
+
+
+async def test_a_trial_that_a_bad_row_fails_says_nothing() -> None:
+    gate = Gate(fussy)
+    async with waiting(gate, row_wise=None) as here:
+        first = here.ask(row(0))
+        await until(gate.inside.is_set)
+        others = [here.ask(row(-1)), here.ask(row(2))]
+        await until(lambda: len(here.batcher._waiting) == 2)
+        gate.open.set()
+        results = await asyncio.gather(first, *others, return_exceptions=True)
+        assert isinstance(results[1], ProblemError)
+        await until(lambda: not here.batcher._trials)
+        assert (here.batcher._alone, here.batcher._proved) == (False, {})
+
+
+def test_the_parts_of_a_result_share_nothing() -> None:
+    shared = [1.0]
+    first, second = split_rows([shared, shared], [1, 1])
+    first[0][0] = 2.0
+    assert second == [[1.0]]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_batch_of_which_all_clients_are_gone_is_not_called_or_cancelled(is_async: bool) -> None:
+    gate, ended = Gate(), []
+
+    async def later(value: Any, _names: Any, _meta: Any) -> Any:
+        gate.inside.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(len(value))
+
+    async with waiting(later if is_async else gate, is_async=is_async) as here:
+        blocker = here.engine.run(lambda: gate.open.wait(PATIENCE_S))
+        request = here.ask(row(1))
+        await until(gate.inside.is_set if is_async else lambda: here.engine.waiting == 1)
+        request.cancel()
+        await asyncio.wait([request])
+        gate.open.set()
+        await blocker
+        await until(lambda: not here.batcher._running)
+        assert (gate.calls, ended) == ([], [1] if is_async else [])
+
+
+class Metadata:
+    row_wise = True
+
+    def __init__(self, gate: Gate) -> None:
+        self.predict = lambda rows, names, meta: gate(rows, names, meta)
+
+
+async def test_requests_of_other_metadata_are_not_stacked_for_a_class_that_takes_it() -> None:
+    gate = Gate()
+    async with waiting(gate) as here:
+        here.batcher._step.component.subject = Metadata(gate)
+        batcher = Batcher(here.batcher._step, here.engine, called=here.sizes.append)
+
+        def ask(puid: str) -> asyncio.Future[Any]:
+            return asyncio.ensure_future(batcher.call(row(1), (), GraphTraversal({"puid": puid})))
+
+        first = ask("a")
+        await until(gate.inside.is_set)
+        others = [ask("b"), ask("c"), ask("b")]
+        await until(lambda: len(batcher._waiting) == 3)
+        gate.open.set()
+        await asyncio.gather(first, *others)
+        assert gate.metas == [{"puid": "a"}, {"puid": "b"}, {"puid": "c"}]
+        assert here.sizes == [1, 2, 1]

@@ -58,6 +58,8 @@ class Two:
 
 
 class Bad:
+    row_wise = True
+
     def predict(self, X):
         match int(np.asarray(X).flat[0]):
             case 1:
