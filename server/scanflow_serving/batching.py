@@ -122,7 +122,7 @@ class Batcher:
         """Whether an answer depends on more than its own row, so that each request needs a call of its own."""
 
         self._proved: dict[object, Any] = {}
-        """The kinds of which a trial has shown that they may be stacked: True, or the only row of which that is known."""
+        """The kinds that a trial has shown to be row-wise: True, or the only row of which that is known."""
 
         self._trials: dict[object, asyncio.Task[None]] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}

@@ -176,11 +176,9 @@ class OipCall(ServingCall):
     def sends_memory(self) -> bool:
         infer = self.infer
         assert infer is not None
-        return (
-            infer.binary_output
-            or oip.should_send_raw(self.request.headers)
-            or any(output.binary for output in infer.outputs or ())
-        )
+        if infer.outputs is not None and any(output.binary for output in infer.outputs):
+            return True
+        return infer.binary_output or oip.should_send_raw(self.request.headers)
 
     def respond(self, outcome: Outcome) -> InferResponse:
         infer, end = self.infer, outcome.step

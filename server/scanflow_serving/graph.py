@@ -92,7 +92,7 @@ class GraphTraversal(Struct, eq=False):
     """Whether the answer is read after the walk's last call, when the component may be at another request."""
 
     def copy_meta(self) -> dict[str, Any]:
-        return copy.deepcopy(self.meta) if self.meta else {}
+        return copy.deepcopy(self.meta)
 
 
 class Outcome(Struct, eq=False):
@@ -111,10 +111,11 @@ def call_now(step: GraphStep, value: Any, names: Any, walk: GraphTraversal) -> A
     component = step.component
     begin = perf_counter()
     try:
+        meta = walk.copy_meta() if walk.meta else {}
         if step.children or walk.kept:
-            result = isolate(component.call(value, names, walk.copy_meta()))
+            result = isolate(component.call(value, names, meta))
         else:
-            result = component.call(value, names, walk.copy_meta())
+            result = component.call(value, names, meta)
         if component.tags is not None or component.metrics is not None:
             take_extras(step, walk)
     except BaseException as error:  # a user's code may raise anything: SystemExit, RecursionError, MemoryError
@@ -307,7 +308,8 @@ class Graph:
             value = declared.adapt(value, step.who)
         walk.path.append(step.name)
         own = copy_input(value, step.who) if step.routes else value  # a branch takes what the ROUTER took
-        result = await invoke(step, own, copy.deepcopy(names) if names else [], walk)
+        own_names = copy.deepcopy(names) if names else []
+        result = await invoke(step, own, own_names, walk)
         if step.routes:
             walk.routing[step.name] = self._parse_branch(step, result)
             return Outcome(value, names, step)

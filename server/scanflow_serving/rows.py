@@ -144,8 +144,7 @@ def _compare_to_first(rows: NDArray[Any]) -> NDArray[np.bool_]:
     differ = np.asarray(rows != rows[:1], dtype=bool)
     if rows.dtype.kind in "fc":
         differ &= ~(np.isnan(rows) & np.isnan(rows[:1]))
-    whole: NDArray[np.bool_] = differ.any(axis=1)
-    return whole
+    return np.asarray(differ.any(axis=1))
 
 
 def _measure(rows: Any) -> int:

@@ -157,10 +157,7 @@ async def test_an_asynchronous_component_is_cancelled_with_its_client(path: Path
 
 
 async def test_tags_are_those_of_the_call(path: Path) -> None:
-    nodes = [
-        node("m", path, "Talker"),
-        node("late", path, "Later", role="OUTPUT_TRANSFORMER", parents=("m",)),
-    ]
+    nodes = [node("m", path, "Talker"), node("late", path, "Later", role="OUTPUT_TRANSFORMER", parents=("m",))]
     async with instance(path.parent, *nodes) as here:
         body = b'{"data": {"ndarray": [[1]]}}'
         asked = [here.ask("/api/v1.0/predictions", body) for _ in range(3)]
