@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -378,13 +379,17 @@ async def test_equal_rows_prove_nothing_about_others() -> None:
         assert await send_together(here, gate, row(1), row(5)) == [[[0]], [[0]]]
 
 
+def center(weight: float, rows: Any) -> Any:
+    return rows - weight * rows.mean(axis=0)
+
+
 async def test_a_request_larger_than_a_call_is_cut_only_where_rows_are_answered_alone() -> None:
     numbers = np.arange(5.0).reshape(5, 1)
     for weight, sizes in ((0, {1, 2, 3}), (1, {1, 3, 5})):
-        gate = Gate(lambda rows, weight=weight: rows - weight * rows.mean(axis=0))
+        gate = Gate(partial(center, weight))
         gate.open.set()
         async with waiting(gate, max_size=3, row_wise=None) as here:
-            assert (await here.ask(numbers)).tolist() == (numbers - weight * numbers.mean(axis=0)).tolist()
+            assert (await here.ask(numbers)).tolist() == center(weight, numbers).tolist()
             assert {len(call) for call in gate.calls} == sizes
 
 
