@@ -428,7 +428,7 @@ async def test_a_batch_of_which_all_clients_are_gone_is_not_called_or_cancelled(
     async with waiting(later if is_async else gate, is_async=is_async) as here:
         blocker = here.engine.run(lambda: gate.open.wait(PATIENCE_S))
         request = here.ask(row(1))
-        await until(gate.inside.is_set if is_async else lambda: here.engine.waiting == 1)
+        await until(gate.inside.is_set if is_async else lambda: here.batcher._running and here.engine.waiting == 1)
         request.cancel()
         await asyncio.wait([request])
         gate.open.set()
