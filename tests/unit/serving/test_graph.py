@@ -388,3 +388,15 @@ async def test_a_buffer_is_copied_before_the_next_node_waits() -> None:
 
     answers = await asyncio.gather(*(built.walk(rows(number), [], GraphTraversal(), meet) for number in (1, 2)))
     assert [answer.value.tolist() for answer in answers] == [[[1]], [[2]]]
+
+
+def test_a_later_node_takes_what_an_earlier_one_was_to_change() -> None:
+    built = graph(
+        node("first", role="TRANSFORMER"),
+        node("a", "first"),
+        node("join", "first", "a", role="COMBINER"),
+        first=lambda value, *_: value + 0,
+        a=change,
+        join=lambda values, *_: [value.tolist() for value in values],
+    )
+    assert walk(built, rows(1, 2)) == [[[1, 2]], [30]]
