@@ -61,6 +61,7 @@ def _replay(words: Sequence[str]) -> dict[str, Any]:
     from scanflow.agent.decide import Evaluator
     from scanflow.agent.replay import replay
     from scanflow.agent.targets import select_agents
+    from scanflow_agents.effect_guard import refuse_effects
     from scanflow_agents.templates import load_declared
 
     file, name = words
@@ -71,6 +72,7 @@ def _replay(words: Sequence[str]) -> dict[str, Any]:
     application, _, (agent,) = select_agents(f"{file}:{name}")
     declared = load_declared(application, agent)
     evaluator = Evaluator(declared.strategies, app=application.name, team=application.team, parameters=agent.parameters)
+    refuse_effects()
     moments = [moment.model_dump(mode="json") for moment in replay(evaluator, samples)]
     strategies = [strategy.name for strategy in declared.strategies]
     return {"app": application.name, "strategies": strategies, "moments": moments}

@@ -24,7 +24,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.http.problems import parse_error
 from scanflow_client.program import resolve_application
 
-_KINDS = frozenset({"sample", "intent", "call", "error", "decision", "refused"})
+_KINDS = frozenset({"sample", "intent", "call", "function", "withheld", "error", "decision", "refused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,12 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
+from scanflow.agent.effects import find_effect
 from scanflow.agent.error_text import format_error
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
@@ -36,6 +38,27 @@ class DecisionContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FunctionCall:
+    """A function in ``then`` that does something itself: it was not called yet."""
+
+    name: str
+    effect: str
+    """What it does besides choosing actions: ``it calls 'open' (line 7)``."""
+
+    key: str
+    run: Callable[[], tuple[Intent | Call, ...]]
+    """Call it, and return what it requests. Raises what its code raises."""
+
+    @property
+    def target(self) -> str:
+        return f"function/{self.name}"
+
+
+Want: TypeAlias = Intent | Call | FunctionCall
+"""What a strategy requests on a sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     strategy: str
     sample: Sample
@@ -45,19 +68,21 @@ class Evaluation:
     rule: str
     """The rule and the values it compared, as text."""
 
-    wants: tuple[Intent | Call, ...] = ()
+    wants: tuple[Want, ...] = ()
     error: str | None = None
     """Why the evaluation failed: the rule raised an error or returned no bool."""
 
 
-def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[Intent | Call]:
-    """Return the intents and calls of a strategy for a sample; none if its rule does not hold or fails, see
-    :func:`evaluate`."""
+def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[Want]:
+    """Return what a strategy requests on a sample; nothing if its rule does not hold or fails, see :func:`evaluate`."""
     return list(evaluate(strategy, sample, situation).wants)
 
 
 def evaluate(strategy: Strategy, sample: Sample, situation: DecisionContext) -> Evaluation:
     """Evaluate a strategy on a sample of its sensor. Never raises for errors in the author's functions.
+
+    A function in ``then`` that only chooses is called; one that does something itself
+    (:func:`~scanflow.agent.effects.find_effect`) is not: it is among the ``wants``.
 
     A rule, or a function in ``then``, gets by name: ``sample``, ``parameters`` (the agent's), ``situation``.
     Of its other parameters, a single one gets what the sensor returned; several get what is under their names, the
@@ -91,6 +116,8 @@ class Evaluator:
         self._by_sensor: defaultdict[str, list[Strategy]] = defaultdict(list)
         for strategy in strategies:
             self._by_sensor[strategy.sensor].append(strategy)
+            for action in strategy.actions:  # now, as the file may be changed while the agent runs
+                find_effect(action, declared=strategy.may is not None)
 
     def evaluate(self, sample: Sample) -> list[Evaluation]:
         """Evaluate each strategy of the sample's sensor, in the order of declaration.
@@ -171,21 +198,48 @@ def _format_name(rule: Rule) -> str:
     return f" {rule.name!r}" if rule.name else ""
 
 
-def _build_wants(
-    strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str
-) -> Iterator[Intent | Call]:
+def _build_wants(strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str) -> Iterator[Want]:
     key = f"{sample.agent}/{strategy.name}/{sample.cause}"
-    for index, doing in enumerate(_iterate_actions(strategy, sample, situation), 1):
-        intent_key = key if index == 1 else f"{key}/{index}"  # one cause may want several things: each is done once
-        if isinstance(doing, Call):
-            yield doing.replace(key=intent_key)
+
+    def build(action: Act | Call, action_key: str) -> Intent | Call:
+        if isinstance(action, Call):
+            return action.replace(key=action_key)
+        return _build_intent(strategy, action, sample, situation, key=action_key, rule_text=rule_text)
+
+    def run(function: Callable[..., Any], function_key: str) -> tuple[Intent | Call, ...]:
+        actions = _call_action(function, sample, situation)
+        return tuple(build(action, f"{function_key}.{index}") for index, action in enumerate(actions, 1))
+
+    # One cause may request several actions: each is done once.
+    for index, action in enumerate(_iterate_actions(strategy, sample, situation), 1):
+        own_key = key if index == 1 else f"{key}/{index}"
+        if isinstance(action, _Effectful):
+            call = partial(run, action.function, own_key)
+            yield FunctionCall(name=_name_function(action.function), effect=action.effect, key=own_key, run=call)
         else:
-            yield _build_intent(strategy, doing, sample, situation, key=intent_key, rule_text=rule_text)
+            yield build(action, own_key)
 
 
-def _iterate_actions(strategy: Strategy, sample: Sample, situation: DecisionContext) -> Iterator[Act | Call]:
+@dataclass(frozen=True)
+class _Effectful:
+    function: Callable[..., Any]
+    effect: str
+
+
+def _iterate_actions(
+    strategy: Strategy, sample: Sample, situation: DecisionContext
+) -> Iterator[Act | Call | _Effectful]:
     for action in strategy.actions:
-        yield from [action] if isinstance(action, Act | Call) else _call_action(action, sample, situation)
+        if isinstance(action, Act | Call):
+            yield action
+        elif (effect := find_effect(action, declared=strategy.may is not None)) is not None:
+            yield _Effectful(action, effect)
+        else:
+            yield from _call_action(action, sample, situation)
+
+
+def _name_function(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
 def _call_action(function: Callable[..., Any], sample: Sample, situation: DecisionContext) -> list[Act | Call]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
-from scanflow.agent.records import JSON, Intent
+from scanflow.agent.decide import FunctionCall, Want
+from scanflow.agent.records import JSON
 from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
@@ -21,11 +22,13 @@ def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) 
     return f"{name}({', '.join([*map(_format_value, args), *named])})"
 
 
-def describe_intent(want: Intent | Call) -> str:
+def describe_intent(want: Want) -> str:
     """Describe an intent or a call: the same text whether it was just made or read from a journal.
 
     An intent without the autonomy ``auto`` shows it: ``run_workflow(workflow="training") [approve]``.
     """
+    if isinstance(want, FunctionCall):
+        return f"{want.name}(...)"
     if isinstance(want, Call):
         return format_call(f"{want.agent}.{want.sensor}", dict(sorted(want.kwargs.items())), want.args)
     return format_call(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")

@@ -186,6 +186,12 @@ class Action(_Record):
     reverted_by: str | None = None
     """Who reverted it, or is reverting it: a person's name, or the guard."""
 
+    repeats: int = 0
+    """How many later intents of its strategy had the same decision for the same reason; those are not kept."""
+
+    repeated: float | None = None
+    """When the last one was decided."""
+
 
 class ActionExplanation(_Record):
     """The explanation of an action."""

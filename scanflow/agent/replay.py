@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.agent.actions import Call
-from scanflow.agent.decide import Evaluation, Evaluator
+from scanflow.agent.decide import Evaluation, Evaluator, FunctionCall
 from scanflow.agent.formatting import describe_intent
 from scanflow.agent.records import Intent, Sample
 from scanflow.errors import InvalidError
@@ -35,6 +35,9 @@ class StrategyEvaluation(_Frozen):
 
     wants: tuple[str, ...] = ()
     """Its actions as text, in order: ``run_workflow(workflow="training")`` or ``checker.look(5)``."""
+
+    not_called: tuple[str, ...] = ()
+    """Its functions that do something themselves, with what: a replay does not call them."""
 
     error: str | None = None
     """Why the evaluation failed."""
@@ -103,11 +106,15 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
     wants: dict[tuple[str, str], list[str]] = {}
     errors: dict[tuple[str, str], str] = {}
     answers: dict[str, str] = {}
+    inner: dict[str, int] = {}
+    """How many requests of a strategy's function follow."""
+
     for number, entry in enumerate(entries, 1):
         try:
             kind, subject, body = str(entry["kind"]), str(entry["subject"]), entry["body"]
             if kind == "sample":
                 samples.append(Sample.model_validate(body))
+                inner.clear()
             elif kind == "decision":
                 answers[body["key"]] = _format_answer(body["answer"])
             elif kind == "refused":
@@ -116,8 +123,15 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
                 continue
             elif kind == "error":
                 errors[samples[-1].id, subject] = str(body["error"])
-            elif kind in {"intent", "call"}:
+            elif kind in {"intent", "call", "function", "withheld"}:
+                if inner.get(subject):  # a function requested it, which a replay does not call
+                    inner[subject] -= 1
+                    continue
                 wants.setdefault((samples[-1].id, subject), []).append(_describe_entry(kind, body))
+                if kind == "function":
+                    inner[subject] = int(body["requested"])
+                elif kind == "withheld":
+                    answers[body["key"]] = f"withheld: {body['reason']}"
         except (KeyError, TypeError, ValidationError, InvalidError) as error:
             words = " ".join(str(error).split())
             raise InvalidError(f"The entry {number} of the journal cannot be read: {words:.300}") from error
@@ -125,7 +139,7 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
 
 
 def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[StrategyEvaluation]:
-    """Evaluate strategies on recorded samples, in order, without acting."""
+    """Evaluate strategies on recorded samples, in order, without acting: functions with effects are not called."""
     return [_build_moment(sample, evaluation) for sample in samples for evaluation in evaluator.evaluate(sample)]
 
 
@@ -158,6 +172,7 @@ def _build_moment(sample: Sample, evaluation: Evaluation) -> StrategyEvaluation:
         held=evaluation.held,
         rule=evaluation.rule,
         wants=tuple(describe_intent(want) for want in evaluation.wants),
+        not_called=tuple(f"{want.name}: {want.effect}" for want in evaluation.wants if isinstance(want, FunctionCall)),
         error=evaluation.error if sample.error is None else None,
         sensor_error=sample.error,
     )
@@ -191,6 +206,8 @@ def _build_recorded_moments(
 
 
 def _describe_entry(kind: str, body: Mapping[str, Any]) -> str:
+    if kind in {"function", "withheld"}:
+        return str(body["requests"])
     if kind == "intent":
         return describe_intent(Intent.model_validate(body))
     return describe_intent(Call(agent=body["agent"], sensor=body["sensor"], args=body["args"], kwargs=body["kwargs"]))

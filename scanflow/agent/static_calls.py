@@ -31,11 +31,11 @@ _LIBRARY = "scanflow"
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
-class _UnknownError(Exception):
+class UnknownValueError(Exception):
     """The value of an expression is known only when it is evaluated."""
 
 
-class _Scope(NamedTuple):
+class Scope(NamedTuple):
     """The values of a function's names before it is called."""
 
     values: Mapping[str, Any]
@@ -48,7 +48,7 @@ def find_calls(function: Callable[..., Any], parameters: Mapping[str, Any]) -> t
 
     ``parameters``: the agent's, which the function may take by that name.
     """
-    reader = _Reader(_get_root(_unwrap(function)[0]))
+    reader = _Reader(get_root(unwrap_function(function)[0]))
     reader.read(function, {"parameters": parameters}, depth=0)
     return tuple(PermittedCall(primitive=primitive, target=target) for primitive, target in sorted(reader.calls))
 
@@ -61,7 +61,7 @@ class _Reader:
 
     def read(self, function: Any, bound: Mapping[str, Any], *, depth: int) -> None:
         """Read a function's code. ``bound``: the arguments that are known."""
-        plain, own = _unwrap(function)
+        plain, own = unwrap_function(function)
         if not isinstance(plain, FunctionType) or depth > MAX_DEPTH or plain.__code__ in self._path:
             return
         node = find_function(plain.__code__)
@@ -69,44 +69,36 @@ class _Reader:
             return
         names = {argument.arg for argument in _list_arguments(node.args)}
         arguments = {name: value for name, value in {**bound, **own}.items() if name in names}
-        scope = _build_scope(plain, node, arguments)
+        scope = build_scope(plain, node, arguments)
         self._path.append(plain.__code__)
-        for part in _walk_body(node):
+        for part in walk_body(node):
             if isinstance(part, ast.Call):
                 self._read_call(part, scope, depth)
         self._path.pop()
 
-    def _read_call(self, call: ast.Call, scope: _Scope, depth: int) -> None:
+    def _read_call(self, call: ast.Call, scope: Scope, depth: int) -> None:
         try:
-            function = _evaluate(call.func, scope)
-        except _UnknownError:
+            function = evaluate_expression(call.func, scope)
+        except UnknownValueError:
             return
         if isinstance(function, type):
             if issubclass(function, PrimitiveModel):
-                arguments = _evaluate_arguments(call, ["workflow"], scope)
+                arguments = evaluate_arguments(call, ["workflow"], scope)
                 self.calls |= {(function.name, target) for target in _list_targets(function, arguments)}
             return
-        plain, _ = _unwrap(function)
-        if isinstance(plain, FunctionType) and self._is_own(plain):
-            names = [argument.arg for argument in _list_positional(plain)]
+        plain, _ = unwrap_function(function)
+        if isinstance(plain, FunctionType) and is_own(plain, self._root):
+            names = [argument.arg for argument in list_positional(plain)]
             names = names[1:] if isinstance(function, MethodType) else names
-            self.read(function, _evaluate_arguments(call, names, scope), depth=depth + 1)
-
-    def _is_own(self, function: FunctionType) -> bool:
-        """Whether a function is of the strategy's author, and not of a library."""
-        root = _get_root(function)
-        if root == self._root:
-            return True
-        file = function.__code__.co_filename
-        return root != _LIBRARY and not any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
+            self.read(function, evaluate_arguments(call, names, scope), depth=depth + 1)
 
 
-def _unwrap(function: Any) -> tuple[Any, dict[str, Any]]:
+def unwrap_function(function: Any) -> tuple[Any, dict[str, Any]]:
     """Return the plain function of a partial, a method or a callable object, and the arguments bound to it."""
     match function:
         case functools.partial(func=inner, args=args, keywords=keywords):
-            plain, bound = _unwrap(inner)
-            names = [argument.arg for argument in _list_positional(plain) if argument.arg not in bound]
+            plain, bound = unwrap_function(inner)
+            names = [argument.arg for argument in list_positional(plain) if argument.arg not in bound]
             return plain, {**bound, **dict(zip(names, args, strict=False)), **keywords}
         case MethodType(__func__=FunctionType() as plain, __self__=owner) if plain.__code__.co_argcount:
             return plain, {plain.__code__.co_varnames[0]: owner}
@@ -118,7 +110,16 @@ def _unwrap(function: Any) -> tuple[Any, dict[str, Any]]:
     return function, {}
 
 
-def _list_positional(function: Any) -> list[ast.arg]:
+def is_own(function: FunctionType, root: str) -> bool:
+    """Whether a function is of the strategy's author, whose package is ``root``, and not of a library."""
+    own_root = get_root(function)
+    if own_root == root:
+        return True
+    file = function.__code__.co_filename
+    return own_root != _LIBRARY and not any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
+
+
+def list_positional(function: Any) -> list[ast.arg]:
     node = find_function(function.__code__) if isinstance(function, FunctionType) else None
     return [] if node is None else [*node.args.posonlyargs, *node.args.args]
 
@@ -128,19 +129,19 @@ def _list_arguments(arguments: ast.arguments) -> list[ast.arg]:
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest]
 
 
-def _walk_body(node: FunctionNode) -> Iterator[ast.AST]:
+def walk_body(node: FunctionNode) -> Iterator[ast.AST]:
     for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
         yield from ast.walk(statement)
 
 
-def _build_scope(function: FunctionType, node: FunctionNode, arguments: Mapping[str, Any]) -> _Scope:
+def build_scope(function: FunctionType, node: FunctionNode, arguments: Mapping[str, Any]) -> Scope:
     cells = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             cells[name] = cell.cell_contents
         except ValueError:  # the variable has no value yet
             continue
-    code, parts = function.__code__, list(_walk_body(node))
+    code, parts = function.__code__, list(walk_body(node))
     stores = Counter(part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load))
     names = {*code.co_varnames, *code.co_cellvars, *stores, *(part.arg for part in parts if isinstance(part, ast.arg))}
     assigned: dict[str, ast.expr | None] = dict.fromkeys(names - {*arguments} | {*stores})
@@ -148,44 +149,44 @@ def _build_scope(function: FunctionType, node: FunctionNode, arguments: Mapping[
         match part:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if stores[name] == 1 and name not in arguments:
                 assigned[name] = value
-    return _Scope({**vars(builtins), **function.__globals__, **cells, **arguments}, assigned)
+    return Scope({**vars(builtins), **function.__globals__, **cells, **arguments}, assigned)
 
 
-def _evaluate(node: ast.expr, scope: _Scope, depth: int = 0) -> Any:
+def evaluate_expression(node: ast.expr, scope: Scope, depth: int = 0) -> Any:
     """Return the value of an expression of names, attributes, items and texts.
 
     Raises:
-        _UnknownError: it is known only when the function runs.
+        UnknownValueError: it is known only when the function runs.
     """
     if depth > MAX_DEPTH:
-        raise _UnknownError
+        raise UnknownValueError
     match node:
         case ast.Constant(value=value):
             return value
         case ast.Name(id=name) if name in scope.assigned:
             if (expression := scope.assigned[name]) is None:
-                raise _UnknownError
-            return _evaluate(expression, scope, depth + 1)
+                raise UnknownValueError
+            return evaluate_expression(expression, scope, depth + 1)
         case ast.Name(id=name) if name in scope.values:
             return scope.values[name]
         case ast.JoinedStr(values=parts):
-            return "".join(str(_evaluate(part, scope, depth + 1)) for part in parts)
+            return "".join(str(evaluate_expression(part, scope, depth + 1)) for part in parts)
         case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
-            return _evaluate(value, scope, depth + 1)
+            return evaluate_expression(value, scope, depth + 1)
         case ast.Attribute(value=value, attr=name):
             read: Callable[[Any], Any] = attrgetter(name)
         case ast.Subscript(value=value, slice=index):
-            read = itemgetter(_evaluate(index, scope, depth + 1))
+            read = itemgetter(evaluate_expression(index, scope, depth + 1))
         case _:
-            raise _UnknownError
-    owner = _evaluate(value, scope, depth + 1)
+            raise UnknownValueError
+    owner = evaluate_expression(value, scope, depth + 1)
     try:
         return read(owner)
     except Exception as error:
-        raise _UnknownError from error
+        raise UnknownValueError from error
 
 
-def _evaluate_arguments(call: ast.Call, names: list[str], scope: _Scope) -> dict[str, Any]:
+def evaluate_arguments(call: ast.Call, names: list[str], scope: Scope) -> dict[str, Any]:
     """Return the arguments of a call that are known, by name."""
     plain = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
     expressions = dict(zip(names, plain, strict=False))
@@ -193,8 +194,8 @@ def _evaluate_arguments(call: ast.Call, names: list[str], scope: _Scope) -> dict
     values = {}
     for name, expression in expressions.items():
         try:
-            values[name] = _evaluate(expression, scope)
-        except _UnknownError:
+            values[name] = evaluate_expression(expression, scope)
+        except UnknownValueError:
             continue
     return values
 
@@ -216,6 +217,6 @@ def _list_targets(model: type[PrimitiveModel], arguments: Mapping[str, Any]) -> 
     return targets | ({target} if workflow or run else set())
 
 
-def _get_root(function: Any) -> str:
+def get_root(function: Any) -> str:
     module = getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None)
     return str(module or "").partition(".")[0]

@@ -15,13 +15,13 @@ from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
 from scanflow_agents.host.agent_host import AgentHost
-from scanflow_agents.host.control_loop import Strategies
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import ApsScheduler
 from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.server_client import DeliveryClient, ServerEvents
 from scanflow_agents.host.spec import AgentSpec
 from scanflow_agents.host.store import AgentStore
+from scanflow_agents.host.strategies import Strategies
 from scanflow_agents.host.thread_pool import ThreadPool
 from scanflow_agents.templates import load_declared
 from scanflow_agents.templates.control_plane import ControlPlane
@@ -70,7 +70,7 @@ def build(
             )
             for sensor in declared.sensors
         ],
-        decider=Strategies(declared.strategies, app=app.name, team=app.team, parameters=agent.parameters),
+        decider=Strategies(declared.strategies, app=app.name, team=app.team, parameters=agent.parameters, store=state),
         outbox=outbox,
         scheduler=ApsScheduler(),
         clock=clock,

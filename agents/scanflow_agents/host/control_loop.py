@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from scanflow.agent.decide import Evaluator
 from scanflow.agent.error_text import escape_surrogates, format_error
 from scanflow.agent.records import Sample
 from scanflow.app.agents import Misfire
@@ -24,6 +23,7 @@ from scanflow.app.triggers import CallReceive, EventTrigger, Trigger
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import Path
+from scanflow_agents.host.limits import Withheld
 from scanflow_agents.host.outbox import Delivery
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.store import AgentStore
@@ -72,27 +72,18 @@ class Decisions:
     errors: Mapping[str, str] = field(default_factory=dict)
     """The errors of rules and actions, by strategy."""
 
+    withheld: tuple[Withheld, ...] = ()
+    """What the strategies' limits did not let through."""
+
+    notes: tuple[tuple[str, str, str], ...] | None = None
+    """The journal's entries on what was requested, in order, as (kind, strategy, JSON). None: those of the
+    deliveries."""
+
 
 class Decider(Protocol):
     def decide(self, sample: Sample) -> Decisions:
         """Evaluate the strategies on a sample. Never raises for errors in users' code; those are in ``errors``."""
         ...
-
-
-class Strategies(Evaluator):
-    def decide(self, sample: Sample) -> Decisions:
-        evaluations = self.evaluate(sample)
-        deliveries = [
-            Delivery.build(evaluation.strategy, want, at=sample.at)
-            for evaluation in evaluations
-            for want in evaluation.wants
-        ]
-        errors = {
-            evaluation.strategy: evaluation.error
-            for evaluation in evaluations
-            if evaluation.error is not None and sample.error is None
-        }
-        return Decisions(deliveries=tuple(deliveries), errors=errors)
 
 
 class Timer(Protocol):
@@ -399,8 +390,9 @@ class ControlLoop:
         runner.state.record_outcome(sample.error or strategy_errors or None, now)
         for strategy, why in decisions.errors.items():
             self._note("error", strategy, now, {"strategy": strategy, "sample": sample.id, "error": why})
-        for delivery in decisions.deliveries:
-            self._state.note(delivery.kind, delivery.queue, now, delivery.body)
+        notes = [(delivery.kind, delivery.queue, delivery.body) for delivery in decisions.deliveries]
+        for kind, strategy, body in notes if decisions.notes is None else decisions.notes:
+            self._state.note(kind, strategy, now, body)
         self._send(decisions.deliveries)
         self._state.complete_call(runner.state.sensor, firing.cause)
         self._state.mark_changed(runner.state)

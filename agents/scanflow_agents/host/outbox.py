@@ -149,12 +149,15 @@ class Outbox:
         except ScanflowError as error:
             self._give_up(delivery, error)
             return
+        if delivery.kind == "intent" and _is_refused(answer):  # it takes nothing from its strategy's budget
+            self._state.delete_acted(delivery.queue, delivery.key)
         body = json.dumps({"key": delivery.key, "answer": answer})
         self._state.note("decision", delivery.queue, self._clock(), body)
         self._complete_delivery(delivery, answer, None)
 
     def _give_up(self, delivery: Delivery, error: ScanflowError) -> None:
         self.refused += 1
+        self._state.delete_acted(delivery.queue, delivery.key)
         _log.warning("%s %s was dropped: %s", delivery.kind, delivery.key, error)
         body = {"key": delivery.key, "error": str(error), "type": type(error).__name__}
         self._state.note("refused", delivery.queue, self._clock(), json.dumps(body))
@@ -167,3 +170,7 @@ class Outbox:
                 future.set_result(answer)
             else:
                 future.set_exception(error)
+
+
+def _is_refused(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.get("verdict") in {"refuse", "observe", "suggest"}

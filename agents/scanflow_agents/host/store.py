@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS outbox (
     body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS acted (
+    key TEXT PRIMARY KEY, strategy TEXT NOT NULL, target TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS heard (
     id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL, mark TEXT NOT NULL, generation INTEGER NOT NULL,
     listens INTEGER NOT NULL);
@@ -52,6 +54,15 @@ class EventPosition:
     def format_event_key(self, number: int) -> str:
         """Return a key for an event that is unique also among those of earlier lists."""
         return f"{number}@{self.generation}" if self.generation else str(number)
+
+
+class ActedRow(NamedTuple):
+    """Something that a strategy with limits did or requested."""
+
+    target: str
+    """Of an intent ``intent``: its target is the server's matter."""
+
+    at: float
 
 
 class AgentStore:
@@ -79,6 +90,10 @@ class AgentStore:
             None if row is None else EventPosition(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
         )
         """The position in the server's events. None: never subscribed."""
+
+        self._acted: dict[str, dict[str, ActedRow]] = {}
+        for key, strategy, target, at in read("SELECT * FROM acted"):
+            self._acted.setdefault(strategy, {})[key] = ActedRow(target, at)
 
         self.writer.collect(self._take_pending_writes)
 
@@ -147,6 +162,20 @@ class AgentStore:
         """Return the deliveries in order, as (number, queue, kind, key, time, body)."""
         rows = self.writer.read("SELECT id, lane, kind, key, at, body FROM outbox ORDER BY id")
         return [(number, queue, kind, key, at, body) for number, queue, kind, key, at, body in rows]
+
+    # -- what strategies did
+
+    def list_acted(self, strategy: str) -> dict[str, ActedRow]:
+        """Return what a strategy with limits did or requested, by key."""
+        return dict(self._acted.get(strategy, {}))
+
+    def add_acted(self, strategy: str, key: str, row: ActedRow) -> None:
+        self._acted.setdefault(strategy, {})[key] = row
+        self.writer.add("INSERT OR REPLACE INTO acted VALUES (?, ?, ?, ?)", (key, strategy, row.target, row.at))
+
+    def delete_acted(self, strategy: str, key: str) -> None:
+        if self._acted.get(strategy, {}).pop(key, None) is not None:
+            self.writer.add("DELETE FROM acted WHERE key = ?", (key,))
 
     # -- the journal
 

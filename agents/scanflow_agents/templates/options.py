@@ -47,6 +47,11 @@ class Options(Model):
             raise InvalidError("\n".join(line.replace(cls.__name__, who, 1) for line in lines)) from error
 
 
+def bound_call(autonomy: Autonomy) -> Autonomy:
+    """Return the autonomy of a strategy that calls another agent: what follows from it is that agent's to limit."""
+    return "observe" if autonomy == "observe" else "auto"
+
+
 class RunOptions(Options):
     """Parameters of strategies that start runs."""
 

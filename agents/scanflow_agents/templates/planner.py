@@ -39,6 +39,7 @@ from scanflow_agents.templates.model_registry import RegisteredModel, format_mod
 from scanflow_agents.templates.options import (
     ModelOptions,
     RunOptions,
+    bound_call,
     check_agent,
     check_parameters,
     find_model_node,
@@ -264,7 +265,7 @@ def _declare_change(
             run=comparison["run"],
             evidence=comparison["evidence"],
         ),
-        autonomy=options.autonomy,
+        autonomy=bound_call(options.autonomy),
     )
 
     def labels_came(comparison: dict[str, Any]) -> bool:
@@ -274,8 +275,8 @@ def _declare_change(
         parameters = _build_parameters(
             options, {**comparison, "champion": format_model_uri(model.name, comparison["evidence"]["champion"])}
         )
-        parameters[options.evaluate_parameter] = format_model_uri(model.name, comparison["version"])
-        return do.run_workflow(options.training_workflow, parameters=parameters)
+        evaluated = {options.evaluate_parameter: format_model_uri(model.name, comparison["version"])}
+        return do.run_workflow(options.training_workflow, parameters=parameters | evaluated)
 
     if evaluates:
         Strategy(

@@ -28,7 +28,7 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.checker import CHECK
 from scanflow_agents.templates.control_plane import report_event, tracker_of
-from scanflow_agents.templates.options import Options, check_agent
+from scanflow_agents.templates.options import Options, bound_call, check_agent
 
 if TYPE_CHECKING:
     from scanflow.drift.streaming import ScaledStream
@@ -126,7 +126,7 @@ def declare(app: Application, agent: Agent) -> None:
         when=followed_stream,
         if_=lambda reading: reading["changed"] is not None,
         then=check,
-        autonomy=options.autonomy,
+        autonomy=bound_call(options.autonomy),
     )
 
 

@@ -21,7 +21,7 @@ from scanflow.knowledge.filters import parse_filter
 from scanflow_agents.host.sensor_state import AHEAD_S
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.control_plane import report_event
-from scanflow_agents.templates.options import Options, check_agent
+from scanflow_agents.templates.options import Options, bound_call, check_agent
 
 
 class TrackerOptions(Options):
@@ -112,5 +112,5 @@ def declare(app: Application, agent: Agent) -> None:
         when=count_number_of_predictions,
         if_=enough,
         then=hand_over,
-        autonomy=options.autonomy,
+        autonomy=bound_call(options.autonomy),
     )

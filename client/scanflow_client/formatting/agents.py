@@ -177,6 +177,8 @@ def format_replay(replay: Replay) -> Screen:
             for difference in replay.differences
         ]
         screen += [Table(("", "when", "strategy", "recorded", "now"), changed), ""]
+    not_called = dict.fromkeys(text for moment in replay.moments for text in moment.not_called)
+    screen += [f"Not called, as it does something itself: {text}" for text in not_called]
     return [*screen, _summarize_differences(len(replay.trace.samples), replay.strategies, replay.differences)]
 
 
@@ -216,6 +218,10 @@ def _format_details(kind: str, body: Any) -> str:
             return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
         case "call", {"agent": agent, "sensor": sensor}:
             return format_call(f"{agent}.{sensor}", mask_secrets(body.get("kwargs") or {}), body.get("args") or ())
+        case "function", {"requests": requests}:
+            return f"{requests} was called"
+        case "withheld", {"requests": requests, "reason": reason}:
+            return f"{requests} was not done: {reason}"
         case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
             return f"{verdict}: {reason}"
         case "decision", {"answer": {"sample": sample}}:
@@ -236,7 +242,8 @@ def _format_origin(action: Action) -> tuple[str, str, str]:
 
 
 def _choose_reason(action: Action) -> str:
-    return action.error if action.error is not None else action.decision.reason
+    reason = action.error if action.error is not None else action.decision.reason
+    return f"({action.repeats + 1} times) {reason}" if action.repeats else reason
 
 
 def _format_moments(moments: Iterable[StrategyEvaluation], trace: Trace) -> list[tuple[str, ...]]:

@@ -138,7 +138,7 @@ def _find_objection(
         lambda: check_ownership(intent, world),
         lambda: _check_priority(intent, taken, now),
         lambda: None if intent.id in world.approved else check_foreign_change(intent, world),
-        lambda: check_cool_down(intent, past, now),
+        lambda: check_cool_down(intent, past, now, approved=intent.id in world.approved),
         lambda: check_hysteresis(intent, past, now),
         lambda: check_action_budget(intent, past, now),
         lambda: _check_busy(intent, world),

@@ -50,6 +50,12 @@ def is_accepted(action: Action) -> bool:
     return action.decision.verdict == "act"
 
 
+def is_asked(action: Action) -> bool:
+    """Whether people were asked about an action, and did not approve it."""
+    decision = action.decision
+    return decision.verdict in {"suggest", "approve"} or (decision.verdict == "refuse" and decision.by is not None)
+
+
 def get_start_time(action: Action) -> float:
     """Return when an action began; if it has not, when it was decided on."""
     return action.decision.at if action.began is None else action.began

@@ -19,6 +19,7 @@ from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, s
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import FOREIGN_S, ArbitrationContext, Owner, are_equal, find_foreign_fields
+from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
@@ -34,6 +35,9 @@ FindLimits = Callable[[Connection, Intent], StrategyLimits | None]
 CREATED_FIELD = "created"
 
 _RECEIVED = "The intent was received."
+
+_MAX_NEWEST = 16
+"""How many earlier intents of a strategy on a target are looked at for the decision that a new one repeats."""
 
 _WAITS = frozenset({"act", "queue", "approve", "suggest"})
 
@@ -79,7 +83,7 @@ class IntentService:
         intent_store.add(connection, row)
         excesses = {} if excess is None else {intent.id: excess}
         decision = self._decide(connection, get_place(intent), seen, [row], excesses)[intent.id]
-        if decision.verdict == "approve":
+        if decision.verdict == "approve" and intent_store.get(connection, intent.id) is not None:
             for waiting in intent_store.list_waiting(connection, get_place(intent), verdicts=["approve"]):
                 replaced = supersede(intent, waiting.intent, decision.at) if waiting.id != intent.id else None
                 if replaced is not None:
@@ -155,8 +159,23 @@ class IntentService:
         )
         decisions = arbitrate_all(wanted, world)
         for id, decision in decisions.items():
-            self._transition(connection, fresh[id], decision)
+            decisions[id] = self._repeat(connection, fresh[id], decision) or decision
+            if decisions[id] is decision:
+                self._transition(connection, fresh[id], decision)
         return decisions
+
+    def _repeat(self, connection: Connection, row: ActionRow, decision: Decision) -> Decision | None:
+        """Count a new intent's decision with the earlier one that it repeats, and return it; None: it repeats none."""
+        if row.action.decision.reason != _RECEIVED:
+            return None
+        newest = intent_store.list_newest(connection, row.intent, limit=_MAX_NEWEST)
+        earlier = find_repeated([other.action for other in newest], row.intent, decision)
+        if earlier is None:
+            return None
+        change = {"repeats": earlier.repeats + 1, "repeated": decision.at}
+        intent_store.put(connection, intent_store.find(connection, earlier.id).replace(action=change))
+        intent_store.delete(connection, row.id)
+        return repeat_decision(earlier, decision)
 
     def _transition(self, connection: Connection, row: ActionRow, decision: Decision) -> None:
         before = row.action.decision

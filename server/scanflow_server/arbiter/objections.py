@@ -15,6 +15,7 @@ from scanflow_server.arbiter.identity import (
     get_place,
     get_start_time,
     is_accepted,
+    is_asked,
     qualify_strategy,
 )
 
@@ -128,18 +129,27 @@ def check_foreign_change(intent: Intent, world: ArbitrationContext) -> Decision 
     return None
 
 
-def check_cool_down(intent: Intent, history: Sequence[Action], now: float) -> Decision | None:
+def check_cool_down(
+    intent: Intent, history: Sequence[Action], now: float, *, approved: bool = False
+) -> Decision | None:
+    """Refuse an intent within its strategy's pause after an action on the same target.
+
+    One that people are asked about also pauses after it asked them, unless it is ``approved``."""
     if intent.cool_down_s <= 0:
         return None
+    asks = intent.autonomy != "auto" and not approved
     last = _find_last(
-        history, lambda action: _is_same_strategy(action, intent) and get_place(action.intent) == get_place(intent)
+        history,
+        lambda action: _is_same_strategy(action, intent) and get_place(action.intent) == get_place(intent),
+        counts=lambda action: is_accepted(action) or (asks and is_asked(action)),
     )
     if last is None or now >= (over := get_start_time(last) + intent.cool_down_s):
         return None
+    did = "acted on" if is_accepted(last) else "asked about"
     return make_decision(
         intent,
         "refuse",
-        f"Cool-down: the strategy {intent.strategy!r} acted on {intent.target!r} "
+        f"Cool-down: the strategy {intent.strategy!r} {did} {intent.target!r} "
         f"{format_seconds(max(now - get_start_time(last), 0.0))} ago, and waits {format_seconds(intent.cool_down_s)} "
         "between two actions.",
         now=now,
@@ -248,8 +258,10 @@ def _find_reversed_argument(intent: Intent, last: Action) -> str | None:
     return None
 
 
-def _find_last(history: Sequence[Action], condition: Callable[[Action], bool]) -> Action | None:
-    matches = (action for action in history if is_accepted(action) and condition(action))
+def _find_last(
+    history: Sequence[Action], condition: Callable[[Action], bool], *, counts: Callable[[Action], bool] = is_accepted
+) -> Action | None:
+    matches = (action for action in history if counts(action) and condition(action))
     return max(matches, key=lambda action: (get_start_time(action), action.id), default=None)
 
 

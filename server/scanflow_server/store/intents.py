@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from sqlalchemy import Connection, RowMapping, Text, and_, cast, insert, or_, select, update
+from sqlalchemy import delete as sql_delete
 
 from scanflow.agent.records import JSON, Action, Intent, Verdict
 from scanflow.errors import NotFoundError
@@ -19,6 +20,11 @@ _WORKS = or_(
     intents.c.reverting.is_not(None),
 )
 """Actions that are changing their target: running, waiting for a retry, or being reverted."""
+
+_COUNTS = intents.c.verdict.in_(["act", "suggest", "approve"])
+_REFUSED_BY_A_PERSON = and_(
+    intents.c.verdict == "refuse", intents.c.document["decision"]["by"].as_string().is_not(None)
+)
 
 _IN_DOCUMENT = {
     name: intents.c.document["intent"][name].as_string() for name in ("agent", "strategy", "primitive", "target")
@@ -157,9 +163,20 @@ def load_history(connection: Connection, wanted: Iterable[Intent], *, since: flo
     documents: dict[int, Any] = {}
     for which in (near, and_(OPEN, _WORKS)):  # separate queries: no index covers both
         columns = intents.c.number, intents.c.place, intents.c.strategy, intents.c.document
-        rows = connection.execute(select(*columns).where(which, intents.c.verdict == "act"))
+        rows = connection.execute(select(*columns).where(which, or_(_COUNTS, _REFUSED_BY_A_PERSON)))
         documents |= {row[0]: row[3] for row in rows if row[1] in places or row[2] in strategies}
     return [Action.model_validate(documents[number]) for number in sorted(documents)]
+
+
+def list_newest(connection: Connection, intent: Intent, *, limit: int) -> list[ActionRow]:
+    """Return the newest rows of an intent's strategy on its target, the newest first."""
+    same = and_(intents.c.strategy == qualify_strategy(intent), intents.c.place == get_place(intent))
+    query = select(intents).where(same, intents.c.id != intent.id).order_by(intents.c.number.desc()).limit(limit)
+    return [_parse_row(row) for row in connection.execute(query).mappings()]
+
+
+def delete(connection: Connection, id: str) -> None:
+    connection.execute(sql_delete(intents).where(intents.c.id == id))
 
 
 def find_busy_ids(connection: Connection, place: str) -> set[str]:

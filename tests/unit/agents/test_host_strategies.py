@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
-from scanflow_agents.host.control_loop import Strategies
+from scanflow_agents.host.limits import MemoryActedStore
+from scanflow_agents.host.strategies import Strategies
 from tests.unit.agent.agents_made import sample
 
 
@@ -73,3 +77,38 @@ def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> Non
         "half": "Strategy 'half': ValueError: half a character: \\ud83d",
     }
     assert [one.queue for one in decided.deliveries] == ["sane"]
+
+
+ACTED: list[int] = []
+
+
+def act(n: int) -> None:
+    ACTED.append(n)
+
+
+def limited(store: MemoryActedStore, **limits: Any) -> Strategies:
+    strategy = Strategy(name="act", when="count", then=act, **limits)
+    return Strategies([strategy], app="mnist", team="data", parameters={}, store=store)
+
+
+def test_a_function_that_acts_pauses_as_its_strategy_says_also_after_a_restart() -> None:
+    ACTED.clear()
+    store = MemoryActedStore()
+    for at, number in ((100.0, 1), (105.0, 2), (109.9, 3), (110.0, 4)):
+        decided = limited(store, cool_down=10).decide(sample(number, at=at, cause=f"c{number}"))
+        assert bool(decided.withheld) == (number in {2, 3})
+    assert ACTED == [1, 4]
+
+
+@pytest.mark.parametrize("autonomy", ["observe", "suggest", "approve"])
+def test_a_function_that_acts_is_not_called_where_its_strategy_may_not_act(autonomy: Any) -> None:
+    ACTED.clear()
+    [withheld] = limited(MemoryActedStore(), autonomy=autonomy).decide(sample(1)).withheld
+    assert (ACTED, withheld.limit, withheld.requests) == ([], "autonomy", "act(...)")
+
+
+def test_a_call_and_an_intent_share_their_strategys_budget() -> None:
+    strategy = Strategy(name="both", when="count", then=[call("checker", "look"), do.run_workflow("t")], budget=1)
+    decided = made([strategy]).decide(sample(1))
+    [called, intended] = decided.deliveries
+    assert (called.kind, json.loads(intended.body)["budget"]) == ("call", 0)

@@ -328,3 +328,44 @@ def test_strategies_that_start_the_same_workflow_take_nothing_from_each_other(wo
         world.engine.settle()
         world.now += 60
     assert len(world.done) == 3
+
+
+def test_a_refusal_that_repeats_is_told_once_and_counted(world: World) -> None:
+    world.do(wanted("i0", cool_down_s=60.0))
+    for number in range(1, 6):
+        world.now += 2.0
+        again = world.engine.submit(wanted(f"i{number}", 5, cool_down_s=60.0, at=world.now))
+        assert again.verdict == "refuse"
+    assert "This repeats the decision on i1" in again.reason
+    assert (action(world, "i1").repeats, action(world, "i1").repeated) == (4, world.now)
+    assert told(world) == ["intent", "action.succeeded", "intent"], "one event for five refusals"
+    assert any("4 times more" in line for line in explain_action(action(world, "i1"), []))
+
+
+def test_a_refusal_is_told_again_after_something_was_done(world: World) -> None:
+    for number in range(3):
+        world.do(wanted(f"i{number}", number + 3, cool_down_s=60.0, at=world.now))
+        world.now += 30.0
+        world.engine.submit(wanted(f"r{number}", 9, cool_down_s=60.0, at=world.now))
+        world.now += 31.0
+    assert told(world).count("intent") == 6
+
+
+def test_a_suggestion_pauses_as_its_strategy_says_and_the_same_one_is_told_once(world: World) -> None:
+    verdicts = []
+    for number in range(6):
+        suggestion = wanted(f"i{number}", autonomy="suggest", cool_down_s=5.0, at=world.now)
+        verdicts.append(world.engine.submit(suggestion).verdict)
+        world.now += 2.0
+    assert verdicts == ["suggest", "refuse", "refuse", "suggest", "suggest", "suggest"]
+    assert told(world) == ["intent", "intent"]
+    assert world.engine.approve("i0", by="ada").state == "pending"
+
+
+def test_people_are_not_asked_again_within_the_pause_after_they_refused(world: World) -> None:
+    world.engine.submit(wanted("i1", autonomy="approve", cool_down_s=60.0))
+    world.engine.intents.refuse("i1", by="ada", reason="not today")
+    world.now += 30.0
+    assert world.engine.submit(wanted("i2", autonomy="approve", cool_down_s=60.0)).verdict == "refuse"
+    world.now += 31.0
+    assert world.engine.submit(wanted("i3", autonomy="approve", cool_down_s=60.0)).verdict == "approve"
