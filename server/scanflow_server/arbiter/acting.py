@@ -20,7 +20,7 @@ from scanflow_server.arbiter.identity import (
     qualify_strategy,
 )
 from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
-from scanflow_server.arbiter.objections import LEASE_S
+from scanflow_server.arbiter.objections import LEASE_S, are_equal
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
@@ -228,14 +228,26 @@ class Actor:
             return intent_store.find(connection, id)
 
     def _record_written(self, connection: Any, intent: Intent, seen: Any) -> None:
-        if intent.source == "person":
-            return
         place = get_place(intent)
+        if intent.source == "person":
+            self._record_persons_change(connection, place, intent, seen)
+            return
         for name, field in intent_store.load_fields(connection, place).items():
             if any(are_related(name, own) for own in intent.fields):
                 value = {"value": seen[name]} if name in seen else None  # None: unknown, as of a partly written field
                 update = {"written": value, "foreign_value": None, "foreign_since": None}
                 intent_store.put_field(connection, place, field.model_copy(update=update))
+
+    def _record_persons_change(self, connection: Any, place: str, intent: Intent, seen: Mapping[str, Any]) -> None:
+        """Note who changed fields that agents write too: nobody owns them then, and the value is no stranger's."""
+        for name, field in intent_store.load_fields(connection, place).items():
+            if name in seen and any(are_related(name, own) for own in intent.fields):
+                value = {"value": seen[name]}
+                if field.written is not None and are_equal(value, field.written):
+                    continue  # the command left it as it was
+                who = {"agent": intent.agent, "intent": intent.id, "until": self._clock()}
+                changes = {**_NOBODYS, **who, "written": value, "foreign_value": None, "foreign_since": None}
+                intent_store.put_field(connection, place, field.model_copy(update=changes))
 
     def _release_fields(self, connection: Any, intent: Intent) -> None:
         """Assign the fields of an action that is not in effect to the newest actions in effect; without any, to no

@@ -17,6 +17,7 @@ from scanflow_server.arbiter.objections import (
     check_foreign_change,
     check_hysteresis,
     check_ownership,
+    check_persons_change,
     make_decision,
 )
 
@@ -99,8 +100,16 @@ def _withhold(
         "The action would start now." if objection is None else f"The action would not start now: {objection.reason}"
     )
     advice = "" if verdict == "observe" else f" Approve it: scanflow approve {intent.id}."
+    if objection is None and (other := check_others_change(intent, world)) is not None:
+        would = other.reason.rpartition(" It is left alone")[0] or other.reason.rpartition(" Wait ")[0]
+        objection = other
     winner = None if objection is None else objection.winner
     return make_decision(intent, verdict, f"{why} {would}{advice}", now=world.now, winner=winner)
+
+
+def check_others_change(intent: Intent, world: ArbitrationContext) -> Decision | None:
+    """Refuse an intent that would overwrite a person's or another client's value."""
+    return check_persons_change(intent, world) or check_foreign_change(intent, world)
 
 
 def _check_command(
@@ -132,12 +141,14 @@ def _find_objection(
     intent: Intent, world: ArbitrationContext, taken: Sequence[Action], seen: Sequence[Action]
 ) -> Decision | None:
     now = world.now
+    # Whoever is asked decides about another's value too: an approval overwrites it.
+    asks = intent.autonomy in {"suggest", "approve"} or intent.id in world.excesses
     past = [*(action for action in world.history if action.id != intent.id), *taken]
     checks: tuple[Callable[[], Decision | None], ...] = (
         lambda: _check_duplicate(intent, [*world.history, *seen], now),
         lambda: check_ownership(intent, world),
         lambda: _check_priority(intent, taken, now),
-        lambda: None if intent.id in world.approved else check_foreign_change(intent, world),
+        lambda: None if intent.id in world.approved or asks else check_others_change(intent, world),
         lambda: check_cool_down(intent, past, now, approved=intent.id in world.approved),
         lambda: check_hysteresis(intent, past, now),
         lambda: check_action_budget(intent, past, now),

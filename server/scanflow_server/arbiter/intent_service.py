@@ -18,7 +18,7 @@ from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
-from scanflow_server.arbiter.objections import FOREIGN_S, ArbitrationContext, Owner, are_equal, find_foreign_fields
+from scanflow_server.arbiter.objections import FOREIGN_S, ArbitrationContext, Owner, PersonsChange, are_equal, find_foreign_fields
 from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
@@ -153,6 +153,7 @@ class IntentService:
             last_written=_collect_written(steady),
             foreign_since=foreign,
             foreign_s=self._foreign_s,
+            persons_changes=_collect_persons_changes(place, steady, foreign),
             approved={row.id for row in fresh.values() if row.approved_by is not None},
             at_work=at_work,
             excesses=excesses or {},
@@ -266,6 +267,18 @@ def _get_end(connection: Connection, id: str) -> float:
 
 def _collect_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
     return {name: field.written["value"] for name, field in fields.items() if field.written is not None}
+
+
+def _collect_persons_changes(
+    place: str, fields: Mapping[str, FieldRow], foreign: Mapping[str, float]
+) -> dict[str, PersonsChange]:
+    """Return the fields that a person's command wrote last, and that nobody else changed since."""
+    return {
+        name: PersonsChange(person=field.agent, intent=field.intent, at=field.until)
+        for name, field in fields.items()
+        if field.strategy is None and field.agent is not None and field.intent is not None
+        if is_lasting(place, name) and name not in foreign
+    }
 
 
 def _describe_state(action: Action) -> str:

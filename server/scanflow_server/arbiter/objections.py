@@ -43,6 +43,15 @@ class Owner:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PersonsChange:
+    """A field that a person changed by a command of the server."""
+
+    person: str
+    intent: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ArbitrationContext:
     now: float
     history: Sequence[Action] = ()
@@ -53,6 +62,7 @@ class ArbitrationContext:
     last_written: Mapping[str, JSON] = dataclasses.field(default_factory=dict)
     foreign_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
     foreign_s: float = FOREIGN_S
+    persons_changes: Mapping[str, PersonsChange] = dataclasses.field(default_factory=dict)
     approved: Collection[str] = frozenset()
     excesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """How intents exceeded their strategies, by their ids: these wait for approval at least."""
@@ -108,6 +118,26 @@ def find_foreign_fields(
     """Return the fields whose observed value differs from the one last written, where both are known."""
     comparable = sorted(set(fields) & observed.keys() & last_written.keys())
     return tuple(field for field in comparable if not are_equal(observed[field], last_written[field]))
+
+
+def check_persons_change(intent: Intent, world: ArbitrationContext) -> Decision | None:
+    """Refuse an intent that would overwrite what a person decided lately."""
+    for field, change in sorted(world.persons_changes.items()):
+        over = change.at + world.foreign_s
+        if world.now >= over or not any(are_related(field, own) for own in intent.fields):
+            continue
+        value = f" to {_format_json(world.observed[field])}" if field in world.observed else ""
+        return make_decision(
+            intent,
+            "refuse",
+            f"{change.person} (a person) changed the field {field!r} of {intent.target!r}{value} "
+            f"{format_seconds(max(world.now - change.at, 0.0))} ago (see scanflow why {change.intent}). It is left "
+            f"alone for {format_seconds(over - world.now)} more, or approve this: scanflow approve {intent.id}.",
+            now=world.now,
+            winner=change.intent,
+            retry_at=over,
+        )
+    return None
 
 
 def check_foreign_change(intent: Intent, world: ArbitrationContext) -> Decision | None:

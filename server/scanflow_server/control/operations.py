@@ -15,6 +15,7 @@ from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.loop import EXTERNAL_POLL_S, IDLE_S, POLL_S, ErrorIsolation
+from scanflow_server.control.served_versions import ServedVersions
 from scanflow_server.requests import request_operation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
@@ -101,7 +102,7 @@ class ServicesController:
     def __init__(self, context: ServerContext, engine: ArbiterEngine) -> None:
         self._context, self._engine = context, engine
         self._states: dict[str, str] = {}
-        self._isolation = ErrorIsolation()
+        self._isolation, self._versions = ErrorIsolation(), ServedVersions(context)
 
     def tick(self) -> float:
         states: dict[str, str] = {}
@@ -113,9 +114,12 @@ class ServicesController:
                 current = self._ensure_supervised(record)
                 self._record_state(current, before)
                 states[record.name] = current.state
+            with self._isolation.isolate(f"The version of the service {record.name!r}"):
+                self._versions.observe(record)
             with self._isolation.isolate(f"The due change of the service {record.name!r}"):
                 self._reconcile(record)
         self._states = states
+        self._versions.forget_others({*states})
         return _SERVICES_INTERVAL_S if states else EXTERNAL_POLL_S
 
     def _reconcile(self, record: ServiceRecord) -> None:

@@ -88,6 +88,14 @@ def get_newest_event(connection: Connection, *, team: str | None = None) -> Even
     return None if row is None else _parse_event(row, cache_maskers(connection))
 
 
+def find_newest(connection: Connection, type: str, subject: str, *, app: str) -> Event | None:
+    """Return the newest event of a type about a subject; None: there is none."""
+    which = (events.c.type == type, events.c.subject == subject, events.c.app == app)
+    query = select(events).where(*which).order_by(events.c.id.desc()).limit(1)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _parse_event(row, cache_maskers(connection))
+
+
 def _parse_event(row: RowMapping, maskers: LoadMasker) -> Event:
     # Masked again: its application may have got the secret after the event.
     return _mask_event(Event.model_validate({name: row[name] for name in Event.model_fields}), maskers)

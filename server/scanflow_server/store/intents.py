@@ -59,7 +59,10 @@ class ActionRow(Row):
 
 
 class FieldRow(Row):
-    """One field of a target, as the server wrote it last."""
+    """One field of a target, as the server wrote it last.
+
+    Without a ``strategy``, but with an ``agent`` and an ``intent``: by that person's command, at the time ``until``.
+    """
 
     field: str
     strategy: str | None = None

@@ -369,3 +369,43 @@ def test_people_are_not_asked_again_within_the_pause_after_they_refused(world: W
     assert world.engine.submit(wanted("i2", autonomy="approve", cool_down_s=60.0)).verdict == "refuse"
     world.now += 31.0
     assert world.engine.submit(wanted("i3", autonomy="approve", cool_down_s=60.0)).verdict == "approve"
+
+
+def ordered(world: World, id: str, instances: int, by: str = "ada") -> None:
+    """Have a person change the service, as a command does."""
+    command = wanted(id, instances, source="person", agent=by, strategy="command", priority=1_000_001, at=world.now)
+    with world.store.write() as connection:
+        world.engine.intents.admit(connection, command, world.look(command))
+    world.engine.settle()
+
+
+def test_what_a_person_changed_is_theirs_by_name_and_is_left_alone_for_a_while(world: World) -> None:
+    world.do(wanted("i1", 4))
+    world.now += 10.0
+    ordered(world, "scale-1", 7)
+    world.now += 5.0
+    refused = world.engine.submit(wanted("i2", 5, at=world.now))
+    assert (refused.verdict, refused.winner) == ("refuse", "scale-1")
+    assert "ada (a person) changed the field 'replicas' of 'service/serve' to 7 5 s ago" in refused.reason
+    assert "nother client" not in refused.reason
+    world.now += 900.0
+    assert world.engine.submit(wanted("i3", 5, at=world.now)).verdict == "act"
+
+
+@pytest.mark.parametrize("autonomy", ["approve", "suggest"])
+def test_people_are_asked_also_about_what_another_person_changed(world: World, autonomy: str) -> None:
+    world.do(wanted("i1", 4))
+    ordered(world, "scale-1", 7)
+    world.now += 5.0
+    asked = world.engine.submit(wanted("i2", 5, autonomy=autonomy, at=world.now))
+    assert asked.verdict == autonomy
+    assert "ada (a person) changed the field" in asked.reason
+    world.engine.approve("i2", by="bea")
+    world.engine.settle()
+    assert world.replicas["serve"] == 5
+
+
+def test_a_command_that_changes_nothing_keeps_the_field_with_its_owner(world: World) -> None:
+    world.do(wanted("i1", 4))
+    ordered(world, "scale-1", 4)
+    assert world.engine.submit(wanted("i2", 5, at=world.now)).verdict == "act"
