@@ -303,9 +303,10 @@ class ControlClient:
         yield from past
         yield from self.events_after(max([newest, *(event.id for event in past)]), **options)
 
-    def tell(self, events: Sequence[Event]) -> None:
-        """Publish events to the server."""
-        self.server.post(transport.build_path("events"), [event.model_dump(mode="json") for event in events])
+    def tell(self, events: Sequence[Event]) -> list[Event]:
+        """Publish events to the server, and return them as it recorded them."""
+        body = [event.model_dump(mode="json") for event in events]
+        return [Event.model_validate(event) for event in self.server.post(transport.build_path("events"), body)]
 
     def report(self, app: str | None = None) -> Report:
         """Write the report of an application's agents as a page below the home folder.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from scanflow.knowledge.version_tags import (
     BEFORE,
     BY_HAND,
     CHAMPION,
+    PERSON,
     PROMOTION,
+    format_decision_tags,
     format_rejection,
     get_rejection,
     get_version_before,
@@ -131,9 +134,10 @@ class ModelClient:
         if approved:
             return change
         tags = {} if before is None else {BEFORE: str(before)}
-        self._knowledge.set_model_tags(name, version, {PROMOTION: BY_HAND, **tags})
+        tags |= {PROMOTION: BY_HAND, ACTION: "", **format_decision_tags(getpass.getuser(), why)}
+        self._knowledge.set_model_tags(name, version, tags)
         self._knowledge.set_model_alias(name, alias, version)
-        self._publish("model.promoted", promoted, chosen, before=before, why=why)
+        self._record("model.promoted", promoted, chosen, before=before, why=why)
         return change
 
     def reject(
@@ -163,8 +167,9 @@ class ModelClient:
             self._knowledge.set_model_alias(name, alias, before.version)
         refused = self._refuse_actions(rejected_version, why)
         noted = {ACTION: refused[0]} if refused else {}
+        noted |= format_decision_tags(getpass.getuser(), why)
         self._knowledge.set_model_tags(name, version, {PROMOTION: format_rejection(why or "by hand"), **noted})
-        self._publish("model.rejected", rejected_version, of_model, why=why or "by hand")
+        self._record("model.rejected", rejected_version, of_model, why=why or "by hand")
         return ModelChange(
             model=name,
             version=version,
@@ -232,11 +237,14 @@ class ModelClient:
             return ()
         return tuple(self._control.refuse(action.id, reason=why).id for action in self._list_waiting(version))
 
-    def _publish(
+    def _record(
         self, type: str, version: ModelVersion, services: Sequence[ServiceRecord], **data: int | str | None
     ) -> None:
+        """Publish a person's decision, and note with the version the name by which the server knows that person."""
         if self._control is not None:
             app = services[0].app if services else version.tags.get("scanflow.app", "")
             about: dict[str, JSON] = {"agent": "person", "version": version.version, **data}
             event = Event(at=time.time(), type=type, app=app, subject=f"model/{version.name}", data=about)
-            self._control.tell([event])
+            by = next((told.data.get("by") for told in self._control.tell([event]) or ()), None)
+            if isinstance(by, str):
+                self._knowledge.set_model_tags(version.name, version.version, {PERSON: by})

@@ -186,6 +186,12 @@ class Action(_Record):
     reverted_by: str | None = None
     """Who reverted it, or is reverting it: a person's name, or the guard."""
 
+    approved_by: str | None = None
+    """The person who approved it, if one did."""
+
+    approved_why: str = ""
+    """That person's reason."""
+
     repeats: int = 0
     """How many later intents of its strategy had the same decision for the same reason; those are not kept."""
 

@@ -198,13 +198,26 @@ def _train_first(
         params={"learnt_from": len(training_data.y_train), "evaluated_by": len(training_data.y_clean)},
         metrics={"accuracy": accuracy},
     )
-    training_data.save(tracker, app, team, model_name)
-    tracker.set_model_alias(model_name, alias, version)
+    in_use = _find_version(tracker, model_name, alias)
+    is_first = in_use in {None, version}  # the same, where this step was interrupted
+    if is_first:
+        training_data.save(tracker, app, team, model_name)
+        tracker.set_model_alias(model_name, alias, version)
     output("version", version)
     output("accuracy", accuracy)
     n_train, n_clean = len(training_data.y_train), len(training_data.y_clean)
     print(f"Learnt from {n_train:,} samples; {accuracy:.1%} of {n_clean:,} others are right")
-    print(f"Registered as models:/{model_name}@{alias} (version {version})")
+    if is_first:
+        print(f"Registered as models:/{model_name}@{alias} (version {version})")
+        return
+    output("champion_version", in_use)
+    print(f"Registered as models:/{model_name}/{version}. It was compared with nothing, so that version {in_use} stays")
+    print(f"@{alias}. Put it to use by name: scanflow models promote {model_name} {version} --why TEXT")
+
+
+def _find_version(tracker: KnowledgeBase, name: str, alias: str) -> int | None:
+    """Return the version that the alias names; None: there is none yet."""
+    return next((model.version for model in tracker.list_model_versions(name) if alias in model.aliases), None)
 
 
 def _call_fit(learn: Callable[..., Any], x: Samples, y: NDArray[Any], model: Any) -> Any:

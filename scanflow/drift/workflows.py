@@ -85,8 +85,9 @@ def retraining(
 ) -> Workflow:
     """Return the workflow that a planner runs with labels; run by hand, without labels, it trains a first model.
 
-    That one becomes the version in use at once. Each later one is evaluated beside the version in use, on points that
-    neither has learnt from, and only registered.
+    That one becomes the version in use at once. Trained by hand again, it is only registered: ``scanflow models
+    promote`` puts it to use by a person's name. Each one that is trained with labels is evaluated beside the version
+    in use, on points that neither has learnt from, and only registered.
 
     Args:
         fit: ``fit(x, y)`` or ``fit(x, y, model)``: returns a trained model of scikit-learn or Keras, or an

@@ -27,6 +27,12 @@ ACTION: Final = "scanflow.action"
 BEFORE: Final = "scanflow.before"
 """The version that was in use before."""
 
+PERSON: Final = "scanflow.by"
+"""The person who promoted or rejected the version, or approved the action that did."""
+
+REASON: Final = "scanflow.why"
+"""That person's reason for putting it to use."""
+
 REFERENCE: Final = "scanflow.reference"
 """The data the version was trained on, for detectors to compare with: ``runs:/ID/labels.json``, or ``run/NAME``."""
 
@@ -47,6 +53,11 @@ def get_version_before(tags: Mapping[str, str]) -> int | None:
     """Return the version that was in use before; None if unknown."""
     number = tags.get(BEFORE, "")
     return int(number) if number.isdecimal() else None
+
+
+def format_decision_tags(by: str | None, why: str) -> dict[str, str]:
+    """Return the tags of a person's decision; empty texts take the place of an earlier one's."""
+    return {PERSON: make_one_line(by or "", _MAX_LENGTH), REASON: make_one_line(why, _MAX_LENGTH)}
 
 
 def format_rejection(why: str) -> str:

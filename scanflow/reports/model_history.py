@@ -15,7 +15,7 @@ from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import CHAMPION, PROMOTION, get_rejection, get_version_before
+from scanflow.knowledge.version_tags import ACTION, CHAMPION, PERSON, PROMOTION, REASON, get_rejection, get_version_before
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")
@@ -50,6 +50,8 @@ class VersionHistory(BaseModel):
     before: int | None = None  # the version that it was put to use instead of
     verdict: str = ""  # promoted, rejected, waits for labels, ...; empty: nothing was decided of it
     reason: str = ""
+    by: str = ""  # the person who decided, or approved
+    action: str = ""  # that scanflow why explains
     against: int | None = None  # the version that it was compared with
     compared: tuple[ComparedSlice, ...] = ()
     drift: str | None = None  # the detection's run, where drift led to it
@@ -100,6 +102,8 @@ def build_histories(
             before=get_version_before(version.tags),
             resources=_parse_shape(version.tags.get(SHAPE_TAG)),
             run=version.tags.get("scanflow.run") or None,
+            by=version.tags.get(PERSON, "") if version.tags.get(PROMOTION) else "",
+            action=version.tags.get(ACTION, "") if version.tags.get(PROMOTION) else "",
         )
         version_histories.append(
             history.model_copy(update=_build_verdict(version, comparison) | _build_evidence(comparison, events))
@@ -130,7 +134,7 @@ def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str,
     if (rejection := get_rejection(version.tags)) is not None:
         return {"verdict": "rejected", "reason": rejection}
     if promotion := version.tags.get(PROMOTION):
-        return {"verdict": promotion, "reason": reason}
+        return {"verdict": promotion, "reason": version.tags.get(REASON) or reason}
     return {} if comparison is None else {"verdict": format_verdict(comparison.data), "reason": reason}
 
 

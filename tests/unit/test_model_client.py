@@ -224,3 +224,29 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     page = VersionList(shop.client.list_histories(CNN))._repr_html_()
     assert "too odd" in page
     assert "1 model, 3 versions" in page
+
+
+def test_a_persons_reason_and_name_stay_with_the_version(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(events: Sequence[Event]) -> list[Event]:
+        named = [event.model_copy(update={"data": {**event.data, "by": "ada"}}) for event in events]
+        shop.server.told += named
+        return named
+
+    monkeypatch.setattr(shop.server, "tell", record)
+    shop.deploy("digits")
+    shop.client.promote(CNN, 3, why="the audit says so")
+    third, *_ = shop.client.list_histories(CNN)
+    assert (third.verdict, third.reason, third.by) == (BY_HAND, "the audit says so", "ada")
+    shown = "\n".join(str(line) for line in format_versions([third]))
+    assert "the audit says so" in shown
+    assert "decided by ada" in shown
+    shop.client.reject(CNN, 3, why="it was wrong")
+    third, *_ = shop.client.list_histories(CNN)
+    assert (third.verdict, third.reason, third.by) == ("rejected", "it was wrong", "ada")
+
+
+def test_without_a_server_the_reason_is_kept_too(shop: Shop) -> None:
+    alone = ModelClient(shop.knowledge, shop.deployer, None)
+    alone.promote(CNN, 2, why="the first was a test")
+    second = next(version for version in alone.list_histories(CNN) if version.version == 2)
+    assert (second.reason, bool(second.by)) == ("the first was a test", True)

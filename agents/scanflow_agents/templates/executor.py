@@ -32,6 +32,7 @@ from scanflow.knowledge.version_tags import (
     PROMOTED,
     PROMOTION,
     REFERENCE,
+    format_decision_tags,
     format_rejection,
     get_rejection,
     get_version_before,
@@ -220,8 +221,10 @@ def _promote(context: Context, model: RegisteredModel, version: ModelVersion, ac
     if before not in {None, number}:
         model.tag(context, number, {BEFORE: str(before)})
     model.set_champion(context, number)
-    report_event(context, "model.promoted", f"model/{model.name}", version=number, before=before, action=action.id)
-    tags = {PROMOTION: PROMOTED, ACTION: action.id}
+    approval = {"by": action.approved_by, "why": action.approved_why} if action.approved_by else {}
+    about = {"version": number, "before": before, "action": action.id, **approval}
+    report_event(context, "model.promoted", f"model/{model.name}", **about)
+    tags = {PROMOTION: PROMOTED, ACTION: action.id, **format_decision_tags(action.approved_by, action.approved_why)}
     if run := version.tags.get(bookmarks.RUN_FIELD, ""):
         tags[REFERENCE] = bookmarks.format_reference(context, run)
     model.tag(context, number, tags)
@@ -235,4 +238,7 @@ def _reject(context: Context, model: RegisteredModel, version: ModelVersion, act
     why = describe_failure(action) or action.state
     if not (model_changes.is_stuck(version) and version.tags.get(ACTION) == action.id):  # that was reported before
         report_event(context, "model.rejected", f"model/{model.name}", version=number, why=why, action=action.id)
-    model.tag(context, number, {PROMOTION: format_rejection(why), ACTION: action.id})
+    person = action.decision.by if action.state == "refused" else action.reverted_by
+    model.tag(
+        context, number, {PROMOTION: format_rejection(why), ACTION: action.id, **format_decision_tags(person, "")}
+    )

@@ -56,6 +56,8 @@ def format_versions(histories: Sequence[VersionHistory]) -> Screen:
     screen: list[str | Table] = [Table(head, [_format_version(version) for version in histories])]
     for version in histories:
         about = [*_format_gains(version), *([version.reason] if version.reason else [])]
+        about += [f"decided by {version.by}"] if version.by else []
+        about += [f"by the action {version.action}: scanflow why {version.action}"] if version.action else []
         if about:
             screen += ["", f"Version {version.version}: {version.verdict}", *(f"  {line}" for line in about)]
     return [*screen, "", _suggest_command(histories)]

@@ -24,6 +24,7 @@ from scanflow_server.arbiter.objections import (
 QUEUE_S = 900.0
 """How long a person's command may wait for its turn, in seconds: by then nobody waits for its result."""
 
+ALLOWED = "Allowed: no conflict."
 RETRY_S = 1.0
 """After how long an intent whose target is busy is decided again, in seconds, if the action there has not ended."""
 
@@ -70,7 +71,7 @@ def _decide(
     wanted: Collection[Intent],
 ) -> Decision:
     approved = intent.id in world.approved
-    reason = "Approved by a person; no conflict." if approved else "Allowed: no conflict."
+    reason = f"Approved by {world.approvals.get(intent.id, 'a person')}; no conflict." if approved else ALLOWED
     act = make_decision(intent, "act", reason, now=world.now)
     if intent.source == "person":
         return _check_command(intent, world, taken, wanted) or act

@@ -106,7 +106,9 @@ class IntentService:
             row = intent_store.find(connection, id)
             if row.action.decision.verdict in {"act", "queue"}:
                 raise UsageError(f"The intent {id!r} needs no approval (state: {_describe_state(row.action)}).")
-            approved = row.replace(action={"state": "pending", "ended": None}, approved_by=by)
+            approved = row.replace(
+                action={"state": "pending", "ended": None, "approved_by": by, "approved_why": reason}, approved_by=by
+            )
             intent_store.put(connection, approved)
             intent_store.append_trail(connection, id, self._clock(), append_reason(f"{by} approved it", reason))
             self._decide(connection, get_place(row.intent), seen, [approved])
@@ -155,6 +157,7 @@ class IntentService:
             foreign_s=self._foreign_s,
             persons_changes=_collect_persons_changes(place, steady, foreign),
             approved={row.id for row in fresh.values() if row.approved_by is not None},
+            approvals={row.id: _format_approval(row) for row in fresh.values() if row.approved_by is not None},
             at_work=at_work,
             excesses=excesses or {},
         )
@@ -267,6 +270,11 @@ def _get_end(connection: Connection, id: str) -> float:
 
 def _collect_written(fields: Mapping[str, FieldRow]) -> dict[str, Any]:
     return {name: field.written["value"] for name, field in fields.items() if field.written is not None}
+
+
+def _format_approval(row: ActionRow) -> str:
+    why = " ".join(row.action.approved_why.split())
+    return f"{row.approved_by} (a person)" + (f": {why}" if why else "")
 
 
 def _collect_persons_changes(

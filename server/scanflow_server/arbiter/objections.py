@@ -64,6 +64,9 @@ class ArbitrationContext:
     foreign_s: float = FOREIGN_S
     persons_changes: Mapping[str, PersonsChange] = dataclasses.field(default_factory=dict)
     approved: Collection[str] = frozenset()
+    approvals: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Who approved these intents, and why, as text."""
+
     excesses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """How intents exceeded their strategies, by their ids: these wait for approval at least."""
 

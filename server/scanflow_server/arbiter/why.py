@@ -46,6 +46,9 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
         else f"          by the {strategy}",
         f"decision  {action.decision.verdict}: {action.decision.reason}",
     ]
+    if action.approved_by is not None and not action.decision.reason.startswith("Approved by"):
+        why = f": {action.approved_why}" if action.approved_why else ""
+        lines.append(f"          approved by {action.approved_by}{why}")
     if action.decision.winner is not None:
         lines.append(f"          conflicts with {action.decision.winner}")
     if action.repeats:

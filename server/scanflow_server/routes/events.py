@@ -126,8 +126,17 @@ def tell(
             )
         if not event.type or len(event.type) > _MAX_LENGTH or len(event.app) > _MAX_LENGTH:
             raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_MAX_LENGTH} characters.")
+    if caller.agent is None:
+        happened = [_name_person(event, caller.name) for event in happened]
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team)
+
+
+def _name_person(event: Event, person: str) -> Event:
+    """Return a person's decision on a model with the name of the token that it came with."""
+    if event.data.get("agent") != "person" or not event.type.startswith("model."):
+        return event
+    return event.model_copy(update={"data": {**event.data, "by": person}})
 
 
 def _check_source(caller: TokenHolder, event: Event) -> None:

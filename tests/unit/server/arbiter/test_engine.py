@@ -409,3 +409,12 @@ def test_a_command_that_changes_nothing_keeps_the_field_with_its_owner(world: Wo
     world.do(wanted("i1", 4))
     ordered(world, "scale-1", 4)
     assert world.engine.submit(wanted("i2", 5, at=world.now)).verdict == "act"
+
+
+def test_who_approved_an_action_and_why_is_in_its_explanation(world: World) -> None:
+    world.engine.submit(wanted("i1", autonomy="approve"))
+    world.engine.approve("i1", by="ada", reason="seen with the team")
+    world.engine.settle()
+    done = action(world, "i1")
+    assert (done.approved_by, done.approved_why) == ("ada", "seen with the team")
+    assert any("Approved by ada (a person): seen with the team" in line for line in explain_action(done, []))

@@ -1,0 +1,58 @@
+"""Training by hand puts a version in use only where there is none: others are compared, or promoted by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scanflow.drift import training
+from scanflow.knowledge import MemoryKnowledge
+
+NAME, ALIAS = "loans", "champion"
+
+
+class Constant:
+    def predict(self, x: Any) -> Any:
+        return np.zeros(len(x), int)
+
+
+def data() -> tuple[Any, Any]:
+    return np.arange(200.0).reshape(100, 2), np.zeros(100, int)
+
+
+@pytest.fixture
+def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
+    made = MemoryKnowledge()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"1")
+
+    def register(_model: Any, name: str, **_about: Any) -> int:
+        return made.register_model(name, tmp_path / "model", app="bank", team="ml").version
+
+    monkeypatch.setattr(training.models, "register", register)
+    monkeypatch.setattr(training.models, "limit_logs", lambda: None)
+    monkeypatch.setattr(training, "step_tracker", lambda: made)
+    monkeypatch.setattr(training, "load_user_function", lambda text: {"fit": fit, "data": data}[text])
+    monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("SCANFLOW_APP", "bank")
+    monkeypatch.setenv("SCANFLOW_TEAM", "ml")
+    return made
+
+
+def fit(_x: Any, _y: Any) -> Any:
+    return Constant()
+
+
+def test_a_training_by_hand_leaves_the_version_in_use(
+    knowledge: MemoryKnowledge, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training.retrain(fit="fit", data="data", model_name=NAME)
+    assert knowledge.get_model(NAME, ALIAS).version == 1
+    capsys.readouterr()
+    training.retrain(fit="fit", data="data", model_name=NAME)
+    assert [version.version for version in knowledge.list_model_versions(NAME)] == [2, 1]
+    assert knowledge.get_model(NAME, ALIAS).version == 1
+    assert "version 1 stays\n@champion. Put it to use by name: scanflow models promote loans 2" in capsys.readouterr().out
