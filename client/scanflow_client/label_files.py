@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.parameter_texts import parse_json
-from scanflow.errors import InvalidError, NotFoundError
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.tables.delimited import HEAD_BYTES, guess_dialect
 
+_MAX_CLASSES = 50
 FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
 
@@ -83,6 +84,29 @@ def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[d
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     return labels, unlabelled
+
+
+def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each class among new labels that the model predicted for none of their samples.
+
+    ``labels``: as the server recorded them, with the ``guess`` of the model. Nothing is said where the guesses are
+    amounts, or of many classes.
+    """
+    guesses = [label.get("guess") for label in labels if label.get("guess") not in (None, -1)]
+    classes = {str(guess) for guess in guesses}
+    is_amount = any(isinstance(guess, float) and not guess.is_integer() for guess in guesses)
+    if not 2 <= len(classes) <= _MAX_CLASSES or is_amount:
+        return []
+    ids: dict[str, list[str]] = {}
+    for label in labels:
+        if str(label.get("label")) not in classes:
+            ids.setdefault(str(label.get("label")), []).append(str(label["id"]))
+    return [
+        f"! {name!r} (of {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}) is no class that the model predicted "
+        f"here: {', '.join(sorted(classes))}.{did_you_mean(name, classes)} Correct it: scanflow labels --give ID=LABEL "
+        "--replace"
+        for name, own in ids.items()
+    ]
 
 
 def _format_cell(value: Any) -> Any:

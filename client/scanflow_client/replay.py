@@ -24,6 +24,7 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.http.problems import parse_error
 from scanflow_client.program import resolve_application
 
+_MAX_SHOWN = 10
 _KINDS = frozenset({"sample", "intent", "call", "function", "withheld", "error", "decision", "refused"})
 
 
@@ -73,6 +74,21 @@ def list_strategies(target: Application | str | None) -> tuple[str, list[dict[st
     with _provide_file(target) as file:
         reply = _ask("strategies", file)
     return reply["app"], reply["strategies"]
+
+
+def check_agents(target: Application | str | None) -> int:
+    """Load the agents of an application, and return the number of their strategies.
+
+    Raises:
+        ScanflowError: an agent cannot be loaded, or has a parameter that its template does not have.
+        InvalidError: a strategy names a workflow, service or agent that the application does not have.
+    """
+    with _provide_file(target) as file:
+        reply = _ask("strategies", file)
+    if unknown := reply["unknown"]:
+        more = [f"... and {len(unknown) - _MAX_SHOWN} more"] if len(unknown) > _MAX_SHOWN else []
+        raise InvalidError("\n".join([*unknown[:_MAX_SHOWN], *more]))
+    return len(reply["strategies"])
 
 
 def replay(

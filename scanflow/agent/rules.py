@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ def make_rule(function: Any) -> Rule:
         return function
     if not callable(function) or isinstance(function, type):
         raise InvalidError(f"A rule is a function that returns True or False; {shorten(function)} is not a function.")
-    name = getattr(function, "__name__", type(function).__name__)
+    plain = function.func if isinstance(function, functools.partial) else function
+    name = getattr(plain, "__name__", type(plain).__name__)
     if (
         inspect.iscoroutinefunction(function)
         or inspect.isgeneratorfunction(function)
@@ -68,11 +70,14 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
 
     Where the source is unavailable, or changed since it was loaded, only the name and the values are given.
     """
-    code = getattr(rule.function, "__code__", None)
+    plain = rule.function.func if isinstance(rule.function, functools.partial) else rule.function
+    if plain is not rule.function and rule.name != getattr(plain, "__name__", ""):
+        return rule.name  # a sentence, in place of a function that was adapted
+    code = getattr(plain, "__code__", None)
     source = _read_source(code) if isinstance(code, CodeType) else None
     shown = {name: shorten(value) for name, value in values.items() if source is None or name in source.names}
     if source is not None:
-        shown |= {name: shorten(value) for name, value in _find_constants(rule.function, source.names - set(values))}
+        shown |= {name: shorten(value) for name, value in _find_constants(plain, source.names - set(values))}
         for name, key in source.looked_up:
             mapping = values.get(name)
             if isinstance(mapping, Mapping) and key in mapping:

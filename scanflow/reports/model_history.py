@@ -15,7 +15,15 @@ from scanflow.agent.records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import ACTION, CHAMPION, PERSON, PROMOTION, REASON, get_rejection, get_version_before
+from scanflow.knowledge.version_tags import (
+    ACTION,
+    CHAMPION,
+    PERSON,
+    PROMOTION,
+    REASON,
+    get_rejection,
+    get_version_before,
+)
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
 TYPES = ("drift.found", "model.judged", "model.promoted", "model.rejected")

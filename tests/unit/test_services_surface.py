@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import scanflow as sf
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
-from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
@@ -214,9 +214,27 @@ def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deploy
     assert run("services", "digits").output.splitlines()[-1] == (
         "Decide: scanflow promote digits, or scanflow rollback digits"
     )
-    assert run("promote", "digits").exit_code == 0
+    assert "Served now: cnn/2" in run("promote", "digits").output
     assert "has no canary" in str(run("promote", "digits").exception)
-    assert run("rollback", "digits").exit_code == 0
+    assert "Served now: cnn/2" in run("rollback", "digits").output
+
+
+def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
+    run: Run, deployed: ServiceRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (
+        deployed.model_copy(update={"revisions": (RevisionRecord(id=id, models={"cnn": f"models:/cnn/{id}"}),)})
+        for id in ("1", "2")
+    )
+
+    class Swapping:
+        service = staticmethod(lambda _name: second)
+        change = staticmethod(lambda _name, _change, **_how: first)
+
+    monkeypatch.setattr("scanflow_client.cli.services.open_deployer", Swapping)
+    back = run("rollback", "digits").output
+    assert "Served now: cnn/1" in back
+    assert "Before: cnn/2. Return to it: scanflow rollback digits" in back
 
 
 def test_a_trial_without_requests_is_refused(run: Run, deployed: ServiceRecord) -> None:

@@ -146,6 +146,49 @@ def change(folder: Path, before: str, after: str) -> None:
     (folder / "tracker.py").write_text(text.replace(before, after))
 
 
+# -- check
+
+
+@pytest.mark.processes
+def test_check_knows_the_agents_too(folder: Path) -> None:
+    assert "app.py is valid" in cli("check", "app.py").stdout
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("file", "before", "after", "told"),
+    [
+        (
+            "tracker.py",
+            'do.run_workflow("training"))',
+            'do.run_workflow("trainning"))',
+            "'train' requests run_workflow on 'trainning', which is no workflow of 'mnist'. Did you mean 'training'?",
+        ),
+        (
+            "tracker.py",
+            'return [do.run_workflow("training"), call("checker", "look")]',
+            'return [do.run_workflow("nothere"), call("checker", "look")]',
+            "'alarm' requests run_workflow on 'nothere', which is no workflow of 'mnist'.",
+        ),
+        (
+            "tracker.py",
+            'call("checker", "look", 5)',
+            'call("chekcer", "look", 5)',
+            "calls 'chekcer', which is no agent",
+        ),
+        ("app.py", 'modules=["checker.py"]', 'parameters={"confrim": [2, 3]}', "has no parameter 'confrim'"),
+    ],
+)
+def test_check_refuses_what_an_agent_names_that_is_not_there(
+    folder: Path, file: str, before: str, after: str, told: str
+) -> None:
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after))
+    with pytest.raises(InvalidError, match=re.escape(told)):
+        cli("check", "app.py")
+
+
 # -- strategies
 
 
@@ -324,3 +367,20 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(InvalidError, match=r"trace\.json"):
         read_trace("a", tmp_path / "trace.json")
+
+
+# -- functions that act
+
+
+@pytest.mark.processes
+def test_a_replay_calls_no_function_that_acts_and_no_rule_may_write(folder: Path, journal: Journal) -> None:
+    change(folder, "def both(n):", "def keep(n):\n    open('kept.txt', 'a').write(str(n))\n\ndef both(n):")
+    change(folder, 'then=call("checker", "look", 5)', "then=keep")
+    shown = cli("replay", "tracker", "app.py").stdout
+    assert "keep(...)" in shown
+    assert "Not called, as it does something itself: keep: it calls" in shown
+    change(folder, "    return n >= LEAST", "    open('seen.txt', 'w').close()\n    return n >= LEAST")
+    assert (
+        "A replay does nothing, and this code writes 'seen.txt'" in cli("replay", "tracker", "app.py", "--json").stdout
+    )
+    assert not {"kept.txt", "seen.txt"} & {path.name for path in folder.iterdir()}

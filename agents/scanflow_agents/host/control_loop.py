@@ -383,9 +383,9 @@ class ControlLoop:
         now = self._clock()
         sample, document = self._build_sample(runner.state.sensor, firing, now, value, error, max(0.0, now - began))
         runner.state.in_progress = None
-        runner.state.errors += sample.error is not None
         self._state.note("sample", runner.state.sensor, now, document)
         decisions = self._decide(sample)
+        runner.state.errors += sample.error is not None or bool(decisions.errors)
         strategy_errors = "; ".join(f"strategy {strategy!r}: {why}" for strategy, why in decisions.errors.items())
         runner.state.record_outcome(sample.error or strategy_errors or None, now)
         for strategy, why in decisions.errors.items():

@@ -17,6 +17,7 @@ from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.records import Action, Autonomy, Guard, Verdict
+from scanflow.agent.rules import rule
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
@@ -49,6 +50,11 @@ from scanflow_agents.templates.model_changes import (
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
 from scanflow_agents.templates.options import ModelOptions, find_model_node, find_service_workflow
 from scanflow_agents.templates.service_metrics import declare_metrics
+
+_RULES = {
+    STRATEGY: "a version was requested, and nothing prevents it",
+    ON_APPROVAL: "a version was requested that may be worse on some slice, and nothing else prevents it",
+}
 
 
 class ExecutorOptions(ModelOptions):
@@ -123,7 +129,7 @@ def declare(app: Application, agent: Agent) -> None:
         Strategy(
             name=name,
             when=change_model,
-            if_=partial(_is_to_be_changed, needs_approval=name == ON_APPROVAL),
+            if_=rule(_RULES[name])(partial(_is_to_be_changed, needs_approval=name == ON_APPROVAL)),
             then=change,
             priority=10,  # the same for both, so that one replaces what the other deployed
             autonomy=autonomy,

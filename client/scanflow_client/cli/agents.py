@@ -142,8 +142,11 @@ def labels(
     if gives:
         done = client.give_labels(new_labels, app=application, team=team, replace=replace)
         rest = f"; rows without a label: {unlabelled}" if unlabelled else ""
+        notes = [] if as_json else label_files.describe_unknown_classes(done)
         respond(
-            done, as_json, lambda: [f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"]
+            done,
+            as_json,
+            lambda: [*notes, f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"],
         )
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)

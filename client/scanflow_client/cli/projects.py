@@ -81,11 +81,13 @@ def init(
 def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     """Check an application without running it.
 
-    The check covers the graph, names, quantities, parameters and files.
+    The check covers the graph, names, quantities, parameters and files, and the agents: their parameters, and the
+    workflows and agents that their strategies name.
     """
     from scanflow.deployer import RunRequest
     from scanflow.loading import load_application
     from scanflow_client.formatting.runs import format_check
+    from scanflow_client.replay import check_agents
 
     deployer = open_deployer()
     application, path, chosen = load_application(target)
@@ -94,6 +96,8 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     workflows = [workflow for workflow in application.workflows if chosen in {None, workflow.name}]
     plans = [deployer.plan(RunRequest(application, workflow.name)) for workflow in workflows]
     types = {workflow.name: workflow.type for workflow in workflows}
+    if application.agents and chosen is None:
+        check_agents(str(path))
     respond(plans, as_json, lambda: format_check(application.name, plans, types, file=path.name, target=target))
 
 

@@ -167,8 +167,18 @@ def promote(
 
 
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
-    """Remove the canary. Without a canary, return to the previous version and its shape."""
-    _change(open_deployer(), name, as_json, rollback=True)
+    """Return to the version and shape of before the last change. With a canary, only remove that.
+
+    Twice returns to where it was.
+    """
+    from scanflow_client.formatting.services import format_served_models
+
+    deployer = open_deployer()
+    before = deployer.service(name)
+    record = _change(deployer, name, as_json, rollback=True)
+    served = format_served_models(before)
+    if not as_json and len(before.revisions) == 1 and served != format_served_models(record):
+        say(f"Before: {served}. Return to it: scanflow rollback {name}")
 
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
@@ -248,18 +258,24 @@ def parse_shape_options(
     return {"instances": instances, "cores": amount, "affinity": mode}
 
 
-def _change(deployer: Deployer, name: str, as_json: bool, **options: Any) -> None:
+def _change(deployer: Deployer, name: str, as_json: bool, **options: Any) -> ServiceRecord:
     from scanflow.backends.service_change import ServiceChange
 
     change = ServiceChange(**options)
-    _watch(lambda observe: deployer.change(name, change, observe=observe), as_json)
+    is_version = bool({"model", "promote", "rollback"} & options.keys())
+    return _watch(lambda observe: deployer.change(name, change, observe=observe), as_json, is_version=is_version)
 
 
 def _watch(
-    start: Callable[[ServiceObserver], ServiceRecord], as_json: bool, *, after: str = "Show it: scanflow services {}"
+    start: Callable[[ServiceObserver], ServiceRecord],
+    as_json: bool,
+    *,
+    after: str = "Show it: scanflow services {}",
+    is_version: bool = False,
 ) -> ServiceRecord:
-    """Print the progress of a change, the service it led to, and the next command."""
-    from scanflow_client.formatting.services import format_service_line
+    """Print the progress of a change, the service it led to, with ``is_version`` what it serves now, and the next
+    command."""
+    from scanflow_client.formatting.services import format_served_models, format_service_line
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
@@ -267,7 +283,8 @@ def _watch(
     if as_json:
         print_json(record)
     else:
-        say(format_service_line(record), *([after.format(record.name)] if after else []))
+        served = [f"Served now: {format_served_models(record)}"] if is_version and record.revisions else []
+        say(format_service_line(record), *served, *([after.format(record.name)] if after else []))
     return record
 
 

@@ -50,7 +50,7 @@ def is_accepted(action: Action) -> bool:
     return action.decision.verdict == "act"
 
 
-def is_asked(action: Action) -> bool:
+def awaits_people(action: Action) -> bool:
     """Whether people were asked about an action, and did not approve it."""
     decision = action.decision
     return decision.verdict in {"suggest", "approve"} or (decision.verdict == "refuse" and decision.by is not None)

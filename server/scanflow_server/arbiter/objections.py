@@ -10,12 +10,12 @@ from typing import NamedTuple
 from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
 from scanflow_server.arbiter.identity import (
     are_related,
+    awaits_people,
     find_overlap,
     format_seconds,
     get_place,
     get_start_time,
     is_accepted,
-    is_asked,
     qualify_strategy,
 )
 
@@ -174,7 +174,7 @@ def check_cool_down(
     last = _find_last(
         history,
         lambda action: _is_same_strategy(action, intent) and get_place(action.intent) == get_place(intent),
-        counts=lambda action: is_accepted(action) or (asks and is_asked(action)),
+        counts=lambda action: is_accepted(action) or (asks and awaits_people(action)),
     )
     if last is None or now >= (over := get_start_time(last) + intent.cool_down_s):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.transport.webhook import post
 from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import IDLE_S
+from scanflow_server.control.loop import IDLE_S, ErrorIsolation
 from scanflow_server.masking import mask_action
 from scanflow_server.notices import TYPES, build_body, is_news
 from scanflow_server.store import applications, events, intents, webhook_positions
@@ -63,10 +64,18 @@ class _Target:
 
 class NotificationsController:
     def __init__(
-        self, context: ServerContext, *, clock: Callable[[], float] = time.monotonic, send: Callable[..., None] = post
+        self,
+        context: ServerContext,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        send: Callable[..., None] = post,
+        patience_s: float = 1.0,
     ) -> None:
-        """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`."""
-        self._context, self._clock, self._send = context, clock, send
+        """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`;
+        ``patience_s``: how long a tick waits for the webhooks, each in a thread of its own."""
+        self._context, self._clock, self._send, self._patience_s = context, clock, send, patience_s
+        self._sending: dict[str, threading.Thread] = {}
+        self._isolation = ErrorIsolation()
         self._targets: dict[tuple[str, str], tuple[int, list[_Target]]] = {}
 
     def tick(self) -> float:
@@ -80,10 +89,25 @@ class NotificationsController:
             if row is not None:
                 self._targets[row.name, row.team] = row.revision, build_targets(row)
         all_targets = [target for _, targets in self._targets.values() for target in targets]
+        self._sending = {key: thread for key, thread in self._sending.items() if thread.is_alive()}
         for target in all_targets:
-            if target.seen < newest and self._clock() >= target.due and not self._context.shutdown.is_set():
-                self._notify(target, newest)
+            if target.seen < newest and self._clock() >= target.due and target.key not in self._sending:
+                self._start(target, newest)
+        until = time.monotonic() + self._patience_s
+        for thread in self._sending.values():
+            thread.join(max(0.0, until - time.monotonic()))
         return PERIOD_S if all_targets else IDLE_S
+
+    def _start(self, target: _Target, newest: int) -> None:
+        """Notify a webhook in a thread: one whose receiver does not answer delays no other."""
+
+        def notify() -> None:
+            with self._isolation.isolate(f"The webhook of {target.app!r}"):
+                self._notify(target, newest)
+
+        thread = threading.Thread(target=notify, name=f"webhook-{target.app}", daemon=True)
+        self._sending[target.key] = thread
+        thread.start()
 
     def _notify(self, target: _Target, newest: int) -> None:
         if target.seen < 0:
@@ -99,6 +123,8 @@ class NotificationsController:
             )
             actions = {event.id: _find_action(connection, event) for event in batch}
         for event in filter(is_news, batch):
+            if self._context.shutdown.is_set():
+                return
             try:
                 self._post(target, event, actions[event.id])
             except InvalidError as error:

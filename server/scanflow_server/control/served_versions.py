@@ -61,16 +61,14 @@ class ServedVersions:
             about |= self._explain(connection, record, seen, at)
             events.record(connection, TYPE, subject, at=at, app=record.app, team=record.team, data=about)
 
-    def _explain(
-        self, connection: Connection, record: ServiceRecord, seen: _Seen | None, at: float
-    ) -> dict[str, Any]:
+    def _explain(self, connection: Connection, record: ServiceRecord, seen: _Seen | None, at: float) -> dict[str, Any]:
         action = _find_action(connection, record)
         if action is None:
             return {"how": "unknown"}
         who = {"by": action.intent.agent, "action": action.id}
         rule = action.intent.arguments.get("policy")
         if isinstance(rule, dict) and action.intent.primitive == "change":
-            text = f"{_format_rule(rule)} held{_format_figures(record, seen)}"
+            text = f"{_format_rule(rule)} held{_compare_revisions(record, seen)}"
             versions = ", ".join(record.current.models.values()) if record.current is not None else ""
             note = f"the rule of {action.intent.agent}'s canary put {versions} in use: {text}"
             intent_store.append_trail(connection, action.id, at, note)
@@ -92,11 +90,13 @@ def _format_rule(rule: dict[str, Any]) -> str:
     return f"{rule.get('metric', 'errors')}<={rule.get('ratio', 1.0):g}x{slack}"
 
 
-def _format_figures(record: ServiceRecord, seen: _Seen | None) -> str:
+def _compare_revisions(record: ServiceRecord, seen: _Seen | None) -> str:
     """Return what both versions had answered when the canary was seen last."""
     if seen is None or record.current is None:
         return ""
-    canary = next((part for part in seen.revisions if part.role != "current" and part.models == record.current.models), None)
+    canary = next(
+        (part for part in seen.revisions if part.role != "current" and part.models == record.current.models), None
+    )
     stable = next((part for part in seen.revisions if part.role == "current"), None)
     if canary is None or stable is None:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,16 @@ def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, told
     found = evaluate(strategy(if_), sample(value), situation(least=5))
     assert (found.held, found.error) == (True, None)
     assert found.rule == told
+
+
+def test_an_adapted_function_is_explained_as_itself_or_by_its_sentence() -> None:
+    def above(n: int, least: int) -> bool:
+        return n > least
+
+    adapted = partial(above, least=3)
+    assert evaluate(strategy(adapted), sample(5), situation()).rule == "above: n > least, n=5"
+    named = rule("there are enough")(adapted)
+    assert evaluate(strategy(named), sample({"n": 5}["n"]), situation()).rule == "there are enough"
 
 
 def test_two_rules_on_one_line_are_told_apart_and_one_without_source_by_its_values() -> None:

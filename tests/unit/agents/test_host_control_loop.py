@@ -168,6 +168,7 @@ async def test_what_a_strategy_says_of_its_failure_can_be_written_and_sent(tmp_p
         await clock.advance(1)
         assert agent.sensor_state("raises").fired == 2, "it goes on"
         assert agent.sensor_state("returns").trouble == "strategy 'count': half of a \\ud83d"
+        assert agent.sensor_state("returns").errors == 2, "a rule that fails each time counts as its sensor's errors"
 
 
 async def test_a_defect_in_what_a_firing_leaves_frees_its_sensor_for_what_waits(

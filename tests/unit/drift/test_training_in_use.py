@@ -55,4 +55,6 @@ def test_a_training_by_hand_leaves_the_version_in_use(
     training.retrain(fit="fit", data="data", model_name=NAME)
     assert [version.version for version in knowledge.list_model_versions(NAME)] == [2, 1]
     assert knowledge.get_model(NAME, ALIAS).version == 1
-    assert "version 1 stays\n@champion. Put it to use by name: scanflow models promote loans 2" in capsys.readouterr().out
+    assert (
+        "version 1 stays\n@champion. Put it to use by name: scanflow models promote loans 2" in capsys.readouterr().out
+    )

@@ -318,6 +318,25 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
     assert told.data["then"] == "it will be retried later"
 
 
+def test_a_receiver_that_never_answers_delays_no_other(context: ServerContext) -> None:
+    ended, living = threading.Event(), list[str]()
+
+    def send(url: str, _body: bytes, **_about: Any) -> None:
+        if url.endswith("/dead"):
+            ended.wait(PATIENCE_S)
+        else:
+            living.append(url)
+
+    wants(context, {"url": "http://127.0.0.1:9/dead"}, {"url": "http://127.0.0.1:9/living"})
+    controller = NotificationsController(context, send=send, patience_s=0.0)
+    try:
+        for number in (1, 2):
+            happens(context, "run.failed", f"run/r{number}")
+            until(lambda count=number: bool(controller.tick()) and len(living) == count, "the living one is told")  # type: ignore[misc]
+    finally:
+        ended.set()
+
+
 def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerContext, receiver: Receiver) -> None:
     wants(context, {"url": receiver.url})
     with answering(context, control=True):
