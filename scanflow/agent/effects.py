@@ -37,8 +37,8 @@ from scanflow.agent.static_calls import (
 )
 
 _FUNCTIONS = frozenset(
-    "abs all any ascii bin chr divmod format getattr hasattr hash hex id isinstance issubclass iter len max min next oct "
-    "ord pow repr round sorted sum vars".split()
+    "abs all any ascii bin chr divmod format getattr hasattr hash hex id isinstance issubclass iter len max min next "
+    "oct ord pow repr round sorted sum vars".split()
 )
 """Built-in functions that only compute. Those among the arguments, such as a key, are read too."""
 
@@ -48,9 +48,9 @@ _TYPES = (
 )
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), list, tuple, dict, set, frozenset, Mapping, range)
 _METHODS = frozenset(
-    "casefold capitalize center copy count decode difference encode endswith expandtabs find format format_map get index "
-    "intersection is_integer isalnum isalpha isascii isdecimal isdigit isdisjoint isidentifier islower isnumeric isspace "
-    "issubset issuperset istitle isupper items join keys ljust lower lstrip model_dump partition removeprefix "
+    "casefold capitalize center copy count decode difference encode endswith expandtabs find format format_map get "
+    "index intersection is_integer isalnum isalpha isascii isdecimal isdigit isdisjoint isidentifier islower isnumeric "
+    "isspace issubset issuperset istitle isupper items join keys ljust lower lstrip model_dump partition removeprefix "
     "removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase "
     "symmetric_difference title total_seconds translate union upper values zfill date time isoformat timestamp weekday "
     "strftime astimezone group groups item tolist mean sum min max std any all".split()
@@ -58,7 +58,8 @@ _METHODS = frozenset(
 """Methods of plain values that only read."""
 
 _CHANGES = frozenset(
-    "add append appendleft clear discard extend insert pop popitem popleft remove reverse setdefault sort update".split()
+    "add append appendleft clear discard extend insert pop popitem popleft remove reverse setdefault sort "
+    "update".split()
 )
 """Methods that change their own value: allowed for what the function itself made."""
 
@@ -193,7 +194,7 @@ class _Body:
     def _check_function(self, function: Any, call: ast.Call, name: str) -> str | None:
         reader, unknown = self._reader, f"it calls {name!r}"
         if isinstance(function, type):
-            return self._check_type(function, call, unknown)
+            return self._check_type(function, unknown)
         plain, _ = unwrap_function(function)
         module = str(getattr(plain, "__module__", None) or "")
         root, short = module.partition(".")[0], str(getattr(plain, "__name__", ""))
@@ -221,7 +222,7 @@ class _Body:
         is_known = root in _MODULES and short not in _NOT_THERE and not short.startswith("save")
         return None if is_known or _is_of_library(plain) else unknown
 
-    def _check_type(self, made: type, call: ast.Call, unknown: str) -> str | None:
+    def _check_type(self, made: type, unknown: str) -> str | None:
         if issubclass(made, PrimitiveModel | Call):
             self._reader.requests = True
             return None

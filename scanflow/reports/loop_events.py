@@ -302,8 +302,11 @@ def _format_run(event: Event) -> str:
 
 
 def _format_action(event: Event) -> str:
-    action = event.data.get("action") or event.data.get("id")
-    return f"scanflow why {action}" if action else ""
+    """Format who decided, why, and the command that explains the action."""
+    action, by = event.data.get("action") or event.data.get("id"), event.data.get("by")
+    person = f"by {by}" if isinstance(by, str) else ""
+    why = str(event.data.get("why") or "")
+    return ". ".join(part for part in (person, why, f"scanflow why {action}" if action else "") if part)
 
 
 _VERBS = {
@@ -327,7 +330,7 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
         event, "promotion", f"V{event.data.get('version')} is the champion", detail=_format_action(event)
     ),
     "model.rejected": lambda event: _build_loop_event(
-        event, "revert", f"V{event.data.get('version')} rejected", detail=str(event.data.get("why"))
+        event, "revert", f"V{event.data.get('version')} rejected", detail=_format_action(event)
     ),
     "intent": _format_intent,
     "action.failed": lambda event: _build_loop_event(

@@ -1,7 +1,7 @@
 """Strategies for the law of limits, the world that they act on, and what may be done there at most.
 
-What is done is written down by the functions and stand-ins here, whoever does it. :func:`explain_refusal` is the oracle: it
-knows the limits and what was done, and nothing of arbiter, agent and journal.
+What is done is written down by the functions and stand-ins here, whoever does it. :func:`explain_refusal` is the
+oracle: it knows the limits and what was done, and nothing of arbiter, agent and journal.
 """
 
 from __future__ import annotations

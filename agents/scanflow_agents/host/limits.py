@@ -1,6 +1,6 @@
 """The limits of strategies for what the server does not decide on: calls to agents, and functions with effects.
 
-Intents are bounded by the server, which does not know of these. Those of a strategy with a budget are told what is left.
+Intents are bounded by the server, which does not know of these: it is told what they left of a budget.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scanflow.app.quantities import format_duration
 from scanflow_agents.host.store import ActedRow
 
 MAX_AHEAD_S = 60.0
-"""What was done later than this from now, in seconds, was done by a clock that was set back since: it does not count."""
+"""What was done later than this from now, in seconds, was done by a clock that was set back: it does not count."""
 
 INTENT = "intent"
 

@@ -22,14 +22,15 @@ SEEN: list[Any] = []
 LIMITS = {"least": 3}
 RETRAIN = do.run_workflow("training")
 LOG = logging.getLogger("rules")
+CLIENT = urllib.request.OpenerDirector()
 COUNT = 0
 
 
 def choose(found: dict[str, Any], parameters: dict[str, Any]) -> Any:
-    actions = []
+    actions = []  # filled as a newcomer does
     for name in sorted(found["names"], key=len):
         if len(name) >= LIMITS.get("least", 1) and name.strip().lower() not in {"a", "b"}:
-            actions.append(do.run_workflow(f"train-{name}", n=parameters["n"]))
+            actions.append(do.run_workflow(f"train-{name}", n=parameters["n"]))  # noqa: PERF401
     return actions or call("checker", "look", **{key: value for key, value in found.items() if value})
 
 
@@ -55,7 +56,7 @@ def write_within(found: Any) -> Any:
 
 
 def count_up(_found: Any) -> Any:
-    global COUNT
+    global COUNT  # noqa: PLW0603  that is what is found
     COUNT += 1
     return RETRAIN
 
@@ -71,7 +72,7 @@ def change_settings(_found: Any) -> Any:
     return RETRAIN
 
 
-def with_a_client(found: Any, client: Any = urllib.request.OpenerDirector()) -> Any:
+def with_a_client(found: Any, client: Any = CLIENT) -> Any:
     client.get(found)
     return RETRAIN
 

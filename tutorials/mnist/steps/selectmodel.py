@@ -54,9 +54,8 @@ def main() -> None:
     if stays is None or champion is None:
         print(f"Registered as models:/{arguments.model_name}@{ALIAS} (version {version})")
     else:
-        print(
-            f"Registered as models:/{arguments.model_name}/{version}. Version {champion.version} stays @{ALIAS}: {stays}"
-        )
+        print(f"Registered as models:/{arguments.model_name}/{version}")
+        print(f"Version {champion.version} stays @{ALIAS}: {stays}")
         print(f"Put it to use by name: scanflow models promote {arguments.model_name} {version}")
     if mlflow.get_tracking_uri().startswith("sqlite:"):
         print(f"Show it: mlflow ui --backend-store-uri {mlflow.get_tracking_uri()}")
