@@ -233,11 +233,8 @@ class World:
         """Return what people were told of intents: strategy, primitive, verdict and the beginning of the reason."""
         with self.store.read() as connection:
             listed = [event for event in events.list_after(connection, 0, limit=100_000) if event.app == self.app]
-        return [
-            (*(str(event.data[name]) for name in ("strategy", "primitive", "verdict")), str(event.data["reason"])[:12])
-            for event in listed
-            if event.type == "intent"
-        ]
+        told = [{name: str(value) for name, value in event.data.items()} for event in listed if event.type == "intent"]
+        return [(data["strategy"], data["primitive"], data["verdict"], data["reason"][:12]) for data in told]
 
     def replay(self) -> tuple[list[str], list[str]]:
         """Replay the journal; return what acted, and the differences from what was recorded."""

@@ -47,8 +47,9 @@ class Server(ControlClient):
     def events_so_far(self, after: int = 0, *, type: Any = None, app: str | None = None) -> list[Event]:
         return [one for one in self.told if one.type in type and after == 0 and app is None]
 
-    def tell(self, events: Sequence[Event]) -> None:
+    def tell(self, events: Sequence[Event]) -> list[Event]:
         self.told += events
+        return [*events]
 
 
 class Shop:

@@ -72,7 +72,7 @@ class NotificationsController:
         patience_s: float = 1.0,
     ) -> None:
         """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`;
-        ``patience_s``: how long a tick waits for the webhooks, each in a thread of its own."""
+        ``patience_s``: how long each webhook, in a thread of its own, keeps the next one waiting at most."""
         self._context, self._clock, self._send, self._patience_s = context, clock, send, patience_s
         self._sending: dict[str, threading.Thread] = {}
         self._isolation = ErrorIsolation()
@@ -90,15 +90,13 @@ class NotificationsController:
                 self._targets[row.name, row.team] = row.revision, build_targets(row)
         all_targets = [target for _, targets in self._targets.values() for target in targets]
         self._sending = {key: thread for key, thread in self._sending.items() if thread.is_alive()}
-        for target in all_targets:
-            if target.seen < newest and self._clock() >= target.due and target.key not in self._sending:
-                self._start(target, newest)
-        until = time.monotonic() + self._patience_s
-        for thread in self._sending.values():
-            thread.join(max(0.0, until - time.monotonic()))
+        for target in sorted(all_targets, key=lambda target: target.failures > 0):  # those that answer first
+            due = target.seen < newest and self._clock() >= target.due
+            if due and target.key not in self._sending and not self._context.shutdown.is_set():
+                self._start(target, newest).join(self._patience_s)
         return PERIOD_S if all_targets else IDLE_S
 
-    def _start(self, target: _Target, newest: int) -> None:
+    def _start(self, target: _Target, newest: int) -> threading.Thread:
         """Notify a webhook in a thread: one whose receiver does not answer delays no other."""
 
         def notify() -> None:
@@ -108,6 +106,7 @@ class NotificationsController:
         thread = threading.Thread(target=notify, name=f"webhook-{target.app}", daemon=True)
         self._sending[target.key] = thread
         thread.start()
+        return thread
 
     def _notify(self, target: _Target, newest: int) -> None:
         if target.seen < 0:

@@ -80,8 +80,8 @@ class ServedVersions:
 
 def _find_action(connection: Connection, record: ServiceRecord) -> Action | None:
     """Return the newest action in effect that chose the version."""
-    target = Intent.model_construct(app=record.app, team=record.team, target=f"service/{record.name}")
-    actions = intent_store.list_in_effect(connection, get_place(target))
+    about: dict[str, Any] = {"app": record.app, "team": record.team, "target": f"service/{record.name}"}
+    actions = intent_store.list_in_effect(connection, get_place(Intent.model_construct(**about)))
     return next((action for action in actions if {"model", "traffic"} & {*action.intent.fields}), None)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
+from scanflow.agent.actions import Call
 from scanflow.agent.decide import DecisionContext, Evaluator
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.replay import StrategyEvaluation, Trace, build_trace, compare_moments, replay
@@ -59,7 +60,7 @@ def journal(judges: Evaluator, samples: Sequence[Sample]) -> Iterator[dict[str, 
                 if isinstance(want, Intent):
                     yield entry("intent", each.strategy, want.model_dump(mode="json"))
                     yield entry("decision", each.strategy, {"key": want.key, "answer": {"verdict": "refuse"}})
-                else:
+                elif isinstance(want, Call):
                     body = {"agent": want.agent, "sensor": want.sensor, **want.payload()}
                     yield entry("call", each.strategy, body)
         yield entry("missed", one.sensor, {"reason": "late", "count": 1})

@@ -13,7 +13,7 @@ from typing import Any
 import scanflow as sf
 from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
-from scanflow.agent.decide import DecisionContext, Evaluation, evaluate
+from scanflow.agent.decide import DecisionContext, Evaluation, FunctionCall, evaluate
 from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
 from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
@@ -240,7 +240,9 @@ class World:
         return found
 
     def wants(self, agent: str, sensor: str, **kwargs: Any) -> list[Intent | Call]:
-        return [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.wants]
+        wants = [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.wants]
+        assert not any(isinstance(want, FunctionCall) for want in wants), "a template's function only chooses"
+        return [want for want in wants if isinstance(want, Intent | Call)]
 
     def intent(self, agent: str, sensor: str, **kwargs: Any) -> Intent:
         [want] = self.wants(agent, sensor, **kwargs)
