@@ -98,8 +98,10 @@ def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
     if not 2 <= len(classes) <= _MAX_CLASSES or is_amount:
         return []
     ids: dict[str, list[str]] = {}
+    are_numbers = all(isinstance(guess, int | float) for guess in guesses)
     for label in labels:
-        if str(label.get("label")) not in classes:
+        is_number = isinstance(label.get("label"), int | float)
+        if str(label.get("label")) not in classes and not (are_numbers and is_number):  # of digits, not all come up
             ids.setdefault(str(label.get("label")), []).append(str(label["id"]))
     return [
         f"! {name!r} (of {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}) is no class that the model predicted "

@@ -146,7 +146,7 @@ def labels(
         respond(
             done,
             as_json,
-            lambda: [*notes, f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels"],
+            lambda: [f"Labels given: {len(done)}{rest}. List the remaining samples: scanflow labels", *notes],
         )
     elif export is not None:
         waiting = client.labels(app=application, team=team, limit=None)
