@@ -121,15 +121,22 @@ class Done:
 
 
 def explain_refusal(
-    limited: Limited, target: str, now: float, done: Sequence[Done], owner: Limited | None
+    limited: Limited, target: str, now: float, done: Sequence[Done], owner: Limited | None, unanswered: int = 0
 ) -> str | None:
-    """Return why a strategy may not act on a target now; None: it may."""
+    """Return why a strategy may not act on a target now; None: it may.
+
+    ``unanswered``: its intents on the same sample that will be refused. The agent does not know that yet, so that they
+    count for what it decides on itself.
+    """
     own = [act for act in done if act.strategy == limited.name]
     if limited.autonomy != "auto":
         return "autonomy"
     if any(act.target == target and now - act.at < limited.cool_down for act in own):
         return "cool-down"
-    if limited.budget is not None and sum(now - act.at < limited.window for act in own) >= limited.budget:
+    used = sum(now - act.at < limited.window for act in own)
+    if not target.startswith(("workflow/", "service/")):
+        used += unanswered
+    if limited.budget is not None and used >= limited.budget:
         return "budget"
     if owner is not None and owner.name != limited.name:
         hands_on = 0 < limited.priority == owner.priority

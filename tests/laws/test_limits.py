@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 from scanflow_server.store.base import Store, open_store
@@ -34,7 +34,11 @@ def limited_strategies(draw: st.DrawFn) -> tuple[Limited, ...]:
     return tuple(
         Limited(
             name=f"s{number}",
-            then=tuple(draw(st.lists(st.sampled_from(sorted(THEN)), min_size=1, max_size=2))),
+            then=tuple(
+                draw(
+                    st.lists(st.sampled_from([*sorted(THEN), *["primitive on a service"] * 3]), min_size=1, max_size=2)
+                )
+            ),
             autonomy=draw(st.sampled_from(["auto", "auto", "auto", "approve", "suggest", "observe"])),
             cool_down=draw(st.sampled_from([0.0, 0.0, 4.0, 30.0])),
             budget=draw(st.sampled_from([None, None, 1, 3])),
@@ -60,18 +64,18 @@ def check(store: Store, strategies: Sequence[Limited], series: Sequence[tuple[in
         actual = world.fire(value)
         reasons = world.list_reasons(world.samples[-1])
         for limited in strategies:
-            expected, refused = [], 0
+            expected, refused, unanswered = [], 0, 0
             for form in limited.then if value else ():
                 for target in THEN[form][1]:
-                    why = explain_refusal(
-                        limited, target, world.now, before, owner if target == "service/serve" else None
-                    )
+                    rival = owner if target == "service/serve" else None
+                    why = explain_refusal(limited, target, world.now, before, rival, unanswered)
                     if why is None:
                         expected.append(target)
                         before.append(Done(world.now, limited.name, target))
                         owner = limited if target == "service/serve" else owner
                         continue
                     refused += 1
+                    unanswered += target.startswith(("workflow/", "service/"))
                     if target.startswith("function/"):
                         break  # it was not called, so it requests nothing
             assert [act.target for act in actual if act.strategy == limited.name] == expected, (limited, number)
@@ -85,7 +89,18 @@ def check(store: Store, strategies: Sequence[Limited], series: Sequence[tuple[in
     assert world.replay() == ([], []), "a replay acts, or decides otherwise"
 
 
-@settings(SEEDED, max_examples=120)
+def make_rivals(*priorities: int) -> tuple[Limited, ...]:
+    return tuple(
+        Limited(f"s{number}", ("primitive on a service",), "auto", 0.0, None, 5.0, priority)
+        for number, priority in enumerate(priorities)
+    )
+
+
+@settings(SEEDED, max_examples=80)
+@example(strategies=make_rivals(0, 0), series=[(1, 1), (1, 1)], restart=0)
+@example(strategies=make_rivals(5, 0), series=[(1, 1), (1, 1)], restart=0)
+@example(strategies=make_rivals(0, 5), series=[(1, 1), (1, 1)], restart=0)
+@example(strategies=make_rivals(5, 5), series=[(1, 1), (1, 1)], restart=0)
 @given(strategies=limited_strategies(), series=SERIES, restart=st.integers(0, 7))
 def test_a_strategy_is_its_limits(
     store: Store, strategies: tuple[Limited, ...], series: list[tuple[int, int]], restart: int
