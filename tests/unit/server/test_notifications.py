@@ -117,7 +117,7 @@ def notifying(context: ServerContext) -> Callable[..., tuple[NotificationsContro
 
     def make(*raises: Exception | None) -> tuple[NotificationsController, Sent, list[float]]:
         sent, clock = Sent(list(raises)), [0.0]
-        return NotificationsController(context, clock=lambda: clock[0], send=sent), sent, clock
+        return NotificationsController(context, clock=lambda: clock[0], send=sent, patience_s=PATIENCE_S), sent, clock
 
     return make
 
@@ -265,7 +265,7 @@ def test_a_message_is_signed_as_standard_webhooks_say_and_tried_again(
     monkeypatch.setenv("HOOK_SECRET", f"whsec_{base64.b64encode(key).decode()}")
     wants(context, {"url": "env:HOOK_URL", "secret": "env:HOOK_SECRET"})
     receiver.answers = [503, 429]
-    controller = NotificationsController(context)
+    controller = NotificationsController(context, patience_s=PATIENCE_S)
     controller.tick()
     event = happens(context, "run.failed", workflow="training", error="no such file")
     controller.tick()
@@ -286,7 +286,7 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
 ) -> None:
     wants(context, {"url": receiver.url})
     receiver.answers = [status]
-    controller = NotificationsController(context)
+    controller = NotificationsController(context, patience_s=PATIENCE_S)
     controller.tick()
     happens(context, "run.failed")
     controller.tick()
@@ -307,7 +307,7 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wants(context, {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/hidden"}, {"url": receiver.url})
-        controller = NotificationsController(context, send=send)
+        controller = NotificationsController(context, send=send, patience_s=PATIENCE_S)
         controller.tick()
         happens(context, "run.failed")
         controller.tick()
