@@ -35,7 +35,9 @@ def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tupl
     tasks = list(records) if workflow.type == "mpi" else select_current_tasks(workflow, records)
     steps = {record.step for record in tasks}
     tasks += [
-        TaskRecord(task=StepName(node.name), step=node.name, state="pending")
+        build_empty_record(node.name)
+        if isinstance(node, Executor) and node.for_each == ()
+        else TaskRecord(task=StepName(node.name), step=node.name, state="pending")
         for node in workflow.nodes
         if node.name not in steps
     ]
@@ -49,7 +51,14 @@ def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tupl
 
 def select_current_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> list[TaskRecord]:
     """Return the tasks that a run still has: when it was resumed, it may have lost steps and items."""
-    return [record for record in records if _is_current(workflow.by_name.get(record.step), record)]
+    current = [record for record in records if _is_current(workflow.by_name.get(record.step), record)]
+    with_items = {record.step for record in current if split_task(record.task)[1] is not None}
+    # A fan-out of which no item had begun, by its step's name.
+    return [
+        record
+        for record in current
+        if record.state == "failed" or record.step not in with_items or split_task(record.task)[1] is not None
+    ]
 
 
 def _is_current(node: Any, record: TaskRecord) -> bool:

@@ -443,10 +443,11 @@ class RunsContract:
         assert _get_states(renamed) == {**done, "sum": "succeeded"}
         with pytest.raises(NotFoundError, match="'total' has no outputs"):
             deployer.outputs(run.name, "total")
-        skipped = deployer.run(
-            RunRequest(change([3, 2, 4], name="sum", when=Ref(step="wait").equals(None)), run=run.name)
-        )
-        assert _get_states(skipped) == {**done, "sum": "skipped"}
+        none = deployer.run(RunRequest(change([], name="sum"), run=run.name))
+        assert _get_states(none) == {"wait": "empty", "sum": "succeeded"}
+        assert deployer.outputs(run.name, "sum") == {"result": 0}
+        skipped = deployer.run(RunRequest(change([5, 6], name="sum", when=Ref(step="wait").equals(None)), run=run.name))
+        assert _get_states(skipped) == {"wait.0": "succeeded", "wait.1": "succeeded", "sum": "skipped"}
 
 
 class DeployerContract(RunsContract, ServicesContract):

@@ -149,16 +149,17 @@ def test_listing_6_1_runs_as_printed_on_volcano(
     with all_nodes_schedulable():
         told = ran(app_dir, "listing.py")
     assert "where it is submitted" in told
-    run, *_ = json.loads(ran(app_dir, "-m", "scanflow_client", "runs", "--json"))  # the newest; others left theirs here
-    assert (run["state"], run["workflow"]) == ("succeeded", "hpccdgemm1")
+    runs = json.loads(ran(app_dir, "-m", "scanflow_client", "runs", "--json"))
+    run = next(run for run in runs if run["workflow"] == "hpccdgemm1")  # other tests' may be newer
+    assert run["state"] == "succeeded"
     found, _ = cluster.find("Job", namespace, labels=build_selector(run=run["name"]))
     cluster.delete("Job", found[0]["metadata"]["name"], namespace)
     wait_for(lambda: not cluster.find("Pod", namespace, labels=build_selector(run=run["name"]))[0], "its pods are gone")
-    shown = json.loads(ran(app_dir, "-m", "scanflow_client", "show", "--json"))
+    shown = json.loads(ran(app_dir, "-m", "scanflow_client", "show", run["name"], "--json"))
     ranks = [task for task in shown["tasks"] if task["step"] == "ranks"]
     assert [rank["task"] for rank in ranks] == [f"hpccdgemm.{rank}" for rank in range(4)]
     assert len({rank["place"] for rank in ranks}) == 2  # on two nodes
-    assert "rank 3 sum 6" in ran(app_dir, "-m", "scanflow_client", "mpi", "logs", "--rank", "3")
+    assert "rank 3 sum 6" in ran(app_dir, "-m", "scanflow_client", "mpi", "logs", run["name"], "--rank", "3")
 
 
 def ran(folder: Path, *arguments: str) -> str:

@@ -68,3 +68,12 @@ def test_a_run_shows_the_steps_and_items_that_it_has_now() -> None:
     tasks = [*make_tasks("a.0", "a.1", "a.2", "a", "old"), *make_tasks("c", state="pending")]
     assert [task.task for task in select_current_tasks(build_workflow(a.map([1, 2])), tasks)] == ["a.0", "a.1", "c"]
     assert [task.task for task in select_current_tasks(build_workflow(a.bind(1)), tasks)] == ["a", "c"]
+
+
+def test_a_fan_out_is_shown_by_its_items_or_else_as_a_whole() -> None:
+    whole = make_tasks("a", state="empty")
+    tasks = [*whole, *make_tasks("a.0", "a.1")]
+    assert [task.task for task in select_current_tasks(build_workflow(a.map([1])), tasks)] == ["a.0"]
+    assert select_current_tasks(build_workflow(a.map([])), tasks) == whole
+    failed = make_tasks("a", state="failed")
+    assert len(select_current_tasks(build_workflow(a.map([1])), [*failed, *make_tasks("a.0")])) == 2

@@ -315,11 +315,7 @@ class KubernetesBatch(ClusterRuns):
         namespace, home = self._get_namespace(run), self._run_home(run)
         self._check_namespace(run)
         self._ensure(definition.app)
-        changed = reset_changed_tasks(
-            read_definition(run).workflow, definition.workflow, journal.read_tasks(run).values()
-        )
-        facts.note(changed)
-        edited = _Edited(tuple(changed))
+        edited = _Edited(self._reset_changed_tasks(journal, run, definition))
         tasks, origins = journal.read_tasks(run), {} if before is None else before.document.origins
         is_new = before is not None and not before.drive
         where = self._cluster, self._cluster_settings, namespace, home
@@ -357,6 +353,18 @@ class KubernetesBatch(ClusterRuns):
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         kept = [task for task in current.values() if task.state == "succeeded"]
         return manifest, begun, edited._replace(steps=describe_edited(redefine_run(journal, run, definition, kept)))
+
+    def _reset_changed_tasks(
+        self, journal: Journal, run: JournalRun, definition: RunDefinition
+    ) -> tuple[StepName, ...]:
+        """Record that tasks whose item or condition is another now are to run, and forget those that are gone."""
+        before, now = read_definition(run).workflow, definition.workflow
+        tasks = journal.read_tasks(run)
+        changed = reset_changed_tasks(before, now, tasks.values())
+        kept = {task.task: changed.get(task.task, task) for task in select_current_tasks(now, tasks.values())}
+        # Of items, the new Workflow may have others: all its list is known there only.
+        journal.replace_tasks(run, [task for name, task in kept.items() if name not in changed or "." not in name])
+        return tuple(changed)
 
     def _begin(
         self,
