@@ -26,7 +26,7 @@ from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
 from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
-from scanflow_client.declared_inputs import fetch_declared, fit_inputs, name_columns
+from scanflow_client.declared_inputs import fetch_declared, fit_inputs, list_parts, name_columns
 from scanflow_client.formatting.runs import format_failure
 from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import resolve_application
@@ -383,7 +383,7 @@ class Client(MeasuringClient):
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> PredictionResponse:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         named = name_columns(inputs)
-        if named is not inputs and dtype is None:
+        if dtype is None and not all(hasattr(part, "dtype") for part in list_parts(named)):
             named = fit_inputs(named, fetch_declared(self._deployer, name, node))
         return predict(self._deployer, name, named, node=node, dtype=dtype)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ def name_columns(inputs: Any) -> Any:
         if lacking := [name for name in names if name not in record]:
             raise InvalidError(f"Record {at} has no {lacking[0]!r}, which others have. Give each the same names.")
     return {str(name): [record[name] for record in inputs] for name in names}
+
+
+def list_parts(inputs: Any) -> list[Any]:
+    """Return the arrays or lists of an input, which is one of them or a mapping of names to them."""
+    return list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
 
 
 def fetch_declared(deployer: Deployer, service: str, node: str | None) -> Declared:
@@ -64,7 +70,24 @@ def fit_inputs(
         )
     texts = [name for name, kind in types.items() if kind == "BYTES" and name in inputs]
     given = {**inputs, **(read_texts(texts) if texts else {})}
-    return {name: _convert(value, get_dtype(types[name])) if name in types else value for name, value in given.items()}
+    contents = {str(tensor["name"]): (tensor.get("parameters") or {}).get("content_type") for tensor in declared}
+    return {
+        name: _write_json(value)
+        if contents.get(name) == "application/json"
+        else _convert(value, get_dtype(types[name]))
+        if name in types
+        else value
+        for name, value in given.items()
+    }
+
+
+def _write_json(values: Any) -> Any:
+    """Return lists and mappings, an element each, as JSON texts; texts as they are."""
+
+    def to_list(value: Any) -> Any:
+        return value.tolist()  # arrays and numbers of NumPy
+
+    return [value if isinstance(value, (str, bytes)) else json.dumps(value, default=to_list) for value in values]
 
 
 def _stack(columns: Mapping[str, Any], tensor: Mapping[str, Any]) -> Any:

@@ -279,5 +279,5 @@ def _parse_document(content: bytes) -> dict[str, Any]:
 def _to_json_values(array: Any) -> Any:
     """Return an array in JSON types; bytes become text."""
     if array.dtype.kind == "O":
-        return [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in array.ravel()]
+        return [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.ravel()]
     return array.tolist()

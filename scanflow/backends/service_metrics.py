@@ -141,7 +141,7 @@ def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
         if name == REQUESTS:
             stats = totals.revisions.setdefault(revision, RevisionStats())
             stats.requests += value
-            stats.errors += value if tags.get("code", "").startswith("5") else 0.0
+            stats.errors += value if _is_error(tags.get("code", "")) else 0.0
         elif name == f"{SECONDS}_bucket":
             stats = totals.revisions.setdefault(revision, RevisionStats())
             limit = float(tags.get("le", "inf"))
@@ -153,6 +153,12 @@ def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
         elif name == DROPPED_METRIC:
             totals.dropped += value
     return totals
+
+
+def _is_error(code: str) -> bool:
+    """Whether a response counts against its revision: it failed, or its model refused the input (422), which another
+    version may take."""
+    return code.startswith("5") or code == "422"
 
 
 def parse_samples(samples: Iterable[Any]) -> Samples:

@@ -10,6 +10,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
@@ -119,6 +120,8 @@ def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[A
             else:
                 arrays[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
                 place += length
+            if tensor.get("parameters", {}).get("content_type") == "application/json":
+                arrays[tensor["name"]] = _from_json_elements(arrays[tensor["name"]])
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise UnavailableError(f"Its answer does not follow the Open Inference Protocol: {error!r:.200}") from error
     return arrays
@@ -141,11 +144,33 @@ def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
         array: NDArray[Any] = np.asarray(value, dtype=numpy_dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidError(f"The input {name!r} is not an array: {error}. Give rows of the same length.") from error
+    if array.dtype.kind in "MO":
+        array = _write_moments(array)
     if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
         raise InvalidError(
-            f"The input {name!r} holds {array.dtype}, which cannot be sent. Send numbers, booleans or text."
+            f"The input {name!r} holds {_describe_kinds(array)}, which cannot be sent. "
+            "Send numbers, booleans, date-times or text."
         )
     return array
+
+
+def _write_moments(array: NDArray[Any]) -> NDArray[Any]:
+    """Return date-times as text (ISO 8601); other arrays as they are."""
+    np = _import_numpy()
+    if array.dtype.kind == "M":
+        return np.datetime_as_string(array).astype(object)  # type: ignore[no-any-return]
+    if not array.size or not all(isinstance(element, date) for element in array.flat):
+        return array
+    texts = np.empty(array.size, dtype=object)
+    texts[:] = ["NaT" if type(element).__name__ == "NaTType" else element.isoformat() for element in array.flat]
+    return texts.reshape(array.shape)  # type: ignore[no-any-return]
+
+
+def _describe_kinds(array: NDArray[Any]) -> str:
+    if array.dtype.kind != "O":
+        return str(array.dtype)
+    kinds = sorted({type(element).__name__ for element in array.flat if not _is_text(element)})
+    return f"values of type {', '.join(kinds)}"
 
 
 def _is_text(value: object) -> bool:
@@ -174,6 +199,14 @@ def _from_list(tensor: Mapping[str, Any]) -> NDArray[Any]:
     dtype: Any = _DTYPES.get(tensor["datatype"], object)
     array: NDArray[Any] = np.array(tensor["data"], dtype=dtype)
     return array.reshape(tensor["shape"])
+
+
+def _from_json_elements(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of an output whose elements are JSON texts, since no datatype has them."""
+    np = _import_numpy()
+    values: NDArray[Any] = np.empty(array.size, dtype=object)
+    values[:] = [json.loads(text) for text in array.flat]
+    return values.reshape(array.shape)
 
 
 def _from_bytes(tensor: Mapping[str, Any], block: bytes) -> NDArray[Any]:

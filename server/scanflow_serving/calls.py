@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 
 from scanflow_serving import oip, seldon
+from scanflow_serving.components import PARAMETERS
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.problems import ProblemError, refuse_multipart
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.revisions import LoadedRevision, WeightedChooser
 from scanflow_serving.seldon import Prediction
@@ -153,8 +154,15 @@ class OipCall(ServingCall):
         for step in self.graph.roots:
             if step.component.signature.inputs:
                 step.component.signature.check(infer.inputs)
-        if infer.id:
-            self.walk.meta = {"puid": infer.id}
+        parameters = {name: value for name, value in infer.parameters.items() if name not in oip.PARAMETERS}
+        if parameters:
+            for step in self.graph.steps:
+                step.component.signature.check_parameters(parameters, step.who)
+        if infer.id or parameters:
+            self.walk.meta = {
+                **({"puid": infer.id} if infer.id else {}),
+                **({PARAMETERS: parameters} if parameters else {}),
+            }
         self.walk.checked = True
         self.timeout_s = infer.timeout_s
         self.value = (
@@ -193,6 +201,7 @@ class OipCall(ServingCall):
         request, headers, allow_nan = self.request, self.request.headers, self.server.limits.allow_nan
         if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
             return oip.decode_raw(request.body, self.graph.roots[0].component.signature, allow_nan=allow_nan)
+        refuse_multipart(headers.get("content-type", ""))
         return oip.decode(request.body, headers, allow_nan=allow_nan)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -34,6 +35,9 @@ METHODS_BY_ROLE: Final = {
 
 _OWN_FOLDERS: Final = (str(Path(__file__).parent), str(Path(inspect.getfile(load_function)).parent))
 _FRAMES_READ: Final = 60
+_UNSIGNED: Final = "send what it was trained with."
+PARAMETERS: Final = "parameters"
+"""The key of a request's metadata that holds the parameters for its models."""
 
 
 class Predictor(Protocol):
@@ -41,8 +45,11 @@ class Predictor(Protocol):
 
     platform: str
     signature: NodeSignature
+    notes: tuple[str, ...]
+    """What a person should know of it, and what to do."""
 
-    def predict(self, value: Any) -> Any: ...
+    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None, /) -> Any:
+        """Return the model's answer; ProblemError (4xx) names what is wrong with the input."""
 
 
 class Component:
@@ -57,6 +64,7 @@ class Component:
         signature: NodeSignature = UNDECLARED,
         is_async: bool = False,
         subject: object = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.node = node
         self.name = node.name
@@ -65,6 +73,7 @@ class Component:
         """For the model's metadata: ``python``, ``tensorflow``, ``sklearn``, ``onnxruntime``, ``pyfunc``."""
 
         self.signature = signature
+        self.notes = notes
         self.is_async = is_async
         self.blocks = getattr(subject, "blocking", None) is not False
         """Whether a call may block, and so needs a thread; else it is made on the loop."""
@@ -130,11 +139,25 @@ def _from_registry(node: Node, threads: int) -> Component:
     from scanflow_serving.flavors import open_model
 
     assert node.model is not None
-    predictor = open_model(node.model, node.parameters, threads=threads)
-    predict = predictor.predict
-    return Component(
-        node, lambda value, _names, _meta: predict(value), platform=predictor.platform, signature=predictor.signature
-    )
+    predictor = open_model(node.model, node.parameters, threads=threads, follows_node=bool(node.parents))
+    predict, signature = predictor.predict, predictor.signature
+    who = f"The model {node.model.name!r}, version {node.model.version},"
+    unsure = (TypeError, LookupError, AttributeError) if not signature.inputs else (TypeError,)
+
+    def call(value: Any, names: Any, meta: dict[str, Any]) -> Any:
+        try:
+            return predict(value, names, meta.get(PARAMETERS))
+        except (ValueError, *unsure) as error:
+            takes = (
+                f"It takes {signature.format_inputs()}." if signature.inputs else "It has no signature: " + _UNSIGNED
+            )
+            raise ProblemError(
+                422, f"{who} refused this input: {type(error).__name__}: {error!s:.1000}. {takes}"
+            ) from error
+
+    if node.batching is not None:  # requests with different parameters would be answered in one call
+        signature = replace(signature, parameters=())
+    return Component(node, call, platform=predictor.platform, signature=signature, notes=predictor.notes)
 
 
 def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
@@ -155,6 +178,8 @@ def _from_class(node: Node, who: str, run_async: RunAsync) -> Component:
         raise InvalidError(
             f"{who} is a {node.role}, so {node.implementation!r} needs a method {name!r}, which is missing.{others}"
         )
+    if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+        raise InvalidError(f"{node.implementation}.{name} yields its result, but one answer is sent. Return a list.")
     call, declared_signature = _adapt(method, f"{node.implementation}.{name}"), read_declaration(subject, who)
     run_once("warm_up")
     run_once("health_status")

@@ -18,6 +18,9 @@ from scanflow_serving.revisions import LoadedRevision
 from scanflow_serving.signature import TensorSpec
 
 _EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+_CONTENT_TYPES: Final = {"json": "application/json", "datetime": "datetime"}
+"""What BYTES hold that are more than text."""
+
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -42,12 +45,14 @@ def describe_instance(spec: InstanceSpec, models: Iterable[str]) -> dict[str, An
 
 
 def describe_model(name: str, graph: Graph, versions: Iterable[str]) -> dict[str, Any]:
-    """Return a model's metadata: the inputs of its root nodes, the outputs of its end node."""
+    """Return a model's metadata: the inputs of its root nodes, the outputs of its end node, and notes for people."""
     inputs: dict[str, TensorSpec] = {}
     for step in graph.roots:
         inputs |= {spec.name: spec for spec in step.component.signature.inputs}
+    notes = [note for step in graph.steps for note in step.component.notes]
     return {
         "name": name,
+        **({"notes": notes} if notes else {}),
         "versions": list(versions),
         "platform": graph.steps[0].component.platform if len(graph.steps) == 1 else "scanflow_graph",
         "inputs": [_describe_tensor(spec) for spec in inputs.values()],
@@ -101,4 +106,7 @@ def get_thread_count(spec: InstanceSpec) -> int:
 
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
+    described: dict[str, Any] = {"name": spec.name, "datatype": spec.datatype, "shape": spec.shape}
+    if media := _CONTENT_TYPES.get(spec.content):
+        described["parameters"] = {"content_type": media}
+    return described

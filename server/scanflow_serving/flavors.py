@@ -3,6 +3,7 @@ MLflow's wrapper."""
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -20,11 +21,20 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Unsu
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
+from scanflow_serving.model_examples import read_example
+from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts
+from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
 from scanflow_serving.tensors import DATATYPES
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
+_PREDICT_FUNCTIONS: Final = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba")
+_UNSIGNED: Final = (
+    "has no signature: the names and types of its inputs cannot be checked. Save it with one: "
+    "signature=mlflow.models.infer_signature(inputs)."
+)
+_log = logging.getLogger(__name__)
 _ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYPES.items()} | {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
@@ -32,8 +42,13 @@ _ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYP
 }
 
 
-def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int) -> Predictor:
-    """Open a model and warm it up with zeros if its inputs are declared."""
+def open_model(
+    files: ModelFiles, parameters: Mapping[str, Any], *, threads: int, follows_node: bool = False
+) -> Predictor:
+    """Open a model and warm it up with its input example, else with ones if its inputs are declared.
+
+    ``follows_node``: its input is another node's result.
+    """
     who = f"The model {files.name!r}, version {files.version},"
     folder = Path(files.path)
     mlmodel = _read_mlmodel(folder, who)
@@ -46,16 +61,39 @@ def open_model(files: ModelFiles, parameters: Mapping[str, Any], *, threads: int
         raise InvalidError(f"{who} has no parameter {unknown!r}.{hint}")
     _put_code_on_path(folder, flavors)
     opened: Predictor
-    if flavor == "keras":
-        opened = _Keras(_find_keras_file(flavors, folder), declared, who)
-    elif flavor == "sklearn":
-        proba = parameters.get("predict_proba", flavors.get("python_function", {}).get("predict_fn") == "predict_proba")
-        opened = _Sklearn(folder, flavors["sklearn"], declared, who, proba=proba is True)
-    elif flavor == "onnx":
-        opened = _Onnx(folder / flavors["onnx"].get("data", "model.onnx"), declared, who, threads=threads)
-    else:
-        opened = _Pyfunc(folder, declared, who)
-    return _warm_up(opened, who)
+    if flavor == "pyfunc":
+        declared = replace(declared, parameters=declared.parameters or ())
+        opened = _Pyfunc(folder, declared, who, follows_node=follows_node)
+    else:  # only MLflow's wrapper passes parameters on
+        declared = replace(declared, parameters=())
+        if flavor == "keras":
+            opened = _Keras(_find_keras_file(flavors, folder), declared, who)
+        elif flavor == "sklearn":
+            method = _choose_method(flavors, parameters, who)
+            opened = _Sklearn(folder, flavors["sklearn"], declared, who, method=method, follows_node=follows_node)
+        else:
+            opened = _Onnx(folder / flavors["onnx"].get("data", "model.onnx"), declared, who, threads=threads)
+    notes = [] if opened.signature.inputs else [f"{who} {_UNSIGNED}"]
+    if failure := _warm_up(opened, read_example(folder, mlmodel, opened.signature), who):
+        notes.append(failure)
+    for note in notes:
+        _log.warning("%s", note)
+    opened.notes = tuple(notes)
+    return opened
+
+
+def _choose_method(flavors: Mapping[str, Any], parameters: Mapping[str, Any], who: str) -> str:
+    saved = str((flavors.get("python_function") or {}).get("predict_fn") or "predict")
+    if "predict_proba" in parameters:
+        if parameters["predict_proba"] is True:
+            return "predict_proba"
+        return "predict" if saved == "predict_proba" else saved
+    if saved not in _PREDICT_FUNCTIONS:
+        raise UnsupportedError(
+            f"{who} was saved with pyfunc_predict_fn={saved!r}, which needs more than inputs. "
+            f"Save it with one of {', '.join(_PREDICT_FUNCTIONS)}."
+        )
+    return saved
 
 
 def _read_mlmodel(folder: Path, who: str) -> Mapping[str, Any]:
@@ -101,14 +139,23 @@ def _put_code_on_path(folder: Path, flavors: Mapping[str, Any]) -> None:
             sys.path.insert(0, str(folder / code))
 
 
-def _warm_up(model: Predictor, who: str) -> Predictor:
-    """Call the model once, so that nothing is built at the first request, and infer its outputs."""
-    zeros = model.signature.make_zeros()
-    if zeros is None:
-        return model
-    result = model.predict(zeros)
-    if not model.signature.outputs:
+def _warm_up(model: Predictor, example: Any, who: str) -> str:
+    """Call the model once, so that nothing is built at the first request, and infer its outputs.
+
+    Returns what failed, else nothing: what nobody chose as an input says little of a model.
+    """
+    chosen = example is not None
+    value = example if chosen else model.signature.make_example()
+    if value is None:
+        return ""
+    try:
+        result = model.predict(value)
         tensors = to_tensors(result, (), who)
+    except Exception as error:  # noqa: BLE001 - a model may raise anything, and the next request may be right
+        reason = error.detail if isinstance(error, ProblemError) else f"{type(error).__name__}: {error}"
+        tried, remedy = ("its input example", "a right one") if chosen else ("ones", "an input_example that it takes")
+        return f"{who} was not warmed up, as it failed on {tried}: {reason:.500}. Save it with {remedy}."
+    if not model.signature.outputs:
         # The first dimension is that of the batch.
         specs = tuple(
             TensorSpec(tensor.name, tensor.datatype, (-1, *tensor.data.shape[1:]))
@@ -116,10 +163,22 @@ def _warm_up(model: Predictor, who: str) -> Predictor:
             if tensor.data.ndim
         )
         model.signature = replace(model.signature, outputs=specs)
-    return model
+    return ""
 
 
-class _Keras:
+def _stack_columns(inputs: ModelInputs, value: Any, names: Any) -> Any:
+    """Return named columns as the matrix that a model without names of its own takes."""
+    columns = inputs.read_columns(value, names)
+    return value if columns is None else inputs.make_matrix(columns)
+
+
+class _Model:
+    """What all flavors have."""
+
+    notes: tuple[str, ...] = ()
+
+
+class _Keras(_Model):
     """A Keras model on TensorFlow, as a traced function: Keras' own ``predict`` costs tens of milliseconds a call."""
 
     platform = "tensorflow"
@@ -139,9 +198,12 @@ class _Keras:
 
         self._call: Callable[..., Any] = tensorflow.function(call, input_signature=signature, reduce_retracing=True)
         self._dtypes = [np.dtype(dtype) for _, dtype in specs]
+        self._columns = ModelInputs(declared, who=who) if declared.table and not several else None
 
-    def predict(self, value: Any) -> Any:
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
         """Return an array, or a dictionary or tuple of arrays if the model has several outputs."""
+        if self._columns is not None:
+            value = _stack_columns(self._columns, value, names)
         if isinstance(value, dict):
             values = [value[name] for name in self._names] if self._names else list(value.values())
         else:
@@ -200,35 +262,44 @@ def _from_tensorflow(result: Any) -> Any:
     return result.numpy()
 
 
-class _Sklearn:
+class _Sklearn(_Model):
     platform = "sklearn"
 
     def __init__(
-        self, folder: Path, flavor: Mapping[str, Any], declared: NodeSignature, who: str, *, proba: bool
+        self,
+        folder: Path,
+        flavor: Mapping[str, Any],
+        declared: NodeSignature,
+        who: str,
+        *,
+        method: str,
+        follows_node: bool = False,
     ) -> None:
         self.signature = declared
         estimator = _load_sklearn(folder / str(flavor.get("pickled_model", "model.pkl")), flavor, who)
-        method = "predict_proba" if proba else "predict"
         if not hasattr(estimator, method):
             raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
         self._predict: Callable[[Any], Any] = getattr(estimator, method)
-        # It may have been fitted with a table and is called with arrays, whose columns are in the same order.
+        trained = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+        self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)
+        # It may have been fitted with a table and be called with arrays, whose columns are in the same order.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        self._as_frame = declared.table and self._needs_frame()
+        warnings.filterwarnings("ignore", message="X has feature names, but")
 
-    def predict(self, value: Any) -> Any:
-        as_table = _to_frame if self._as_frame else _to_matrix
-        return self._predict(as_table(value, self.signature))
-
-    def _needs_frame(self) -> bool:
-        """Whether columns need their names: they hold text, or steps of a pipeline select them by name."""
-        if any(spec.datatype == "BYTES" for spec in self.signature.inputs):
-            return True
-        try:
-            self._predict(_to_matrix(self.signature.make_zeros(), self.signature))
-        except (ValueError, TypeError, KeyError, IndexError):
-            return True
-        return False
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
+        array = not isinstance(value, dict)
+        if array and not self.signature.table and not (len(names) and self._inputs.names):
+            if self._inputs.names and getattr(value, "ndim", 2) != 2:
+                raise invalid(f"The input is no table of columns. {self._inputs.describe()}")
+            return self._predict(decode_objects(value))
+        columns = self._inputs.read_columns(value, names)
+        if columns is None:
+            if self._inputs.names or array:
+                raise invalid(f"The input is no table of columns. {self._inputs.describe()}")
+            return self._predict(np.column_stack(list(value.values())))
+        if self.signature.anonymous:  # a column without a name: text, or whatever it is a list of
+            return self._predict(next(iter(columns.values())))
+        return self._predict(self._inputs.make_frame(columns))
 
 
 def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
@@ -244,33 +315,7 @@ def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
         return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
 
 
-def _to_matrix(value: Any, declared: NodeSignature) -> Any:
-    if not isinstance(value, dict):
-        return value
-    columns = [np.asarray(value[spec.name]).reshape(-1) for spec in declared.inputs if spec.name in value]
-    return np.column_stack(columns) if columns else np.column_stack([np.asarray(column) for column in value.values()])
-
-
-def _to_frame(value: Any, declared: NodeSignature) -> Any:
-    import pandas as pd
-
-    names = [spec.name for spec in declared.inputs]
-    if not isinstance(value, dict):
-        return pd.DataFrame(np.asarray(value), columns=names)
-    return pd.DataFrame({name: _to_column(value[name]) for name in names if name in value})
-
-
-def _to_column(values: Any) -> NDArray[Any]:
-    column = np.asarray(values).reshape(-1)
-    return _decode_texts(column) if column.dtype.kind == "O" else column
-
-
-def _decode_texts(array: NDArray[Any]) -> NDArray[Any]:
-    texts = [text.decode() if isinstance(text, bytes) else text for text in array.flat]
-    return np.array(texts, dtype=object).reshape(array.shape)
-
-
-class _Onnx:
+class _Onnx(_Model):
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
@@ -283,16 +328,21 @@ class _Onnx:
         options.log_severity_level = 3
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        specs = _read_onnx_specs(inputs, who)
         self.signature = NodeSignature(
-            _read_onnx_specs(inputs, who),
-            _read_onnx_specs(outputs, who),
-            anonymous=declared.anonymous or len(inputs) == 1,
+            specs, _read_onnx_outputs(outputs, who), anonymous=declared.anonymous or len(inputs) == 1, parameters=()
         )
+        self._columns = None
+        if declared.table and not declared.anonymous and len(specs) == 1 and len(specs[0].shape) == 2:
+            self._columns = ModelInputs(declared, who=who)
+            self.signature = replace(self.signature, inputs=declared.inputs, table=True, anonymous=False)
         self._inputs = [tensor.name for tensor in inputs]
         self._outputs = [tensor.name for tensor in outputs]
-        self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in self.signature.inputs}
+        self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in specs}
 
-    def predict(self, value: Any) -> Any:
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
+        if self._columns is not None:
+            value = _stack_columns(self._columns, value, names)
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
         results = self._session.run(None, {name: self._convert(name, array) for name, array in values.items()})
         return results[0] if len(results) == 1 else dict(zip(self._outputs, results, strict=True))
@@ -301,7 +351,7 @@ class _Onnx:
         array = np.asarray(value)
         dtype = self._dtypes.get(name)
         if dtype is not None and dtype.kind == "O":
-            return _decode_texts(array)
+            return decode_texts(array, f"The input {name!r}")
         return np.ascontiguousarray(array, dtype)
 
 
@@ -317,17 +367,43 @@ def _read_onnx_specs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-class _Pyfunc:
+def _read_onnx_outputs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
+    """Return the outputs, or none if one is a sequence or a map, as of ZipMap: it is known by what comes of it."""
+    if any(node.type.startswith(("seq(", "map(")) for node in nodes):
+        return ()
+    return _read_onnx_specs(nodes, who)
+
+
+class _Pyfunc(_Model):
     platform = "pyfunc"
 
-    def __init__(self, folder: Path, declared: NodeSignature, who: str) -> None:
+    def __init__(self, folder: Path, declared: NodeSignature, who: str, *, follows_node: bool = False) -> None:
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
         self.signature = declared
+        self._inputs = ModelInputs(declared, follows_node=follows_node, who=who)
         self._model = load_pyfunc(folder, who)
 
-    def predict(self, value: Any) -> Any:
-        return self._model(_to_frame(value, self.signature) if self.signature.table else value)
+    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None) -> Any:
+        return self._model(self._prepare(value, names), parameters)
+
+    def _prepare(self, value: Any, names: Any) -> Any:
+        declared = self.signature
+        if declared.table or ((isinstance(value, dict) or len(names)) and not declared.inputs):
+            columns = self._inputs.read_columns(value, names)
+            if columns is not None:
+                if declared.records:
+                    return self._inputs.make_records(columns)
+                if declared.anonymous:
+                    return next(iter(columns.values())).tolist()
+                return self._inputs.make_frame(columns)
+            if declared.table:
+                raise invalid(f"The input is no table of columns. {self._inputs.describe()}")
+        if isinstance(value, dict):
+            return {name: decode_objects(array, f"The input {name!r}") for name, array in value.items()}
+        if declared.inputs and not declared.anonymous:
+            return {declared.inputs[0].name: decode_objects(value)}
+        return decode_objects(value)
 
 
 def _import_library(module: str, who: str, library: str, *, package: str | None = None, extra: str = "") -> Any:

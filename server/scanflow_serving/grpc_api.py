@@ -24,7 +24,7 @@ from scanflow.errors import UnavailableError
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
-from scanflow_serving.oip import parse_timeout
+from scanflow_serving.oip import JSON_ELEMENTS, check_output_parameters, parse_timeout
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
@@ -55,6 +55,7 @@ _MESSAGE_EXTRA: Final = 64 * 1024
 """The allowance for the rest of a message besides its tensors, in bytes."""
 
 _HEALTH_S: Final = 1.0
+_REPOSITORY: Final = "model_repository"
 _ALWAYS_OPEN: Final = frozenset({"ServerLive", "ServerReady"})
 
 
@@ -191,7 +192,9 @@ class GrpcApi:
         return get_message_class("ModelReadyResponse")(ready=answer.status == 200)
 
     async def _server_metadata(self, _request: Any, _context: Any) -> Any:
-        return await self._fetch_document("/v2", "ServerMetadataResponse")
+        written = await self._fetch_document("/v2", "ServerMetadataResponse")
+        written.extensions[:] = [name for name in written.extensions if name != _REPOSITORY]  # over HTTP only
+        return written
 
     async def _model_metadata(self, request: Any, _context: Any) -> Any:
         return await self._fetch_document(_build_path(request.name, request.version), "ModelMetadataResponse")
@@ -223,6 +226,8 @@ def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
     ]
     if len({tensor.name for tensor in tensors}) < len(tensors):
         raise invalid("Two inputs have the same name.")
+    for output in request.outputs:
+        check_output_parameters(output.name, output.parameters)
     parameters = {name: _get_value(value) for name, value in request.parameters.items()}
     return InferRequest(
         tensors,
@@ -243,6 +248,9 @@ def write_response(answer: InferResponse, *, raw: bool) -> Any:
         _set_parameter(written.parameters[name], value)
     for tensor in answer.outputs:
         output = written.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.data.shape)
+        if tensor.holds_json:
+            for name, value in JSON_ELEMENTS.items():
+                _set_parameter(output.parameters[name], value)
         if raw:
             written.raw_output_contents.append(bytes(to_binary(tensor)))
         else:

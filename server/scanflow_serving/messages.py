@@ -49,6 +49,8 @@ class Tensor(Struct, eq=False):
     name: str
     datatype: str
     data: NDArray[Any]
+    holds_json: bool = False
+    """Whether its BYTES are JSON texts, of values that no datatype has."""
 
 
 class RequestedOutput(Struct, eq=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,13 @@ from scanflow_serving.tensors import from_binary, from_json, from_python, to_bin
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTETS: Final = "application/octet-stream"
 JSON_TYPE: Final = "application/json"
+PARAMETERS: Final = frozenset({"binary_data_output", "sequence_id", "timeout"})
+"""The parameters of a request that are the protocol's own, not the model's."""
+
+JSON_ELEMENTS: Final = {"content_type": "application/json"}
+"""The parameters of an output of BYTES whose elements are JSON texts."""
+
+_OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 _NO_DATA: Final = msgspec.Raw(b"")
 
 
@@ -89,7 +96,7 @@ def decode_raw(body: Body, declared: NodeSignature, *, allow_nan: bool) -> Infer
     if spec.datatype == "BYTES":
         whole = np.array([bytes(data)], dtype=object).reshape([1] * len(spec.shape))
         return InferRequest([Tensor(spec.name, "BYTES", whole)])
-    width = 2 if spec.datatype == "BF16" else spec.make_zeros().dtype.itemsize
+    width = 2 if spec.datatype == "BF16" else spec.make_example().dtype.itemsize
     shape = _fill_shape(spec.shape, len(data) // width)
     where = f"The body, the input {spec.name!r}"
     if shape is None or len(data) % width:
@@ -115,12 +122,13 @@ def encode(answer: InferResponse, request: InferRequest, headers: Headers = ()) 
     parts: list[bytes | memoryview] = []
     outputs: list[_Output] = []
     for tensor in answer.outputs:
+        about = dict(JSON_ELEMENTS) if tensor.holds_json else {}
         if is_binary[tensor.name] if is_binary is not None else request.binary_output:
             parts.append(to_binary(tensor))
-            parameters = {"binary_data_size": len(parts[-1])}
+            parameters = {**about, "binary_data_size": len(parts[-1])}
             outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, parameters))
         else:
-            outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, None, to_list(tensor)))
+            outputs.append(_Output(tensor.name, tensor.datatype, tensor.data.shape, about or None, to_list(tensor)))
     head = _writer.encode(_Answer(answer.model, outputs, answer.version, answer.id, answer.parameters or None))
     if not parts:
         return Response(200, head, JSON_TYPE, headers)
@@ -150,7 +158,7 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
             if data is _NO_DATA:
                 raise invalid(f"{where} has no 'data'{' and no binary_data_size' if rest is not None else ''}.")
             make = from_json if isinstance(data, msgspec.Raw) else from_python
-            tensors.append(make(entry.name, entry.datatype, entry.shape, data, where=where))
+            tensors.append(make(entry.name, entry.datatype, entry.shape, data, allow_nan=allow_nan, where=where))
             continue
         if entry.data is not _NO_DATA:
             raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
@@ -184,6 +192,8 @@ def _build_request(read: _Request, tensors: list[Tensor], rest: memoryview | Non
         request.binary_output = parameters.get("binary_data_output") is True
         request.timeout_s = parse_timeout(parameters)
     if read.outputs:
+        for output in read.outputs:
+            check_output_parameters(output.name, output.parameters or ())
         request.outputs = [
             RequestedOutput(
                 output.name, binary=bool((output.parameters or {}).get("binary_data", request.binary_output))
@@ -191,6 +201,15 @@ def _build_request(read: _Request, tensors: list[Tensor], rest: memoryview | Non
             for output in read.outputs
         ]
     return request
+
+
+def check_output_parameters(name: str, parameters: Iterable[str]) -> None:
+    """Refuse what the client asks of an output and would not get, such as Triton's ``classification``."""
+    if unknown := next((parameter for parameter in parameters if parameter not in _OUTPUT_PARAMETERS), None):
+        raise invalid(
+            f"The output {name[:80]!r} has the parameter {unknown[:80]!r}, which is not supported. "
+            "Leave it out (in tritonclient: class_count, shared memory)."
+        )
 
 
 def parse_timeout(parameters: Mapping[str, Any]) -> float | None:

@@ -54,6 +54,14 @@ def invalid(detail: str, **extra: Any) -> ProblemError:
     return ProblemError(400, detail, extra=extra)
 
 
+def refuse_multipart(media: str) -> None:
+    """Refuse a form of several parts (415): its fields have no meaning in any of the protocols."""
+    if media.lower().startswith("multipart/"):
+        raise ProblemError(
+            415, "The body is a form of several parts (multipart/form-data). Send JSON: content-type: application/json."
+        )
+
+
 def make_not_found(kind: str, name: str, names: Iterable[str]) -> ProblemError:
     short = name if len(name) <= 80 else name[:79] + "…"
     return ProblemError(404, f"There is no {kind} {short!r} here.{did_you_mean(name[:200], names)}")

@@ -314,6 +314,10 @@ class ServingApplication:
             )
         if path.startswith(_MODELS):
             name, _, rest = path.removeprefix(_MODELS).partition("/")
+            if name == "stats" or rest.rpartition("/")[2] == "stats":
+                raise ProblemError(
+                    404, "This server has no statistics of Triton's. Requests, latencies and errors: GET /metrics."
+                )
             version = rest.removeprefix("versions/").partition("/")[0] if rest.startswith("versions/") else ""
             if (name, version) not in self._targets:
                 raise self._make_unknown_problem(name, version)

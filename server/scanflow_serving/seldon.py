@@ -10,6 +10,7 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 from scanflow_serving import tftensor
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome
 from scanflow_serving.messages import Body
-from scanflow_serving.problems import ProblemError, invalid
-from scanflow_serving.results import to_array
+from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
+from scanflow_serving.results import is_missing, to_values
 from scanflow_serving.tensors import check_finite, check_shape
 
 REVISION_TAG: Final = "scanflow.revision"
@@ -154,6 +155,7 @@ def _parse(body: Body, media: str, *, allow_nan: bool) -> dict[str, Any]:
         if len(fields.get("json", ())) != 1:
             raise invalid("A form should have one field 'json', which holds the message.")
         body = fields["json"][0].encode()
+    refuse_multipart(media)
     if not len(body):
         raise invalid('The body is empty. Send a prediction: {"data": {"ndarray": [[1.0, 2.0]]}}.')
     try:
@@ -202,7 +204,7 @@ def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bo
         raise invalid(f"{where}: data.names should be a list of strings.")
     place = f"{where}: data.{kind}"
     if kind == "ndarray":
-        array = _parse_array(content[kind], place)
+        array = _parse_array(content[kind], place, allow_nan=allow_nan)
     elif kind == "tensor":
         array = _parse_tensor(content[kind], place)
     else:
@@ -214,7 +216,7 @@ def _parse_data(content: Any, where: str, meta: dict[str, Any], *, allow_nan: bo
     return Prediction(array, names, meta, kind)
 
 
-def _parse_array(rows: Any, where: str) -> NDArray[Any]:
+def _parse_array(rows: Any, where: str, *, allow_nan: bool) -> NDArray[Any]:
     if not isinstance(rows, list):
         raise invalid(f"{where} should be a list, but is {rows!r:.60}.")
     try:
@@ -227,9 +229,24 @@ def _parse_array(rows: Any, where: str) -> NDArray[Any]:
     if array.dtype.kind == "O":
         if any(isinstance(element, int) and not -(2**63) <= element < 2**64 for element in array.flat):
             raise invalid(f"{where} holds an integer beyond 64 bits.")
-        if any(isinstance(element, (dict, list)) or element is None for element in array.flat):
+        if any(element is None for element in array.flat):
+            array = _fill_gaps(array, where, allow_nan=allow_nan)
+        if array.dtype.kind == "O" and any(isinstance(element, (dict, list)) for element in array.flat):
             raise invalid(f"{where} should hold numbers or strings, in rows of the same length.")
     return array
+
+
+def _fill_gaps(array: NDArray[Any], where: str, *, allow_nan: bool) -> NDArray[Any]:
+    """Return null as NaN, a missing number, where these are allowed; ProblemError (400) names the first otherwise."""
+    place = next(place for place, element in enumerate(array.flat) if element is None)
+    if not allow_nan:
+        raise invalid(
+            f"{where}: element {place} is null, a missing number (NaN), but this service takes only finite numbers. "
+            "Send finite ones, or deploy the service with allow_nan."
+        )
+    filled = np.array([np.nan if element is None else element for element in array.flat], dtype=object)
+    numbers = all(isinstance(element, (int, float)) and not isinstance(element, bool) for element in filled)
+    return (filled.astype(float) if numbers else filled).reshape(array.shape)
 
 
 def _parse_tensor(document: Any, where: str) -> NDArray[Any]:
@@ -254,10 +271,10 @@ def _make_payload(outcome: Outcome, kind: str) -> dict[str, Any]:
         return {"binData": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, str):
         return {"strData": value}
-    if isinstance(value, dict) or kind == "jsonData":
+    records = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+    if isinstance(value, dict) or records or kind == "jsonData":
         return {"jsonData": to_plain(value)}
-    mixed = isinstance(value, np.ndarray) and value.dtype.kind == "O"  # numbers among texts, as they were sent
-    array = value if mixed else to_array(value, who)
+    array = to_values(value, who)
     names = [str(name) for name in outcome.names or ()]
     if not names and array.ndim > 1:
         names = [f"t:{place}" for place in range(array.shape[1])]
@@ -274,6 +291,12 @@ def to_plain(value: Any) -> Any:
         return {str(name): to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
+    if isinstance(value, (np.datetime64, date)):
+        return None if is_missing(value) else str(value) if isinstance(value, np.datetime64) else value.isoformat()
+    if isinstance(value, np.ndarray) and value.dtype.kind == "M":
+        return to_plain(list(value)) if value.ndim else to_plain(value[()])
     if isinstance(value, (np.ndarray, np.generic)):
         return to_plain(value.tolist())
+    if is_missing(value):
+        return None
     return value.decode(errors="replace") if isinstance(value, bytes) else value

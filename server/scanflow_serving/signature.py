@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ _COLUMNS: Final = {
 }
 """MLflow's column types. A datetime is sent as text (ISO 8601)."""
 
+_CONTENTS: Final = {"datetime": "datetime", "binary": "binary", "string": ""}
+"""What the BYTES of a column hold, if not text; arrays, objects and maps are JSON."""
+
+_EXAMPLES: Final = {"datetime": b"2024-01-01T00:00:00", "json": b"{}"}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -36,6 +41,8 @@ class TensorSpec:
     datatype: str
     shape: tuple[int, ...]
     optional: bool = False
+    content: str = ""
+    """What its BYTES hold: ``datetime`` (ISO 8601), ``json``, ``binary``; empty: text, or whatever the caller sends."""
 
     def __str__(self) -> str:
         return f"{self.datatype} [{', '.join(map(str, self.shape))}]"
@@ -45,11 +52,12 @@ class TensorSpec:
             return False
         return all(wanted in {-1, size} for wanted, size in zip(self.shape, shape, strict=True))
 
-    def make_zeros(self) -> NDArray[Any]:
+    def make_example(self) -> NDArray[Any]:
+        """Return the smallest value that fits: ones rather than zeros, which fewer models take."""
         shape = [1 if size < 0 else size for size in self.shape]
         if self.datatype == "BYTES":
-            return np.full(shape, b"", dtype=object)
-        return np.zeros(shape, DATATYPES[self.datatype])
+            return np.full(shape, _EXAMPLES.get(self.content, b""), dtype=object)
+        return np.ones(shape, DATATYPES[self.datatype])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,12 @@ class NodeSignature:
 
     anonymous: bool = False
     """Whether the only input has no name, so that a caller may choose one."""
+
+    records: bool = False
+    """Whether the rows reach the model as mappings."""
+
+    parameters: tuple[str, ...] | None = None
+    """The parameters that a request may give the model; None: whichever its class reads."""
 
     def check(self, tensors: Sequence[Tensor]) -> None:
         """Check a request's tensors; ProblemError (400) names the difference to the declaration."""
@@ -102,7 +116,7 @@ class NodeSignature:
             if missing := next((spec.name for spec in specs if spec.name not in value and not spec.optional), None):
                 raise _make_unfit(f"{who} takes an input {missing!r}, but got {', '.join(map(repr, value))}.")
             return {
-                name: _cast(specs_by_name[name], array, f"{who}, input {name!r},", column=self.table)
+                name: cast(specs_by_name[name], array, f"{who}, input {name!r},", column=self.table)
                 if name in specs_by_name
                 else array
                 for name, array in value.items()
@@ -111,17 +125,25 @@ class NodeSignature:
             if self.table:
                 return self._as_table(value, who)
             if len(specs) == 1:
-                return _cast(specs[0], value, who)
+                return cast(specs[0], value, who)
         names = ", ".join(f"{spec.name!r}" for spec in specs)
         raise _make_unfit(f"{who} takes {names}, but got one value of type {type(value).__name__}.")
 
-    def make_zeros(self) -> Any:
+    def make_example(self) -> Any:
         """Return the smallest value that fits, or None if nothing is declared."""
         if not self.inputs:
             return None
         if len(self.inputs) == 1 and not self.table:
-            return self.inputs[0].make_zeros()
-        return {spec.name: spec.make_zeros() for spec in self.inputs}
+            return self.inputs[0].make_example()
+        return {spec.name: spec.make_example() for spec in self.inputs}
+
+    def check_parameters(self, names: Iterable[str], who: str) -> None:
+        """Check the names of a request's parameters; ProblemError (400) names one that would not reach the model."""
+        allowed = self.parameters
+        if allowed is None or (unknown := next((name for name in names if name not in allowed), None)) is None:
+            return
+        has = f"It has {', '.join(map(repr, allowed))}." if allowed else "It takes none."
+        raise invalid(f"{who} has no parameter {unknown[:80]!r}.{did_you_mean(unknown[:80], allowed)} {has}")
 
     def format_inputs(self) -> str:
         """Format the inputs: ``'x' FP32 [-1, 4]``."""
@@ -141,8 +163,13 @@ class NodeSignature:
 
     def _as_table(self, value: Any, who: str) -> NDArray[Any]:
         table = np.asarray(value)
+        if table.ndim == 1 and len(self.inputs) == 1:
+            return table
         if table.ndim != 2 or table.shape[1] != len(self.inputs):
-            raise _make_unfit(f"{who} takes tables of {len(self.inputs)} columns, but got shape {list(table.shape)}.")
+            raise _make_unfit(
+                f"{who} takes tables of {len(self.inputs)} columns, but got shape {list(table.shape)}. "
+                f"They are {self.format_inputs()}."
+            )
         return table
 
 
@@ -160,10 +187,26 @@ def read_declaration(component: object, who: str) -> NodeSignature:
 def read_mlmodel_signature(signature: Mapping[str, Any] | None, who: str) -> NodeSignature:
     if not signature:
         return UNDECLARED
-    inputs, table = _parse_mlflow_specs(signature.get("inputs"), "input", f"{who}: signature.inputs")
-    outputs, _ = _parse_mlflow_specs(signature.get("outputs"), "output", f"{who}: signature.outputs")
-    anonymous = len(inputs) == 1 and not table and not _parse_entries(signature.get("inputs"), who)[0].get("name")
-    return NodeSignature(inputs=inputs, outputs=outputs, table=table, anonymous=anonymous)
+    where = f"{who}: signature"
+    entries = _parse_entries(signature.get("inputs"), f"{where}.inputs")
+    nameless = len(entries) == 1 and not entries[0].get("name")
+    records = nameless and entries[0].get("type") == "object"
+    if records:  # rows as mappings: their keys are the columns
+        properties = entries[0].get("properties") or {}
+        entries = [{"name": name, **described} for name, described in properties.items()]
+    inputs, table = _parse_mlflow_specs(entries, "input", f"{where}.inputs")
+    written = _parse_entries(signature.get("outputs"), f"{where}.outputs")
+    is_known = all(entry.get("type") != "any" for entry in written)
+    outputs, _ = _parse_mlflow_specs(written if is_known else (), "output", f"{where}.outputs")
+    parameters = _parse_entries(signature.get("params"), f"{where}.params")
+    return NodeSignature(
+        inputs=inputs,
+        outputs=outputs,
+        table=table,
+        anonymous=nameless and not records,
+        records=records,
+        parameters=tuple(str(parameter.get("name")) for parameter in parameters) or None,
+    )
 
 
 def _parse_specs(declaration: Any, where: str) -> tuple[TensorSpec, ...]:
@@ -198,10 +241,12 @@ def _parse_entries(declaration: Any, where: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _parse_mlflow_specs(declaration: Any, kind: str, where: str) -> tuple[tuple[TensorSpec, ...], bool]:
+def _parse_mlflow_specs(
+    entries: Sequence[Mapping[str, Any]], kind: str, where: str
+) -> tuple[tuple[TensorSpec, ...], bool]:
     parsed: list[TensorSpec] = []
     table = False
-    for place, entry in enumerate(_parse_entries(declaration, where)):
+    for place, entry in enumerate(entries):
         name = str(entry.get("name") or f"{kind}-{place}")
         optional = entry.get("required") is False
         if entry.get("type") == "tensor":
@@ -211,8 +256,10 @@ def _parse_mlflow_specs(declaration: Any, kind: str, where: str) -> tuple[tuple[
             )
         else:
             table = True
-            # Arrays, objects and maps in a column are sent as JSON text.
-            parsed.append(TensorSpec(name, _COLUMNS.get(str(entry.get("type")), "BYTES"), (-1,), optional))
+            column = str(entry.get("type"))
+            datatype = _COLUMNS.get(column, "BYTES")
+            content = _CONTENTS.get(column, "json") if datatype == "BYTES" else ""
+            parsed.append(TensorSpec(name, datatype, (-1,), optional, content))
     return tuple(parsed), table
 
 
@@ -239,7 +286,8 @@ def _check_tensor(spec: TensorSpec, tensor: Tensor, name: str, *, column: bool =
     )
 
 
-def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> NDArray[Any]:
+def cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> NDArray[Any]:
+    """Return a value as an array of the declared type; ProblemError (422) where that would change more than digits."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -248,18 +296,25 @@ def _cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> ND
     if not spec.fits(array.shape) and not (column and array.ndim == 2 and array.shape[1] == 1):
         raise _make_unfit(f"{who} takes {spec}, but got {got}: the shape is wrong.")
     dtype = DATATYPES[spec.datatype]
-    if array.dtype == dtype or (dtype.kind == "O" and array.dtype.kind in "OSU"):
+    if array.dtype == dtype or (dtype.kind == "O" and array.dtype.kind in "OSUM"):
         return array
     if np.can_cast(array.dtype, dtype, "same_kind") or (array.dtype.kind in "iu" and dtype.kind in "iuf"):
-        cast = array.astype(dtype)
-        if dtype.kind not in "iu" or array.dtype.kind not in "iu" or np.array_equal(cast, array):
-            return cast
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype)
+        if dtype.kind == "f" and array.dtype.kind in "iuf":
+            too_large = np.isfinite(array) & ~np.isfinite(converted)
+            if not too_large.any():
+                return converted
+            number = array[too_large].flat[0]
+            raise _make_unfit(f"{who} takes {spec}, but {number!s:.40} is too large for {dtype.name}.")
+        if dtype.kind not in "iu" or array.dtype.kind not in "iu" or np.array_equal(converted, array):
+            return converted
     elif array.dtype.kind == "f" and dtype.kind in "iu" and np.isfinite(array).all():
         bounds = np.iinfo(dtype)
         if not array.size or (array.min() >= bounds.min and array.max() <= bounds.max):
-            cast = array.astype(dtype)
-            if np.array_equal(cast, array):
-                return cast
+            converted = array.astype(dtype)
+            if np.array_equal(converted, array):
+                return converted
     raise _make_unfit(f"{who} takes {spec}, but got {got}, which cannot be converted without loss.")
 
 

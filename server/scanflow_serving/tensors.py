@@ -77,22 +77,27 @@ def check_finite(data: NDArray[Any], where: str) -> None:
     )
 
 
-def from_json(name: str, datatype: str, shape: Sequence[int], data: Body | msgspec.Raw, *, where: str) -> Tensor:
+def from_json(
+    name: str, datatype: str, shape: Sequence[int], data: Body | msgspec.Raw, *, allow_nan: bool = False, where: str
+) -> Tensor:
     """Return a tensor from the JSON text of its ``data``: a flat list, or one nested as the shape.
 
-    Its numbers are finite, since JSON has no others and values beyond the datatype are refused.
+    Its numbers are finite, since JSON has no others and values beyond the datatype are refused; with ``allow_nan``,
+    null is NaN.
     """
     dtype = _get_dtype(datatype, where)
     count = check_shape(shape, where)
     depth = len(shape) if len(shape) > 1 and _is_nested(data) else 1
     try:
-        values = _get_decoder(datatype, depth).decode(data)
+        values = _get_decoder(datatype, depth, allow_nan and datatype in FLOATS).decode(data)
     except msgspec.ValidationError as error:
         raise _make_value_problem(data, datatype, error, where) from None
     return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
 
 
-def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *, where: str) -> Tensor:
+def from_python(
+    name: str, datatype: str, shape: Sequence[int], data: object, *, allow_nan: bool = False, where: str
+) -> Tensor:
     """As :func:`from_json`, from decoded data, which may hold NaN and infinity if they are allowed."""
     dtype = _get_dtype(datatype, where)
     count = check_shape(shape, where)
@@ -100,10 +105,25 @@ def from_python(name: str, datatype: str, shape: Sequence[int], data: object, *,
     if datatype == "BYTES" and isinstance(data, list) and all(isinstance(element, bytes) for element in data):
         return Tensor(name, datatype, _build(data, dtype, shape, count, 1, where))
     try:
-        values = msgspec.convert(data, _nest_type(float if datatype in FLOATS else _get_element_type(datatype), depth))
+        element = _get_element_type(datatype)
+        if datatype in FLOATS:
+            element = float | None if allow_nan else float
+        values = msgspec.convert(data, _nest_type(element, depth))
     except msgspec.ValidationError as error:
         raise invalid(f"{where}: {error} of its data; {datatype} takes {_describe_values(datatype)}.") from None
-    return Tensor(name, datatype, _build(values, dtype, shape, count, depth, where))
+    array = _build(values, dtype, shape, count, depth, where)
+    if datatype in _BOUNDS:
+        _check_bounds(np.array(values, "f8").reshape(-1), datatype, where)
+    return Tensor(name, datatype, array)
+
+
+def _check_bounds(numbers: NDArray[Any], datatype: str, where: str) -> None:
+    beyond = np.isfinite(numbers) & (np.abs(numbers) >= _BOUNDS[datatype])
+    if beyond.any():
+        place = int(np.flatnonzero(beyond)[0])
+        raise invalid(
+            f"{where}: element {place} is {numbers[place]:g}, but {datatype} takes {_describe_values(datatype)}."
+        )
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, allow_nan: bool, where: str) -> Tensor:
@@ -179,7 +199,8 @@ def get_datatype(dtype: np.dtype[Any]) -> str | None:
 
 def _build(values: Any, dtype: np.dtype[Any], shape: Sequence[int], count: int, depth: int, where: str) -> NDArray[Any]:
     try:
-        array = np.array(_to_bytes(values) if dtype.kind == "O" else values, dtype)
+        with np.errstate(over="ignore"):  # refused by name
+            array = np.array(_to_bytes(values) if dtype.kind == "O" else values, dtype)
     except ValueError:
         raise invalid(f"{where}: the rows of its data differ in length; the shape is {_format_shape(shape)}.") from None
     except OverflowError:
@@ -230,8 +251,9 @@ def _nest_type(element: Any, depth: int) -> Any:
 
 
 @cache
-def _get_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(_nest_type(_get_element_type(datatype), depth))
+def _get_decoder(datatype: str, depth: int, has_gaps: bool) -> msgspec.json.Decoder[Any]:
+    element = _get_element_type(datatype)
+    return msgspec.json.Decoder(_nest_type(element | None if has_gaps else element, depth))
 
 
 def _describe_values(datatype: str) -> str:
@@ -263,6 +285,11 @@ def _make_value_problem(
         return invalid(f"{where}: its data should be a list, but is {_shorten(value)}.")
     if isinstance(value, list):
         return invalid(f"{where}: its data at {at} is a list: it should be flat, or nested as the shape says.")
+    if value is None and datatype in FLOATS:
+        return invalid(
+            f"{where}: its data at {at} is null, a missing number (NaN), but this service takes only finite numbers. "
+            "Send finite ones, or deploy the service with allow_nan."
+        )
     return invalid(
         f"{where}: its data at {at} is {_shorten(value)}, but {datatype} takes {_describe_values(datatype)}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,21 @@ def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
         as_arrays([1], dtype="FP7")
 
 
+def test_date_times_are_sent_as_text() -> None:
+    moments = [np.array(["2026-01-01T06:30"], "M8[ns]"), [datetime(2026, 1, 1, 6, 30)], [date(2026, 1, 1)]]  # noqa: DTZ001
+    texts = [as_arrays({"x": given})["x"].tolist()[0][:16] for given in moments]
+    assert texts == ["2026-01-01T06:30", "2026-01-01T06:30", "2026-01-01"]
+
+
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
         ({}, "There is no input to send."),
         ([[1, 2], [3]], "The input 'input' is not an array"),
-        ({"x": [object()]}, "The input 'x' holds object, which cannot be sent."),
+        ({"x": [object()]}, "The input 'x' holds values of type object, which cannot be sent."),
         (1 + 2j, "holds complex128, which cannot be sent."),
-        (np.array(["2026-01-01"], dtype="datetime64"), "holds datetime64"),
+        (["a", None], "holds values of type NoneType"),
+        (np.array([1], dtype="timedelta64[s]"), "holds timedelta64"),
     ],
 )
 def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -> None:

@@ -80,7 +80,7 @@ def deploy(
         after="",
     )
     if not as_json:
-        say(*format_request_examples(record, _fetch_inputs(deployer, record)))
+        say(*_fetch_notes(deployer, record), *format_request_examples(record, _fetch_inputs(deployer, record)))
 
 
 def services(
@@ -286,6 +286,17 @@ def _watch(
         served = [f"Served now: {format_served_models(record)}"] if is_version and record.revisions else []
         say(format_service_line(record), *served, *([after.format(record.name)] if after else []))
     return record
+
+
+def _fetch_notes(deployer: Deployer, record: ServiceRecord) -> list[str]:
+    """Return what the models of a service say of themselves: no signature, a warm-up that failed."""
+    if record.state != "ready":
+        return []
+    try:
+        with deployer.connect(record.name) as client:
+            return [f"! {note}" for note in client.document(f"/v2/models/{record.name}").get("notes") or ()]
+    except ScanflowError:  # the service is deployed; a later command reports the error
+        return []
 
 
 def _fetch_inputs(deployer: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:

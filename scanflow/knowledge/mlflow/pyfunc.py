@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scanflow.errors import MissingExtraError, UsageError
 from scanflow.installation import explain_install
 
+_REFUSALS: Final = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
 
-def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
-    """Return the model in ``folder`` as a function, from an array, a dictionary of arrays or a table to the same."""
+
+def load_pyfunc(folder: Path, who: str) -> Callable[[Any, Mapping[str, Any] | None], Any]:
+    """Return the model in ``folder`` as a function of an array, a dictionary of arrays, a table or a list, and of the
+    model's parameters. It raises ValueError for an input that MLflow refuses."""
     try:
         import mlflow.pyfunc
         from mlflow.exceptions import MlflowException
@@ -29,8 +33,14 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any], Any]:
     except MlflowException as error:
         raise UsageError(f"{who} cannot be loaded: {str(error)[:2000]}") from error
 
-    def predict(value: Any) -> Any:
-        return _to_arrays(model.predict(value))
+    def predict(value: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+        try:
+            result = model.predict(value, params=dict(parameters) if parameters else None)
+        except MlflowException as error:
+            if error.error_code not in _REFUSALS:
+                raise
+            raise ValueError(str(error)) from error
+        return _to_arrays(list(result) if inspect.isgenerator(result) else result)
 
     return predict
 

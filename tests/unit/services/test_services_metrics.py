@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, read_usage
 from scanflow.backends.service_decisions import RevisionStats, subtract_stats
-from scanflow.backends.service_metrics import MetricsWindow
+from scanflow.backends.service_metrics import MetricsWindow, compute_totals
 from scanflow.backends.service_records import compute_quantile
 
 
@@ -40,6 +40,12 @@ def test_counts_of_all_instances_are_added_up(tmp_path: Path) -> None:
     assert first.buckets == {0.1: 4, 1.0: 6, float("inf"): 8}
     assert metrics.totals.revisions["r2"].requests == 2
     assert (metrics.totals.recorded, metrics.totals.requests) == (10, 22)
+
+
+def test_what_a_model_refused_counts_against_its_version_and_what_the_server_refused_does_not() -> None:
+    labels = {code: (("code", code), ("revision", "r1")) for code in ("200", "400", "422", "504")}
+    totals = compute_totals({("scanflow_requests_total", pairs): 1.0 for pairs in labels.values()})
+    assert (totals.revisions["r1"].requests, totals.revisions["r1"].errors) == (4, 2)
 
 
 def test_what_ended_instances_counted_stays_also_for_the_next_supervisor(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_a_method_gets_what_its_signature_asks_for(tmp_path: Path, signature: st
         ("def predicted(self, X): pass", "needs a method 'predict', which is missing"),
         ("def transform_input(self, X): pass", "It has transform_input: check the role"),
         ("predict = 5", "needs a method 'predict'"),
+        ("def predict(self, X): yield X", "yields its result, but one answer is sent. Return a list"),
+        ("async def predict(self, X): yield X", "yields its result"),
     ],
 )
 def test_a_method_that_cannot_be_called_is_refused(tmp_path: Path, method: str, words: str) -> None:

@@ -160,9 +160,9 @@ def test_whole_numbers_may_come_as_floats() -> None:
     assert NodeSignature((TensorSpec("i", "INT8", (-1,)),)).adapt([1.0, -2.0], "n").dtype == "int8"
 
 
-def test_zeros_fit_what_is_declared() -> None:
-    assert NodeSignature((X,)).make_zeros().shape == (1, 4)
-    zeros = TABLE.make_zeros()
-    assert {name: one.shape for name, one in zeros.items()} == {"a": (1,), "b": (1,)}
-    assert TensorSpec("s", "BYTES", (-1,)).make_zeros().tolist() == [b""]
-    assert NodeSignature().make_zeros() is None
+def test_an_example_fits_what_is_declared() -> None:
+    assert NodeSignature((X,)).make_example().shape == (1, 4)
+    example = TABLE.make_example()
+    assert {name: one.shape for name, one in example.items()} == {"a": (1,), "b": (1,)}
+    assert TensorSpec("s", "BYTES", (-1,)).make_example().tolist() == [b""]
+    assert NodeSignature().make_example() is None

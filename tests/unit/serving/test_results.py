@@ -32,10 +32,29 @@ def described(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[in
         ({"a": [1.0], "b": "x"}, [("a", "FP64", [1]), ("b", "BYTES", [1])]),
         ((np.zeros(1), np.zeros(2, "i4")), [("output-0", "FP64", [1]), ("output-1", "INT32", [2])]),
         ({}, []),
+        ([1, None], [("output-0", "FP64", [2])]),
+        ([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}], [("a", "INT64", [2]), ("b", "BYTES", [2])]),
+        (np.array(["2024-01-01"], "M8[D]"), [("output-0", "BYTES", [1])]),
+        ([[1], [2, 3]], [("output-0", "BYTES", [2])]),
     ],
 )
 def test_whatever_is_returned_is_an_output(value: Any, outputs: list[tuple[str, str, list[int]]]) -> None:
     assert described(value) == outputs
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        (["a", 1], ['"a"', "1"]),
+        (["a", None], ['"a"', "null"]),
+        ([[1], [2, 3]], ["[1]", "[2,3]"]),
+        ([{"a": {"b": None}}, {"c": 1}], ['{"a":{"b":null}}', '{"c":1}']),
+        (np.array(["a", float("nan")], dtype=object), ['"a"', "null"]),
+    ],
+)
+def test_what_no_datatype_has_is_json_and_says_so(value: Any, texts: list[str]) -> None:
+    (output,) = to_tensors(value, (), WHO)
+    assert ([text.decode() for text in output.data], output.datatype, output.holds_json) == (texts, "BYTES", True)
 
 
 def test_outputs_are_called_as_declared() -> None:
@@ -49,8 +68,7 @@ def test_outputs_are_called_as_declared() -> None:
     [
         (None, "returned nothing"),
         (object(), "type 'object'"),
-        ([[1], [2, 3]], "differ in length"),
-        (np.array([{}], dtype=object), "an array of objects, the first of which is of type 'dict'"),
+        (np.array([object()], dtype=object), "an array of objects, one of which is of type 'object'"),
         (np.zeros(1, "c16"), "complex128"),
         ({"a": None}, "returned nothing"),
     ],

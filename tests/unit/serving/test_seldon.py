@@ -96,7 +96,7 @@ def test_a_form_holds_a_message() -> None:
         ({"data": {"ndarray": [1], "tensor": {}}}, "either 'ndarray' or 'tensor'"),
         ({"data": {"ndarray": 5}}, "should be a list"),
         ({"data": {"ndarray": [[1], [2, 3]]}}, "different lengths"),
-        ({"data": {"ndarray": [[1, None]]}}, "numbers or strings"),
+        ({"data": {"ndarray": [[1, None]]}}, "null, a missing number (NaN)"),
         ({"data": {"ndarray": [{}]}}, "numbers or strings"),
         ({"data": {"names": ["a"], "ndarray": [[1, 2]]}}, "data.names has 1 names"),
         ({"data": {"names": "a", "ndarray": [[1]]}}, "list of strings"),

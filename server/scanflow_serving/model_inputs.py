@@ -1,0 +1,200 @@
+"""What a registered model is called with: tables whose columns go by name, in the model's order and types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanflow.errors import did_you_mean
+from scanflow_serving.problems import invalid
+from scanflow_serving.signature import UNDECLARED, NodeSignature, TensorSpec, cast
+
+_DATETIME_EXAMPLE: Final = "2024-03-01T12:30:00"
+
+
+class ModelInputs:
+    """Converts the values of requests for one model."""
+
+    def __init__(
+        self,
+        signature: NodeSignature = UNDECLARED,
+        *,
+        trained_names: Sequence[str] = (),
+        follows_node: bool = False,
+        who: str = "The model",
+    ) -> None:
+        """``trained_names``: the columns that the model was trained with, in their order, if it knows them;
+        ``follows_node``: its input is another node's result, which may have columns of its own."""
+        self._signature = signature
+        self._specs = {spec.name: spec for spec in signature.inputs} if signature.table else {}
+        self._trained = tuple(trained_names)
+        self._follows_node = follows_node
+        self._who = who
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns by their names, in the model's order; empty: it knows none."""
+        declared = tuple(self._specs)
+        return self._trained if not declared or set(declared) == set(self._trained) else declared
+
+    def read_columns(self, value: Any, names: Sequence[str] = ()) -> dict[str, NDArray[Any]] | None:
+        """Return a value as columns in the model's order; None: it is no table of named columns.
+
+        Raises:
+            ProblemError: a column is missing or unknown, or its values do not fit.
+        """
+        columns = self._split(value, names)
+        if columns is None:
+            return None
+        if self.names:
+            columns = self._arrange(columns)
+        return {name: self._convert(name, column) for name, column in columns.items()}
+
+    def make_frame(self, columns: Mapping[str, NDArray[Any]]) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(dict(columns))
+
+    def make_matrix(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        return np.column_stack(list(columns.values()))
+
+    def make_records(self, columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+        rows = zip(*(_to_values(column) for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def _split(self, value: Any, names: Sequence[str]) -> dict[str, Any] | None:
+        if isinstance(value, dict):
+            arrays = {str(name): np.asarray(column) for name, column in value.items()}
+            is_column = all(_is_column(array) for array in arrays.values())
+            return arrays if is_column and len({len(array) for array in arrays.values()}) == 1 else None
+        array = np.asarray(value)
+        known = self.names
+        if array.ndim == 1 and len(known) == 1 and self._specs:
+            return {known[0]: array}
+        if array.ndim != 2:
+            return None
+        if len(names) == array.shape[1] and self._may_name(names):
+            if twice := next((name for name in names if list(names).count(name) > 1), None):
+                raise invalid(f"The column {twice!r} is named twice.")
+            return {str(name): array[:, place] for place, name in enumerate(names)}
+        order = tuple(self._specs) or known
+        if len(order) != array.shape[1]:
+            return None
+        return {name: array[:, place] for place, name in enumerate(order)}
+
+    def _may_name(self, names: Sequence[str]) -> bool:
+        """Whether names that came with an array are its columns': another node may have passed those of its input."""
+        return not self._follows_node or set(names) == set(self.names)
+
+    def _arrange(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        wanted = self.names
+        if not self._follows_node and (unknown := next((name for name in columns if name not in wanted), None)):
+            raise invalid(f"There is no input {unknown[:80]!r}.{did_you_mean(unknown[:80], wanted)} {self.describe()}")
+        optional = {name for name, spec in self._specs.items() if spec.optional}
+        if missing := next((name for name in wanted if name not in columns and name not in optional), None):
+            raise invalid(f"The input {missing!r} is missing. {self.describe()}")
+        return {name: columns[name] for name in wanted if name in columns}
+
+    def describe(self) -> str:
+        """Say what the model takes."""
+        if self._signature.inputs:
+            return f"It takes {self._signature.format_inputs()}."
+        if self._trained:
+            return f"It takes the columns that it was trained with: {', '.join(map(repr, self._trained))}."
+        return "It has no signature, so that what it takes cannot be said here: send what it was trained with."
+
+    def _convert(self, name: str, column: Any) -> NDArray[Any]:
+        array = np.asarray(column).reshape(-1)
+        spec = self._specs.get(name)
+        where = f"The input {name!r}"
+        if spec is None:
+            return _unpack_objects(array, where)
+        if spec.datatype != "BYTES":
+            return cast(spec, _unpack_objects(array, where), f"{self._who}, input {name!r},")
+        return _convert_texts(spec, array, where)
+
+
+def decode_objects(value: Any, where: str = "The input") -> Any:
+    """Return an array of BYTES with its bytes as text; other values as they are."""
+    return decode_texts(value, where) if isinstance(value, np.ndarray) and value.dtype.kind == "O" else value
+
+
+def decode_texts(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return an array of objects with its bytes as text; ProblemError (400) where they are not UTF-8."""
+
+    def decode(text: Any) -> Any:
+        return text.decode() if isinstance(text, bytes) else text
+
+    return _map_elements(decode, array, where, "UTF-8 text. Send text, or have the model's signature declare 'binary'")
+
+
+def _convert_texts(spec: TensorSpec, array: NDArray[Any], where: str) -> NDArray[Any]:
+    if spec.content == "datetime":
+        return _parse_datetimes(array, where)
+    if spec.content == "binary":
+        return array
+    texts = decode_texts(array.astype(object), where)
+    if spec.content == "json":
+        return _map_elements(
+            lambda text: json.loads(text) if isinstance(text, str) else text, texts, where, "JSON, as its type needs"
+        )
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise invalid(f"{where}: element {place} is {text!r:.60}, but it takes text.")
+    return texts
+
+
+def _parse_datetimes(array: NDArray[Any], where: str) -> NDArray[Any]:
+    import pandas as pd
+
+    if array.dtype.kind == "M":
+        return array.astype("datetime64[ns]")
+    texts = decode_texts(array.astype(object), where)
+
+    def parse(text: Any) -> Any:
+        if not isinstance(text, str):
+            raise ValueError(text)  # noqa: TRY004 - told below, as any other
+        moment = pd.to_datetime(text, format="ISO8601")
+        if moment is not pd.NaT and moment.tzinfo is not None:
+            raise ValueError(text)
+        return moment.to_datetime64()
+
+    moments = _map_elements(
+        parse, texts, where, f"a date and time without a time zone. Send ISO 8601: {_DATETIME_EXAMPLE!r}"
+    )
+    return moments.astype("datetime64[ns]")
+
+
+def _map_elements(convert: Callable[[Any], Any], array: NDArray[Any], where: str, expected: str) -> NDArray[Any]:
+    results = np.empty(array.size, dtype=object)
+    for place, element in enumerate(array.reshape(-1)):
+        try:
+            results[place] = convert(element)
+        except (ValueError, RecursionError):
+            raise invalid(f"{where}: element {place}, {element!r:.60}, is not {expected}.") from None
+    return results.reshape(array.shape)
+
+
+def _unpack_objects(array: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return numbers that came among texts as numbers again, and bytes as text."""
+    if array.dtype.kind != "O":
+        return array
+    texts = decode_texts(array, where)
+    if any(isinstance(element, str) for element in texts):
+        return texts
+    numbers = np.array(texts.tolist())
+    return numbers if numbers.dtype.kind in "biuf" and numbers.shape == array.shape else texts
+
+
+def _is_column(array: NDArray[Any]) -> bool:
+    return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+
+
+def _to_values(column: NDArray[Any]) -> list[Any]:
+    """Return Python's own values, since rows as mappings are checked against Python's types."""
+    values: list[Any] = (column.astype("datetime64[us]") if column.dtype.kind == "M" else column).tolist()
+    return values
