@@ -44,9 +44,9 @@ def predict_plainly(folder: Path, asked: Any, parameters: Any = None) -> Any:
 
 
 def list_table_ways(served: ServedModel, table: pd.DataFrame, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    turned = table[table.columns[::-1]]
+    turned: Any = table[table.columns[::-1]]
     columns = {name: turned[name].to_numpy() for name in turned.columns}
-    texts = turned.assign(
+    texts: Any = turned.assign(
         **{
             name: [str(np.datetime64(one)) for one in column]
             for name, column in columns.items()
@@ -108,6 +108,7 @@ def hold(animal: Any, folder: Path) -> int:
             assert to_columns(answer) == expected, f"{animal.name}, {way}"
             count += 1
         if is_table and not animal.is_open:
+            wrong: Any
             for word, wrong in list_wrong_inputs(asked):
                 for refused in (
                     served.ask_client(wrong),

@@ -205,7 +205,7 @@ def sum_rows(model_input: Any) -> Any:
 
 
 def list_functions(number: int) -> list[Animal]:
-    from mlflow.pyfunc import PythonModel
+    from mlflow.pyfunc.model import PythonModel
 
     table, days = make_table(number=number), make_days()
     numbers = table[["age", "income"]].astype(float)
@@ -313,7 +313,7 @@ def list_graphs(number: int) -> list[Animal]:
     best = helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0)
     outputs = [make_info("label", [None], TensorProto.INT64), helper.make_value_info("p", maps)]
     sharing = make_model([best, zipped], [make_info("x", [None, 2])], outputs)
-    table = make_table(number=number)[["age", "income"]].astype("float32")
+    table: Any = make_table(number=number)[["age", "income"]].astype("float32")
     shares = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
     right = table["age"].to_numpy() + 100 * table["income"].to_numpy()
     return [
