@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,14 @@ def expect(parts: tuple[Part, ...], behaviours: list[Behaviour], value: Any) -> 
 
 
 def describe(tensors: list[Tensor]) -> list[Any]:
-    return [(tensor.name, list(tensor.data.shape), tensor.data.ravel().tolist()) for tensor in tensors]
+    return [
+        (
+            tensor.name,
+            list(tensor.data.shape),
+            [item.decode() if isinstance(item, bytes) else item for item in tensor.data.ravel().tolist()],
+        )
+        for tensor in tensors
+    ]
 
 
 async def ask(here: Instance, value: Any, way: str) -> Any:
@@ -162,9 +170,19 @@ def read(answer: Any) -> list[Any] | str:
         data = output.get("data")
         if data is None:
             size = output["parameters"]["binary_data_size"]
-            data, rest = np.frombuffer(rest[:size], "<f8").tolist(), rest[size:]
+            own, rest = rest[:size], rest[size:]
+            is_text = output["datatype"] == "BYTES"
+            data = list(split_texts(own)) if is_text else np.frombuffer(own, "<f8").tolist()
         read.append((output["name"], output["shape"], data))
     return read
+
+
+def split_texts(content: bytes) -> Iterator[str]:
+    """Yield texts, before each of which stands its length in four bytes."""
+    while content:
+        end = 4 + int.from_bytes(content[:4], "little")
+        yield content[4:end].decode()
+        content = content[end:]
 
 
 async def check(folder: Path, parts: tuple[Part, ...], values: list[Any], ways: list[str]) -> None:
