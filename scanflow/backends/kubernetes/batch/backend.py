@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, describe_edited, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
@@ -362,8 +363,8 @@ class KubernetesBatch(ClusterRuns):
         tasks = journal.read_tasks(run)
         changed = reset_changed_tasks(before, now, tasks.values())
         kept = {task.task: changed.get(task.task, task) for task in select_current_tasks(now, tasks.values())}
-        # Of items, the new Workflow may have others: all its list is known there only.
-        journal.replace_tasks(run, [task for name, task in kept.items() if name not in changed or "." not in name])
+        fed = {node.name for node in now.steps if isinstance(node.for_each, Ref)}  # how many items, only Pods will know
+        journal.replace_tasks(run, [task for name, task in kept.items() if name not in changed or task.step not in fed])
         return tuple(changed)
 
     def _begin(

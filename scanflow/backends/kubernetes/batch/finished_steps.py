@@ -64,9 +64,10 @@ def find_finished_steps(
 def _is_whole(node: Executor, tasks: list[TaskRecord], *, followed: bool) -> bool:
     """Return whether ``tasks`` are all of a step's. ``followed``: a later step has begun, which shows it for a fan-out
     whose list only the cluster knows."""
-    if node.for_each is None or followed or all(task.origin is not None and not task.attempts for task in tasks):
-        return True
-    return isinstance(node.for_each, tuple) and len(tasks) == len(node.for_each)
+    if isinstance(node.for_each, tuple):
+        return len(node.for_each) == sum(split_task(task.task)[1] is not None for task in tasks)
+    inherited = all(task.origin is not None and not task.attempts for task in tasks)
+    return node.for_each is None or followed or inherited
 
 
 def add_skipped(workflow: Workflow, finished: FinishedSteps) -> FinishedSteps:
