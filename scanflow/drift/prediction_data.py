@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def arrays_of(tracker: KnowledgeBase, run_id: str, *, name: str | None = None) -
         try:
             with np.load(files[0], allow_pickle=False) as file:
                 return {key: file[key] for key in file.files}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise InvalidError(f"The file {files[0].name!r} of {run_id!r} cannot be read: {error}.") from error
 
 

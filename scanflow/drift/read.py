@@ -60,10 +60,7 @@ def _read(path: Path, options: ReadOptions | None, *, texts: Collection[str] = (
     if path.is_dir():
         return Columns(_read_recorded(path))
     if ".npz" in map(str.lower, path.suffixes) and path.is_file():
-        try:
-            return Columns(_load_arrays(path))
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
+        return Columns(_load_arrays(path))
     try:
         from scanflow.tables.files import read_columns
     except ModuleNotFoundError as error:
@@ -72,8 +69,11 @@ def _read(path: Path, options: ReadOptions | None, *, texts: Collection[str] = (
 
 
 def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # np.load leaves a broken one open
-        return {name: file[name] for name in file.files if file[name].ndim}
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:  # np.load leaves a broken one open
+            return {name: file[name] for name in file.files if file[name].ndim}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidError(f"{str(path)!r} cannot be read ({error}). Write it again.") from error
 
 
 def _read_recorded(folder: Path) -> dict[str, NDArray[Any]]:

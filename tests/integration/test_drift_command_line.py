@@ -79,6 +79,14 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(quick_cli: Cli, tmp_
     assert "level=0.5" in quick_cli("drift", "check", old, old, "--level", "0.5").stderr
 
 
+def test_a_damaged_file_in_a_folder_of_predictions_is_named(quick_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "cut.npz").write_bytes(b"PK\x03\x04 cut off")
+    refused = quick_cli("drift", "check", "recorded", "recorded")
+    assert refused.returncode == 2
+    assert "cut.npz' cannot be read" in refused.stderr
+
+
 def test_segments_and_streams_are_looked_at(quick_cli: Cli, tmp_path: Path) -> None:
     old, new = write(tmp_path / "old.csv", seed=1), write(tmp_path / "new.csv", seed=3, shift=6)
     screen = quick_cli("drift", "check", old, new, "--by", "city").stdout
