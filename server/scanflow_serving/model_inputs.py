@@ -114,7 +114,7 @@ class ModelInputs:
         if spec is None:
             return _unpack_objects(array, where)
         if spec.datatype != "BYTES":
-            return cast(spec, _unpack_objects(array, where), f"{self._who}, input {name!r},")
+            return cast(spec, _unpack_objects(array, where), f"{self._who} input {name!r},")
         return _convert_texts(spec, array, where)
 
 

@@ -211,6 +211,23 @@ def test_null_is_a_missing_number_where_these_are_allowed(tmp_path: Path, *, all
 
 
 @pytest.mark.usefixtures("home")
+def test_a_number_beyond_its_type_is_refused_also_by_a_model_that_takes_infinity(tmp_path: Path) -> None:
+    from tests.laws.zoo import save_function
+
+    example = pd.DataFrame({"x": [1.0, 2.0]}).astype("float32")
+    save_function(lambda model_input: model_input["x"] * 1, tmp_path / "same", example)
+    gap = '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1e300, NaN]}]}'
+    with serve_model(tmp_path / "same") as served:
+        for refused in (
+            served.ask_seldon([[1e300]], ["x"]),
+            post_column(served, "x", "FP32", "[1e300]", {}),
+            served.read(served.post("/v2/models/m/infer", gap.encode())),
+        ):
+            assert isinstance(refused, Refused), refused
+            assert (400 <= refused.status < 500, "input 'x'" in refused.detail, "1e" in refused.detail) == (True,) * 3
+
+
+@pytest.mark.usefixtures("home")
 def test_a_value_that_a_column_cannot_hold_is_refused_by_name(tmp_path: Path) -> None:
     from tests.laws.zoo import list_animals
 
