@@ -383,7 +383,7 @@ class Client(MeasuringClient):
     def ask(self, name: str, inputs: Any, *, node: str | None = None, dtype: str | None = None) -> PredictionResponse:
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         named = name_columns(inputs)
-        if dtype is None and not all(hasattr(part, "dtype") for part in list_parts(named)):
+        if dtype is None and (named is not inputs or not all(hasattr(part, "dtype") for part in list_parts(named))):
             named = fit_inputs(named, fetch_declared(self._deployer, name, node))
         return predict(self._deployer, name, named, node=node, dtype=dtype)
 

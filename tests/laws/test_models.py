@@ -211,6 +211,19 @@ def test_null_is_a_missing_number_where_these_are_allowed(tmp_path: Path, *, all
 
 
 @pytest.mark.usefixtures("home")
+def test_a_dataframe_of_whole_numbers_is_that_of_the_same_numbers_with_a_point(tmp_path: Path) -> None:
+    from tests.laws.zoo import list_animals
+
+    animal = next(animal for animal in list_animals() if animal.name == "linear")
+    animal.save(tmp_path / "linear")
+    whole = animal.asked.round().astype(int)
+    with serve_model(tmp_path / "linear") as served:
+        assert to_columns(served.ask_client(whole)) == to_columns(
+            predict_plainly(tmp_path / "linear", whole.astype(float))
+        )
+
+
+@pytest.mark.usefixtures("home")
 def test_a_number_beyond_its_type_is_refused_also_by_a_model_that_takes_infinity(tmp_path: Path) -> None:
     from tests.laws.zoo import save_function
 
