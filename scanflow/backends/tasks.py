@@ -73,6 +73,9 @@ def _is_current(node: Any, record: TaskRecord) -> bool:
 def reset_changed_tasks(before: Workflow, now: Workflow, records: Iterable[TaskRecord]) -> dict[StepName, TaskRecord]:
     """Return the finished tasks whose item, or whose step's condition, is another now, and those of all steps after
     them, as tasks that are to run."""
+    finished = [record for record in select_current_tasks(now, records) if record.state in FINISHED_STATES]
+    if not finished:
+        return {}
     earlier = {node.name: node for node in before.steps}
     changed = {node.name for node in now.steps if _describe(node) != _describe(earlier.get(node.name, node))}
     after = set[str]()
@@ -81,14 +84,11 @@ def reset_changed_tasks(before: Workflow, now: Workflow, records: Iterable[TaskR
             after.add(step)
     return {
         record.task: reset_task(record)
-        for record in select_current_tasks(now, records)
-        if record.state in FINISHED_STATES
-        and (
-            record.step in after
-            or (
-                record.step in changed
-                and _describe(earlier[record.step], record.task) != _describe(now.by_name[record.step], record.task)
-            )
+        for record in finished
+        if record.step in after
+        or (
+            record.step in changed
+            and _describe(earlier[record.step], record.task) != _describe(now.by_name[record.step], record.task)
         )
     }
 

@@ -60,16 +60,16 @@ def check(
     options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
     before, after, aligned = read_pair(reference, current, options)
     within: list[Segment] = []
-    without = find_incomparable_columns(before, after)
+    dependence = None
     if in_order:
-        before, after, dependence = thin(before, after, without)
-    else:
-        dependence = find_dependence(before, after, without)
+        before, after, dependence = thin(before, after, find_incomparable_columns(before, after))
     if by:
         comparison, within = compare_by(before, after, by, level=level, least_effect=min_effect)
     else:
         permutations = choose_permutations(level)
         comparison = compare(before, after, level=level, least_effect=min_effect, permutations=permutations)
+    if not in_order:
+        dependence = find_dependence(before, after, comparison.left_out)
     if plot is not None:
         from scanflow.reports.distributions import draw_columns
 

@@ -198,9 +198,10 @@ class LocalBackend:
                 )
             folder, name, began = _get_folder(run), run.record.name, time.monotonic()
             before, tasks = read_definition(run).workflow, journal.read_tasks(run)
-            changed = reset_changed_tasks(before, reduced.workflow, tasks.values())
-            journal.replace_tasks(run, {**tasks, **changed}.values())
-            current = select_current_tasks(reduced.workflow, journal.read_tasks(run).values())
+            if changed := reset_changed_tasks(before, reduced.workflow, tasks.values()):
+                tasks |= changed
+                journal.replace_tasks(run, tasks.values())
+            current = select_current_tasks(reduced.workflow, tasks.values())
             finished = [task for task in current if task.state == "succeeded"]
             kept = [task for task in finished if folder.has_outputs(task.task)]
             edited = redefine_run(journal, run, reduced, kept)
