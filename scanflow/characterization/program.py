@@ -61,7 +61,10 @@ def run_program(
         UnsupportedError: ``limit_bytes`` is given, and memory cannot be limited here.
     """
     if shutil.which(argv[0]) is None:
-        raise NotFoundError(f"There is no program {argv[0]!r}, or it is not executable.")
+        raise NotFoundError(
+            f"There is no program {argv[0]!r}, or it is not executable. Give its path, or a program on PATH; make it "
+            f"executable: chmod +x {argv[0]}"
+        )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="characterize-")))
         group = None

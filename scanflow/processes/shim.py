@@ -341,8 +341,10 @@ def _warm_up(module: str, path: list[str]) -> Callable[[str], None]:
     import gc
     import importlib
 
+    gc.disable()  # what is imported stays
     main: Callable[[str], None] = importlib.import_module(module).main
     sys.path[:] = path
+    gc.enable()
     gc.freeze()  # so that a collection in a fork does not copy all that was imported
     return main
 

@@ -175,6 +175,18 @@ def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_l
     assert lines[-1].startswith("Continue from here: scanflow resume ")
 
 
+@sf.step(in_process=True)
+def speak(text: str) -> None:
+    if text:
+        print(text)
+
+
+def test_a_function_that_writes_nothing_has_an_empty_log(client: Client) -> None:
+    spoken = speak.map(["", "hello"])
+    run = client.run(sf.Workflow(name="w", nodes=[spoken]))
+    assert [run.logs(f"speak.{item}") for item in (0, 1)] == ["", "hello\n"]
+
+
 may_end = threading.Event()
 
 

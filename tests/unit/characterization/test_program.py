@@ -69,7 +69,7 @@ def test_a_program_with_too_little_memory_is_killed_where_memory_can_be_limited(
 
 
 def test_a_program_that_is_not_there_is_told() -> None:
-    with pytest.raises(NotFoundError, match="no program 'nope-at-all'"):
+    with pytest.raises(NotFoundError, match=r"no program 'nope-at-all'.* Give its path.*chmod \+x nope-at-all"):
         run_program(["nope-at-all"], HERE, timeout_s=1)
 
 

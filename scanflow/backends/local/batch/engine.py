@@ -121,7 +121,9 @@ class RunEngine:
             warm = any(can_fork(node) for node in self._workflow.steps)
             self._shims = stack.enter_context(Shims(warm=WARM_IMPORTS if warm else None))
             self._shims.warm_up()
-            self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-step"))
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-wait"))
+            # Functions take turns (function_threads.py): more threads would only contend for the interpreter.
+            self._functions = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="scanflow-step"))
             self._turn = choose_turn()
             if any(node.in_process for node in self._workflow.steps):
                 self._log_to = stack.enter_context(capture_streams())
@@ -267,15 +269,13 @@ class RunEngine:
     def _begin_in_thread(self, task: _Task, parameters: Resolved) -> None:
         function = self._launcher.load_target(task.node)
         outputs = self._launcher.clean_outputs(task.name, task.attempt)
-        logs = self._folder.get_attempt_folder(task.name, task.attempt)
-        create_private_folder(logs)
         self._threads[task.name] = task
 
         environment = StepEnvironment(
             output_dir=outputs,
             cwd=self._launcher.app_dir,
             env=self._launcher.build_env(task.node, task.name, outputs),
-            log_folder=logs,
+            log_folder=self._folder.get_attempt_folder(task.name, task.attempt),
             log_to=self._log_to,
             turn=self._turn,
         )
@@ -286,7 +286,7 @@ class RunEngine:
             outcome = run_function(function, parameters, environment, who=who, key=self._launcher.key)
             self._submit_callback(lambda: self._end_thread(task, outcome))
 
-        self._pool.submit(work)
+        self._functions.submit(work)
 
     def _park(self, task: _Task, python: Python) -> None:
         """Park a task until its environment is created; tasks of other environments continue meanwhile."""

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TextIO, TypeAlias
 from scanflow.app.steps import call_function, check_parameters, check_result
 from scanflow.backends.parameters import Resolved
 from scanflow.backends.values import write_result
-from scanflow.files.private import open_private
+from scanflow.files.private import create_private_folder, open_private
 from scanflow.outputs import use_output_dir
 
 LogTo: TypeAlias = Callable[[Path], AbstractContextManager[None]]
@@ -35,13 +35,27 @@ class FunctionOutcome:
 class _PerThread(io.TextIOBase):
     """A stream that writes to the log of the calling thread's step, and elsewhere to the original stream."""
 
-    def __init__(self, usual: TextIO) -> None:
-        self.usual = usual
-        self.logs = threading.local()
+    def __init__(self, name: str, usual: TextIO) -> None:
+        self.name, self.usual = name, usual
+        self._step = threading.local()
+
+    def open_log(self, folder: Path) -> None:
+        """Have what the calling thread writes go to a log in ``folder``, which is created when it writes first."""
+        self._step.folder, self._step.file = folder, None
+
+    def close_log(self) -> None:
+        file = self._step.file
+        del self._step.folder, self._step.file
+        if file is not None:
+            file.close()
 
     @property
     def _now(self) -> TextIO:
-        return getattr(self.logs, "file", None) or self.usual
+        folder = getattr(self._step, "folder", None)
+        if folder is not None and self._step.file is None:
+            raw = open_private(create_private_folder(folder) / self.name, "ab", buffering=0)
+            self._step.file = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
+        return self.usual if folder is None else self._step.file
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -69,7 +83,7 @@ class _PerThread(io.TextIOBase):
 
 
 _lock = threading.Lock()
-_thread_streams: dict[str, _PerThread] = {}
+_thread_streams: list[_PerThread] = []
 _runs = 0
 
 
@@ -82,19 +96,17 @@ def capture_streams() -> Iterator[LogTo]:
     global _runs  # noqa: PLW0603  as sys.stdout is
     with _lock:
         if not _runs:
-            _thread_streams.update({"stdout.log": _PerThread(sys.stdout), "stderr.log": _PerThread(sys.stderr)})
-            sys.stdout, sys.stderr = _thread_streams.values()
+            _thread_streams[:] = _PerThread("stdout.log", sys.stdout), _PerThread("stderr.log", sys.stderr)
+            sys.stdout, sys.stderr = _thread_streams
         _runs += 1
-        streams = dict(_thread_streams)
+        streams = list(_thread_streams)
 
     @contextmanager
     def log_to(folder: Path) -> Iterator[None]:
         with ExitStack() as stack:
-            for name, stream in streams.items():
-                raw = open_private(folder / name, "ab", buffering=0)
-                text = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
-                stream.logs.file = stack.enter_context(text)
-                stack.callback(delattr, stream.logs, "file")
+            for stream in streams:
+                stream.open_log(folder)
+                stack.callback(stream.close_log)
             yield
 
     try:
@@ -103,7 +115,7 @@ def capture_streams() -> Iterator[LogTo]:
         with _lock:
             _runs -= 1
             if not _runs:
-                sys.stdout, sys.stderr = (stream.usual for stream in streams.values())
+                sys.stdout, sys.stderr = (stream.usual for stream in streams)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
