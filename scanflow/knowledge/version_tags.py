@@ -28,7 +28,7 @@ BEFORE: Final = "scanflow.before"
 """The version that was in use before."""
 
 PERSON: Final = "scanflow.by"
-"""The person who promoted or rejected the version, or approved the action that did."""
+"""The person who promoted or rejected the version or took it out of use, or approved the action that did."""
 
 REASON: Final = "scanflow.why"
 """That person's reason for putting it to use."""
@@ -53,6 +53,25 @@ def get_version_before(tags: Mapping[str, str]) -> int | None:
     """Return the version that was in use before; None if unknown."""
     number = tags.get(BEFORE, "")
     return int(number) if number.isdecimal() else None
+
+
+def describe_out_of_use(tags: Mapping[str, str], champion: Mapping[str, str] | None, *, number: int) -> str | None:
+    """Describe that a version was in use and was withdrawn, by a person if it is known by whom; None: it was not.
+
+    Args:
+        tags: The version's.
+        champion: Those of the version in use.
+        number: The version's.
+    """
+    promotion = tags.get(PROMOTION)
+    if promotion not in {PROMOTED, BY_HAND, OUT_OF_USE}:
+        return None
+    if promotion == OUT_OF_USE and tags.get(PERSON):
+        return f"{tags[PERSON]} took it out of use"
+    if champion is not None and champion.get(PROMOTION) == BY_HAND and get_version_before(champion) == number:
+        why = f" ({champion[REASON]})" if champion.get(REASON) else ""
+        return f"{champion.get(PERSON) or 'a person'} promoted another version in its place{why}"
+    return "it was taken out of use"
 
 
 def format_decision_tags(by: str | None, why: str) -> dict[str, str]:

@@ -109,6 +109,10 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
     assert client.load("means", [[1, 2, 3]], rate=50, seconds=0.2).result.requests == 10
     assert client.predict("means", [[1, 2, 3]]).tolist() == [4.0], "Python sees what the terminal started"
     assert [(one.name, one.state) for one in client.services()] == [("means", "ready")]
+    for _ in range(20):
+        before = client.service("means").revisions[0].requests
+        client.predict("means", [[1, 2, 3]])
+        assert client.service("means").revisions[0].requests == before + 1, "counts are those of now"
 
     command = [*COMMAND, "logs", "means", "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:

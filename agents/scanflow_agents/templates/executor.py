@@ -30,6 +30,7 @@ from scanflow.knowledge.version_tags import (
     BEFORE,
     BY_HAND,
     OUT_OF_USE,
+    PERSON,
     PROMOTED,
     PROMOTION,
     REFERENCE,
@@ -113,7 +114,8 @@ def declare(app: Application, agent: Agent) -> None:
             )
             if stands is None:
                 out = model_changes.find_withdrawn_change(ended, address, record, node)
-                stands = _explain_out_of_use(context, model, wanted, out, again=again)
+                person = None if out is None else _find_person(context, service.name, out)
+                stands = _explain_out_of_use(context, model, wanted, out, person, again=again)
         proposal = {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
         return {**proposal, "needs_approval": (evidence or {}).get("verdict") == "ask"}
 
@@ -201,13 +203,29 @@ def _list_changes(context: Context, service: str, verdicts: tuple[Verdict, ...] 
     )
 
 
+def _find_person(context: Context, service: str, change: Action) -> str | None:
+    """Return the person who changed the service's model last, if that was after a change."""
+    plane = get_control_plane(context)
+    actions = plane.actions(context.app, team=context.team, target=f"service/{service}", verdicts=HAPPENS)
+    newest = next((action for action in actions if {"model", "traffic"} & {*action.intent.fields}), None)
+    if newest is None or newest.intent.source != "person" or newest.intent.at < change.intent.at:
+        return None
+    return newest.intent.agent
+
+
 def _explain_out_of_use(
-    context: Context, model: RegisteredModel, version: ModelVersion, out: Action | None, *, again: bool
+    context: Context,
+    model: RegisteredModel,
+    version: ModelVersion,
+    out: Action | None,
+    person: str | None,
+    *,
+    again: bool,
 ) -> str | None:
     """Explain that a person withdrew a version, and record it, as the server's history is limited; or record that it is
     requested again.
 
-    ``out`` is the change to it that another client undid, if still known.
+    ``out`` is the change to it that was undone, and ``person`` who undid it, if still known.
     """
     promotion = version.tags.get(PROMOTION)
     asked = promotion == AGAIN and (out is None or version.tags.get(ACTION) == out.id)
@@ -217,8 +235,11 @@ def _explain_out_of_use(
         model.tag(context, version.version, {PROMOTION: AGAIN} | ({} if out is None else {ACTION: out.id}))
         return None
     if promotion not in {PROMOTED, BY_HAND, OUT_OF_USE}:
-        model.tag(context, version.version, {PROMOTION: OUT_OF_USE})
-    return "another client took it out of use. Request it with again=True"
+        version = model.tag(context, version.version, {PROMOTION: OUT_OF_USE, **format_decision_tags(person, "")})
+    if person is None and version.tags.get(PROMOTION) == OUT_OF_USE:
+        person = version.tags.get(PERSON)
+    who = f"{person} took it out of use" if person else "it was taken out of use"
+    return f"{who}. Request it with again=True"
 
 
 def _promote(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:

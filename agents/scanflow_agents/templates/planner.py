@@ -25,7 +25,7 @@ from scanflow.app.model import Whole
 from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
-from scanflow.knowledge.version_tags import BY_HAND, OUT_OF_USE, PROMOTED, PROMOTION, get_rejection
+from scanflow.knowledge.version_tags import describe_out_of_use, get_rejection
 from scanflow_agents.templates import bookmarks, infrastructure, retuning, scaling, spreading
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import get_control_plane, report_event
@@ -300,8 +300,9 @@ def find_obstacle(
         return f"it was rejected: {why}"
     if champion is not None and champion.version > version.version:
         return f"the version in use, {champion.version}, is newer"
-    if version.tags.get(PROMOTION) in {PROMOTED, BY_HAND, OUT_OF_USE}:
-        return "another client took it out of use"
+    in_use = None if champion is None else champion.tags
+    if (why := describe_out_of_use(version.tags, in_use, number=version.version)) is not None:
+        return why
     if champion is not None and judged_against is not None and judged_against != champion.version:
         return f"it was compared with version {judged_against}, and {champion.version} is in use"
     return None

@@ -161,7 +161,9 @@ class LocalServices:
     def services(self, *, instances: bool = True) -> list[ServiceRecord]:  # noqa: ARG002  its folder has them
         """Return all services, by name. Starts nothing."""
         records = []
-        for name in self._folders.list_names():
+        names = self._folders.list_names()
+        rollout.refresh_reports(map(self._folders.service, names))
+        for name in names:
             try:
                 records.append(self._record(self._folders.service(name)))
             except NotFoundError:
@@ -175,6 +177,7 @@ class LocalServices:
             NotFoundError: there is none of that name.
         """
         folder = self._ensure_watched(name)
+        rollout.refresh_reports([folder])
         state = read_observed(folder)
         explanation = None if state is None else state.explanation
         return self._record(folder).model_copy(update={"explanation": explanation})

@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 
 from scanflow.errors import NotFoundError
+from scanflow.knowledge.version_tags import (
+    BEFORE,
+    BY_HAND,
+    PROMOTED,
+    PROMOTION,
+    describe_out_of_use,
+    format_decision_tags,
+)
 from tests.unit.agents.templates.fakes import World, told
 
 AWAY = "MLflow does not answer"
@@ -125,12 +133,33 @@ def test_the_loop_leaves_a_persons_rollback_alone_for_hours(world: World, after_
         for call in world.wants("planner", "retraining_ended"):
             assert world.passed_on(call) == []  # type: ignore[arg-type]
         world.fire("executor", "model_changed")
-    assert "took it out of use" in stands(world, version)
+    assert "out of use" in stands(world, version)
     assert "again=True" in stands(world, version)
     assert (world.champion(), told(world, "model.rejected")) == (1, [])
     world.control_plane.done.clear()  # its change is long forgotten
-    assert "took it out of use" in world.fire("planner", "retraining_ended")["stands"]
-    assert after_promotion or "took it out of use" in stands(world, version)
+    assert "out of use" in world.fire("planner", "retraining_ended")["stands"]
+    assert after_promotion or "out of use" in stands(world, version)
+
+
+@pytest.mark.parametrize("after_promotion", [False, True])
+def test_who_took_a_version_out_of_use_is_named_while_it_is_known(world: World, after_promotion: bool) -> None:
+    version = rolled_back(world, after_promotion=after_promotion)
+    world.control_plane.now += 100.0
+    change = world.control_plane.done[-1].intent
+    by_hand = {"id": "by-hand", "key": "by-hand", "source": "person", "agent": "ada", "at": world.control_plane.now}
+    world.control_plane.acted(change.model_copy(update=by_hand))
+    assert stands(world, version) == "ada took it out of use. Request it with again=True"
+    world.control_plane.done.clear()
+    found = world.fire("planner", "retraining_ended")["stands"]
+    assert found == ("it was taken out of use" if after_promotion else "ada took it out of use")
+
+
+def test_a_version_that_a_person_replaced_says_by_whom() -> None:
+    champion = {PROMOTION: BY_HAND, BEFORE: "2", **format_decision_tags("ada", "the audit")}
+    said = "ada promoted another version in its place (the audit)"
+    assert describe_out_of_use({PROMOTION: PROMOTED}, champion, number=2) == said
+    assert describe_out_of_use({PROMOTION: PROMOTED}, champion, number=3) == "it was taken out of use"
+    assert describe_out_of_use({}, champion, number=2) is None
 
 
 @pytest.mark.parametrize("after_promotion", [False, True])
@@ -146,7 +175,7 @@ def test_what_a_person_took_out_of_use_is_tried_again_when_somebody_asks_for_it(
     assert world.promotion(version) == "promoted"
     world.tracker.set_model_alias("mnist_cnn", "champion", 1)
     world.control_plane.serves("models:/mnist_cnn/1")
-    assert "took it out of use" in stands(world, version), "a second rollback counts as the first did"
+    assert "out of use" in stands(world, version), "a second rollback counts as the first did"
     world.fire("executor", "model_changed")
     assert (world.champion(), asks(world)) == (1, False)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired
@@ -22,6 +23,7 @@ from scanflow.processes import restarter, seqpacket
 _POLL_S = 0.02
 _PATIENCE_S = 20.0  # until a supervisor has started
 _RETRY_PAUSE_S = 1.0
+_REFRESH_S = 1.0
 _START_S = 5.0
 _GONE_TIMEOUT_S = 120.0  # longest wait until a deleted service has ended
 _REPORT_INTERVAL_S = 10.0  # longest wait for the first report of a new supervisor
@@ -86,6 +88,20 @@ def wake_supervisor(folder: ServiceFolder) -> bool:
     except OSError:
         return False
     return True
+
+
+def refresh_reports(folders: Iterable[ServiceFolder]) -> None:
+    """Have supervisors report the state and the counts of this moment; return when they have, or after a second."""
+    deadline = time.monotonic() + _REFRESH_S
+    with ExitStack() as stack:
+        peers = []
+        for folder in folders:
+            with suppress(OSError):  # no supervisor: what it reported last is what there is
+                peers.append(stack.enter_context(seqpacket.connect(folder.socket)))
+        for peer in peers:
+            peer.settimeout(max(0.001, deadline - time.monotonic()))
+            with suppress(OSError):
+                peer.recv(1)  # ends when the supervisor closes the connection
 
 
 class Watcher:

@@ -77,9 +77,9 @@ class Supervisor:
             self._selector.unregister(callers)
 
     def _accept(self) -> None:
-        """Accept connections of processes that changed the desired state or check for a supervisor."""
+        """Accept connections of processes that changed the desired state, look for a supervisor or await a report."""
         while (peer := seqpacket.accept(self._listener)) is not None:
-            peer.close()
+            self.service.readers.add(peer)
 
 
 def _ignore_event() -> None:

@@ -32,6 +32,7 @@ from scanflow.backends.local.services.supervisor.listener import (
 )
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
+from scanflow.backends.local.services.supervisor.readers import Readers
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, is_settled, reconcile
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
 from scanflow.backends.service_desired import DesiredState
@@ -83,6 +84,7 @@ class ServiceController:
         self._refuser = UnavailableResponder(folder.path.name)
         self._canary = CanaryAnalysis(folder.canary)
         self.recording = RecorderProcess(folder, shims)
+        self.readers = Readers()
         self._topology = read_topology()
         self._gate = IntervalGate()
         self._seen_file: tuple[int, int] | None = None
@@ -103,6 +105,7 @@ class ServiceController:
 
     def close(self) -> None:
         """Close all connections; instances run on."""
+        self.readers.close()
         self.pool.close()
         self._backup.close()
         self._refuser.close()
@@ -123,7 +126,7 @@ class ServiceController:
             if not self.pool.record_exit(path, exit_, now, retry=self.desired.in_effect):
                 self.recording.record_exit(path, exit_, now)
         serving = self.desired.settled > 0 and (bool(self.pool.ready) or self._backup.is_answering)
-        self.pool.poll(now, eager=self._eager, serving=serving)
+        self.pool.poll(now, eager=self._eager, serving=serving, since=self.readers.since)
         self._decide(now)
         target = self._compute_target()
         if self._listen(now):
@@ -132,7 +135,11 @@ class ServiceController:
         self._refuse(now)
         if not self.desired.in_effect and not self.desired.hopeless and is_settled(target, self.pool.instances, now):
             self._settle()
+        if self.readers.has_due(self.pool.counted, now):
+            self._count(now)
+            self._dirty = True
         self._report(now)
+        self.readers.answer(self.pool.counted, now)
         self.recording.start_if_due(self.desired, now)
         return self._is_finished(now)
 
@@ -152,7 +159,7 @@ class ServiceController:
     def pause_s(self) -> float:
         """Return the time until the next check, if there is no event."""
         moving = any(instance.phase in {"starting", "draining"} for instance in self.pool.instances)
-        if self._eager or moving or self.pool.has_unsent or self._refuser.busy:
+        if self._eager or moving or self.pool.has_unsent or self._refuser.busy or self.readers.since is not None:
             return EAGER_S
         now = time.monotonic()
         due = [instance.due - now for instance in self.pool.instances if instance.phase == "waiting"]
@@ -261,6 +268,9 @@ class ServiceController:
     def _measure(self, now: float) -> None:
         for instance in self.pool.alive:
             instance.measure(now)
+        self._count(now)
+
+    def _count(self, now: float) -> None:
         self._window.record(
             self._metrics.totals, now, in_flight=sum(instance.in_flight for instance in self.pool.ready)
         )

@@ -41,6 +41,7 @@ class Instance:
     state: dict[str, Any] = field(default_factory=dict)  # its last report
     polled_at: float = 0.0  # time of the last state request
     metered: float = 0.0  # time of the last metrics request
+    counted: float = 0.0  # ... and of the last that was answered
     answered: float = 0.0  # time of the last answer
     serves: int = 0  # the generation it serves; 0: none yet
     was_ready: bool = False  # now, or in an earlier attempt

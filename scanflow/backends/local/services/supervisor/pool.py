@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from selectors import BaseSelector
 from typing import Any
@@ -156,11 +156,17 @@ class InstancePool:
 
     # Talking
 
-    def poll(self, now: float, *, eager: bool, serving: bool) -> None:
+    @property
+    def counted(self) -> float:
+        """The time of which the oldest counts of an instance are."""
+        answering = [instance for instance in self.alive if instance.phase != "starting" and instance.channel]
+        return min((instance.counted for instance in answering), default=inf)
+
+    def poll(self, now: float, *, eager: bool, serving: bool, since: float | None = None) -> None:
         """Request the state of all instances when due; more often for changing instances, or with ``eager`` for all.
 
         ``serving``: whether requests are being answered, here or by the backup, so that starting instances get a lower
-        CPU priority.
+        CPU priority. ``since``: a reader wants the counts of this time or later.
         """
         for instance in self.alive:
             instance.find_process()
@@ -173,11 +179,12 @@ class InstancePool:
             if instance.channel.is_awaiting("state"):
                 continue
             often = eager or instance.phase in {"starting", "draining"}
-            if now - instance.polled_at >= (EAGER_S if often else POLL_S) - 0.001:
+            awaited = since is not None and instance.phase != "starting" and instance.metered < since
+            if awaited or now - instance.polled_at >= (EAGER_S if often else POLL_S) - 0.001:
                 instance.polled_at = now
-                instance.channel.ask(
-                    "state", self._build_metrics_request(instance, now) | self._compute_fair_share(instance)
-                )
+                with_metrics = awaited or (instance.phase != "starting" and now - instance.metered >= METRICS_S)
+                metrics = self._build_metrics_request(instance, now) if with_metrics else {}
+                instance.channel.ask("state", metrics | self._compute_fair_share(instance))
 
     def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:
         """Return the average number of busy connections per ready instance."""
@@ -187,8 +194,6 @@ class InstancePool:
         return {"fair_share": ceil(sum(busy) / len(busy)) if len(busy) > 1 else None}
 
     def _build_metrics_request(self, instance: Instance, now: float) -> dict[str, Any]:
-        if instance.phase == "starting" or now - instance.metered < METRICS_S:
-            return {}
         instance.metered = now
         return {"metrics": True, "others": self._metrics.sum_others(str(instance.path))}
 
@@ -212,6 +217,7 @@ class InstancePool:
             phase = instance.phase
             if "metrics" in body:
                 self._metrics.report(str(instance.path), body.pop("metrics"))
+                instance.counted = instance.metered
             instance.update_state(body, now)
             if phase == "starting" and instance.phase == "ready":
                 where = (
