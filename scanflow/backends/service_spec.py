@@ -147,12 +147,25 @@ def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Nod
             parents=tuple(sorted(workflow.parents[service.name], key=positions.__getitem__)),
             implementation=service.implementation,
             file=_locate_file(places, service),
-            model=None if service.model is None else fetch(service.model),
+            model=None if service.model is None else _fetch_model(app, service.model, fetch),
             parameters=_to_json(service.parameters),
             batching=_describe_batching(service),
         )
         for service in workflow.services
     )
+
+
+def _fetch_model(app: Application, uri: str, fetch: Fetch) -> ModelFiles:
+    try:
+        return fetch(uri)
+    except NotFoundError as error:
+        if app.tracker is not None:
+            raise
+        raise NotFoundError(
+            f"{error} The application {app.name!r} has no tracker, so that what its steps log goes where MLflow's own "
+            "settings say, and not to the registry that services use. Write sf.Application(..., tracker=sf.Tracker()), "
+            "and run the training again."
+        ) from None
 
 
 def with_model(definition: ServiceSpec, files: ModelFiles, node: str | None) -> tuple[Node, ...]:

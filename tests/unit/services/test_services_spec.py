@@ -157,6 +157,19 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         define(folder, workflow)
 
 
+@pytest.mark.parametrize("tracker", [None, sf.Tracker()])
+def test_a_model_that_is_missing_says_where_it_may_have_gone(folder: Path, tracker: sf.Tracker | None) -> None:
+    workflow = online(service(model="models:/digits/1"))
+
+    def find_nothing(uri: str) -> ModelFiles:
+        raise NotFoundError(f"There is no {uri}.")
+
+    with pytest.raises(NotFoundError) as caught:
+        build_nodes(application(folder, workflow, tracker=tracker), workflow, find_nothing)
+    assert str(caught.value).startswith("There is no models:/digits/1.")
+    assert ("has no tracker" in str(caught.value)) is (tracker is None)
+
+
 def test_a_backup_has_none_itself(folder: Path) -> None:
     first, second = online(service(), backup="second"), online(service(), name="second", backup="third")
     with pytest.raises(UnsupportedError, match="does not support a chain of backups"):
