@@ -3,7 +3,9 @@ MLflow's wrapper."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import math
 import os
 import pickle
 import sys
@@ -26,7 +28,7 @@ from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_te
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
-from scanflow_serving.tensors import DATATYPES
+from scanflow_serving.tensors import DATATYPES, round_to_bf16, widen_bf16
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
 _PREDICT_FUNCTIONS: Final = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba")
@@ -35,11 +37,16 @@ _UNSIGNED: Final = (
     "signature=mlflow.models.infer_signature(inputs)."
 )
 _log = logging.getLogger(__name__)
+_BF16: Final = "tensor(bfloat16)"
 _ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYPES.items()} | {
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
+    _BF16: "FP32",  # which holds its numbers exactly, and which every client can send
     "tensor(string)": "BYTES",
 }
+
+_ONNX_BF16: Final = 16
+"""``onnx.TensorProto.BFLOAT16``; the package is not needed to serve."""
 
 
 def open_model(
@@ -339,13 +346,25 @@ class _Onnx(_Model):
         self._inputs = [tensor.name for tensor in inputs]
         self._outputs = [tensor.name for tensor in outputs]
         self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in specs}
+        self._bf16 = {tensor.name for tensor in (*inputs, *outputs) if tensor.type == _BF16}
 
     def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
         if self._columns is not None:
             value = _stack_columns(self._columns, value, names)
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
-        results = self._session.run(None, {name: self._convert(name, array) for name, array in values.items()})
+        results = self._run({name: self._convert(name, array) for name, array in values.items()})
         return results[0] if len(results) == 1 else dict(zip(self._outputs, results, strict=True))
+
+    def _run(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
+        if not self._bf16:
+            return list(self._session.run(None, arrays))
+        from onnxruntime import OrtValue
+
+        values = {
+            name: _to_bf16_value(name, array) if name in self._bf16 else OrtValue.ortvalue_from_numpy(array)
+            for name, array in arrays.items()
+        }
+        return [_from_ort_value(value) for value in self._session.run_with_ort_values(self._outputs, values)]
 
     def _convert(self, name: str, value: Any) -> NDArray[Any]:
         array = np.asarray(value)
@@ -353,6 +372,24 @@ class _Onnx(_Model):
         if dtype is not None and dtype.kind == "O":
             return decode_texts(array, f"The input {name!r}")
         return np.ascontiguousarray(array, dtype)
+
+
+def _to_bf16_value(name: str, array: NDArray[Any]) -> Any:
+    from onnxruntime import OrtValue
+
+    bits = round_to_bf16(array)
+    if (np.isfinite(array) & ~np.isfinite(widen_bf16(bits))).any():
+        raise invalid(f"The input {name!r} is too large for bfloat16, which takes numbers below 3.396e+38.")
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_BF16)
+
+
+def _from_ort_value(value: Any) -> Any:
+    if value.data_type() != _BF16:
+        return value.numpy()
+    # numpy has no such type, so that ONNX Runtime makes no array of it: its bits are read where they lie.
+    shape = value.shape()
+    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return widen_bf16(np.frombuffer(bits, np.uint16).reshape(shape))
 
 
 def _read_onnx_specs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:

@@ -142,7 +142,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: Body, *, a
             f"but there are {len(data)}."
         )
     if datatype == "BF16":
-        array = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+        array = widen_bf16(np.frombuffer(data, "<u2"))
     else:
         array = np.frombuffer(data, np.uint8 if datatype == "BOOL" else dtype)
     if not array.flags.aligned:
@@ -165,7 +165,7 @@ def to_binary(tensor: Tensor) -> bytes | memoryview:
             parts += (_LENGTH.pack(len(item)), item)
         return b"".join(parts)
     if tensor.datatype == "BF16":
-        return _round_to_bf16(data).tobytes()
+        return round_to_bf16(data).tobytes()
     dtype = DATATYPES[tensor.datatype]
     whole = np.ascontiguousarray(data, dtype)
     return whole.reshape(-1).view(np.uint8).data if whole.size else b""
@@ -325,11 +325,16 @@ def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
     return elements
 
 
-def _round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
+def round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:
     """Return the upper halves of float32 numbers, rounded to nearest, ties to even; NaN stays NaN."""
     bits = np.ascontiguousarray(data, "<f4").view("<u4")
     rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     return np.where(np.isnan(data), 0x7FC0, rounded).astype("<u2")
+
+
+def widen_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Return the float32 numbers of which ``bits`` are the upper halves."""
+    return (bits.astype("<u4") << 16).view("<f4")
 
 
 def _format_shape(shape: Sequence[int]) -> str:

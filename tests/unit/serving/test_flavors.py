@@ -18,6 +18,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Scan
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
+from scanflow_serving.problems import ProblemError
 from tests.unit.serving.harness import desired, instance, node, write_class
 from tests.waiting import patient
 
@@ -119,6 +120,30 @@ def test_an_onnx_model_says_itself_what_it_takes(onnx_model: Path) -> None:
     assert [f"{spec.name} {spec}" for spec in model.signature.inputs] == ["a FP32 [-1, 2]", "b FP32 [-1, 2]"]
     result = model.predict({"a": np.ones((1, 2), "f4"), "b": np.full((1, 2), 3.0)})
     assert {name: one.tolist() for name, one in result.items()} == {"sum": [[4, 4]], "product": [[3, 3]]}
+
+
+def test_an_onnx_model_of_bfloat16_answers_as_the_reference_does(tmp_path: Path) -> None:
+    import ml_dtypes
+    from onnx import TensorProto, helper
+    from onnx.reference import ReferenceEvaluator
+
+    def info(name: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.BFLOAT16, [None, 3])
+
+    nodes = [
+        helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["wide", "wide"], ["square"]),
+        helper.make_node("Cast", ["square"], ["y"], to=TensorProto.BFLOAT16),
+    ]
+    graph = helper.make_graph(nodes, "g", [info("x")], [info("y")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+    model = opened(save(tmp_path / "m", "onnx", made, None, None))
+    assert [f"{spec.name} {spec}" for spec in model.signature.inputs] == ["x FP32 [-1, 3]"]
+    rows = np.random.default_rng(1).normal(size=(200, 3)).astype(np.float32)
+    right = ReferenceEvaluator(made).run(None, {"x": rows.astype(ml_dtypes.bfloat16)})[0]  # type: ignore[index]
+    np.testing.assert_array_equal(model.predict(rows), np.asarray(right).astype(np.float32))
+    with pytest.raises(ProblemError, match="too large for bfloat16"):
+        model.predict(np.array([[3.4e38, 1.0, 1.0]], np.float32))
 
 
 def save_function(folder: Path, function: Callable[[Any], Any], example: Any) -> Path:
