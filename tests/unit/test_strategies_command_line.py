@@ -194,20 +194,18 @@ def test_check_refuses_what_an_agent_names_that_is_not_there(
 
 @pytest.mark.processes
 def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> None:
-    heads, count, alarm, _, check, seen = (
-        re.sub("   +", "  ", line) for line in cli("strategies", "app.py").stdout.splitlines()
-    )
-    assert heads.split() == "agent strategy when if then autonomy cool-down budget".split()
-    assert "count (every 1h 00m)  enough to check: n >= LEAST, LEAST=1000" in count
-    assert count.split("  ")[-1] == "3 in 1h 00m"
+    text = cli("strategies", "app.py").stdout
+    count, alarm, _, check, seen = re.split(r"\n(?=\w)", text)
+    assert count.startswith("tracker: count (auto, cool-down 10m 00s, budget 3 in 1h 00m)\n"), count
+    assert "  when  count (every 1h 00m)\n  if    enough to check: n >= LEAST, LEAST=1000\n  then  " in count
     assert "checker.look(5)" in count
-    assert "10m 00s" in count
-    assert "when_alarm (on run.failed (workflow=training))  always" in alarm
-    assert "always  run_workflow(workflow='training', parameters=" in alarm
-    assert "both(...); checker.look(...), by pass_on; do.stop_workflow('training')" in alarm
-    assert "approve" in alarm
-    assert check.startswith("checker  check_predictions"), "what the built-in agent brings is listed with its own"
-    assert seen.startswith("checker  seen")
+    assert "(approve)" in alarm
+    assert "  when  when_alarm (on run.failed (workflow=training))\n  if    always\n" in alarm
+    assert "  then  run_workflow(workflow='training', parameters=" in alarm
+    assert re.search(r"both\(...\)\n +checker.look\(...\), by pass_on\n +do.stop_workflow\('training'\)$", alarm)
+    assert check.startswith("checker: check_predictions ("), "what the built-in agent brings is listed with its own"
+    assert seen.startswith("checker: seen (")
+    assert max(map(len, text.splitlines())) < 120
 
 
 @pytest.mark.processes

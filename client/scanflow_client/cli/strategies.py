@@ -32,7 +32,7 @@ def strategies(
 
     application, listed = list_strategies(target)
     nothing = f"The agents of {application!r} declare no strategy: they only sense."
-    respond(listed, as_json, lambda: [format_strategies(listed) if listed else nothing])
+    respond(listed, as_json, lambda: format_strategies(listed) if listed else [nothing])
 
 
 def replay(

@@ -69,23 +69,22 @@ def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str
     return lines or [f"The journal is empty. See when its sensors fire: scanflow agents {agent}"]
 
 
-def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> Table:
-    rows = [
-        (
-            strategy["agent"],
-            strategy["name"],
-            f"{strategy['sensor']} ({format_trigger(strategy['when'])})",
-            strategy["if"] or "always",
-            "; ".join(strategy["then"]),
-            strategy["autonomy"],
-            format_seconds(strategy["cool_down_s"]),
-            "-"
-            if strategy["budget"] is None
-            else f"{strategy['budget']} in {format_duration(strategy['budget_window_s'])}",
-        )
-        for strategy in strategies
-    ]
-    return Table(("agent", "strategy", "when", "if", "then", "autonomy", "cool-down", "budget"), rows)
+def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return each strategy as a few lines: its limits, and what it does when and if."""
+    lines: list[str] = []
+    for strategy in strategies:
+        limits = [strategy["autonomy"]]
+        if strategy["cool_down_s"]:
+            limits.append(f"cool-down {format_seconds(strategy['cool_down_s'])}")
+        if strategy["budget"] is not None:
+            limits.append(f"budget {strategy['budget']} in {format_duration(strategy['budget_window_s'])}")
+        lines += [
+            f"{strategy['agent']}: {strategy['name']} ({', '.join(limits)})",
+            f"  when  {strategy['sensor']} ({format_trigger(strategy['when'])})",
+            f"  if    {strategy['if'] or 'always'}",
+            *(f"  {'then' if number == 0 else '    '}  {call}" for number, call in enumerate(strategy["then"])),
+        ]
+    return lines
 
 
 def format_primitives(catalogue: Iterable[Primitive]) -> Table:

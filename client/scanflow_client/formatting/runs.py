@@ -147,9 +147,10 @@ def format_check(
         unused = [step.name for step in plan.steps if IMAGE_NOTE in step.notes]
         lines += [f"  ! {name}: {IMAGE_NOTE}: no containers are run on this machine" for name in unused]
     batch = [name for name, type in types.items() if type == "batch"]
+    if len(batch) > 1:  # which of them can run first only their author knows
+        return [*lines, f"{file} is valid. Run one of {', '.join(batch)}: scanflow run {target or file}:WORKFLOW"]
     command = "Run it: scanflow run" if batch or set(types.values()) != {"online"} else "Deploy it: scanflow deploy"
-    named = f"{target or file}:{batch[0]}" if len(batch) > 1 else target or ""
-    return [*lines, f"{file} is valid. {command} {named}".rstrip()]
+    return [*lines, f"{file} is valid. {command} {target or ''}".rstrip()]
 
 
 def format_plan(plan: Plan, *, online: bool) -> Screen:
