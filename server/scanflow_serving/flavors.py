@@ -24,7 +24,7 @@ from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
 from scanflow_serving.model_examples import read_example
-from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts
+from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
@@ -287,7 +287,7 @@ class _Sklearn(_Model):
         if not hasattr(estimator, method):
             raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
         self._predict: Callable[[Any], Any] = getattr(estimator, method)
-        trained = [str(name) for name in getattr(estimator, "feature_names_in_", ())]
+        trained = find_trained_names(estimator)
         self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)
         # It may have been fitted with a table and be called with arrays, whose columns are in the same order.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
@@ -388,7 +388,7 @@ def _from_ort_value(value: Any) -> Any:
         return value.numpy()
     # numpy has no such type, so that ONNX Runtime makes no array of it: its bits are read where they lie.
     shape = value.shape()
-    bits = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    bits: Any = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
     return widen_bf16(np.frombuffer(bits, np.uint16).reshape(shape))
 
 
@@ -418,15 +418,19 @@ class _Pyfunc(_Model):
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
         self.signature = declared
-        self._inputs = ModelInputs(declared, follows_node=follows_node, who=who)
         self._model = load_pyfunc(folder, who)
+        trained = find_trained_names(self._model.raw)
+        self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)
+        if self._inputs.is_reordered:
+            self._model.set_order(self._inputs.names)
 
     def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None) -> Any:
-        return self._model(self._prepare(value, names), parameters)
+        return self._model.predict(self._prepare(value, names), parameters)
 
     def _prepare(self, value: Any, names: Any) -> Any:
         declared = self.signature
-        if declared.table or ((isinstance(value, dict) or len(names)) and not declared.inputs):
+        trained = not declared.inputs and bool(self._inputs.names)
+        if declared.table or trained or ((isinstance(value, dict) or len(names)) and not declared.inputs):
             columns = self._inputs.read_columns(value, names)
             if columns is not None:
                 if declared.records:
@@ -434,7 +438,7 @@ class _Pyfunc(_Model):
                 if declared.anonymous:
                     return next(iter(columns.values())).tolist()
                 return self._inputs.make_frame(columns)
-            if declared.table:
+            if declared.table or trained:
                 raise invalid(f"The input is no table of columns. {self._inputs.describe()}")
         if isinstance(value, dict):
             return {name: decode_objects(array, f"The input {name!r}") for name, array in value.items()}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,29 @@ from scanflow_serving.problems import invalid
 from scanflow_serving.signature import UNDECLARED, NodeSignature, TensorSpec, cast
 
 _DATETIME_EXAMPLE: Final = "2024-03-01T12:30:00"
+_BOOSTING: Final = frozenset({"catboost", "lightgbm", "xgboost"})
+_NUMBERED: Final = {"catboost": re.compile(r"\d+"), "lightgbm": re.compile(r"Column_\d+")}
+"""Names that they make up for the columns of an array."""
+
+
+def find_trained_names(model: Any) -> tuple[str, ...]:
+    """Return the columns that a model of scikit-learn or of gradient boosting was trained with, in their order; empty:
+    it does not know them."""
+    library = type(model).__module__.partition(".")[0]
+    own = ("feature_names", "feature_names_", "feature_name") if library in _BOOSTING else ()
+    for attribute in ("feature_names_in_", *own):
+        names: Any = getattr(model, attribute, None)
+        names = names() if callable(names) else names
+        if names is not None and len(names):
+            found = tuple(map(str, names))
+            made_up = library in _NUMBERED and all(map(_NUMBERED[library].fullmatch, found))
+            return () if made_up else found
+    return ()
+
+
+def _spell(name: str) -> str:
+    """Return a column's name as LightGBM stores it."""
+    return name.replace(" ", "_")
 
 
 class ModelInputs:
@@ -39,7 +63,18 @@ class ModelInputs:
     def names(self) -> tuple[str, ...]:
         """The columns by their names, in the model's order; empty: it knows none."""
         declared = tuple(self._specs)
-        return self._trained if not declared or set(declared) == set(self._trained) else declared
+        return (self._order(declared) or declared) if declared else self._trained
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the model was trained with the columns of the signature in another order."""
+        return bool(self._specs) and self.names != tuple(self._specs)
+
+    def _order(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return names in the order of training; empty: the model was trained with others, or does not know."""
+        spelled = {_spell(name): name for name in names}
+        trained = [_spell(name) for name in self._trained]
+        return tuple(map(spelled.__getitem__, trained)) if sorted(spelled) == sorted(trained) else ()
 
     def read_columns(self, value: Any, names: Sequence[str] = ()) -> dict[str, NDArray[Any]] | None:
         """Return a value as columns in the model's order; None: it is no table of named columns.
@@ -91,7 +126,7 @@ class ModelInputs:
         return not self._follows_node or set(names) == set(self.names)
 
     def _arrange(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = self.names
+        wanted = self.names if self._specs else (self._order(columns) or self.names)
         if not self._follows_node and (unknown := next((name for name in columns if name not in wanted), None)):
             raise invalid(f"There is no input {unknown[:80]!r}.{did_you_mean(unknown[:80], wanted)} {self.describe()}")
         optional = {name for name, spec in self._specs.items() if spec.optional}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +13,50 @@ from scanflow.installation import explain_install
 _REFUSALS: Final = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
 
 
-def load_pyfunc(folder: Path, who: str) -> Callable[[Any, Mapping[str, Any] | None], Any]:
-    """Return the model in ``folder`` as a function of an array, a dictionary of arrays, a table or a list, and of the
-    model's parameters. It raises ValueError for an input that MLflow refuses."""
+class PyfuncModel:
+    """A model as MLflow calls it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def raw(self) -> Any:
+        """The library's own model; None: MLflow does not give it."""
+        try:
+            return self._model.get_raw_model()
+        except NotImplementedError:
+            return None
+
+    def set_order(self, columns: Sequence[str]) -> None:
+        """Have the model be given its columns in this order: MLflow would restore that of the signature, and LightGBM
+        takes them by their places."""
+        from mlflow.models import ModelSignature
+        from mlflow.types import Schema
+
+        signature = self._model.metadata.signature
+        by_name = {column.name: column for column in signature.inputs}
+        ordered = Schema([by_name[name] for name in columns])
+        self._model.metadata.signature = ModelSignature(ordered, signature.outputs, signature.params)
+
+    def predict(self, value: Any, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Answer an array, a dictionary of arrays, a table or a list.
+
+        Raises:
+            ValueError: MLflow refuses the input.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            result = self._model.predict(value, params=dict(parameters) if parameters else None)
+        except MlflowException as error:
+            if error.error_code not in _REFUSALS:
+                raise
+            raise ValueError(str(error)) from error
+        return _to_arrays(list(result) if inspect.isgenerator(result) else result)
+
+
+def load_pyfunc(folder: Path, who: str) -> PyfuncModel:
+    """Return the model in ``folder``."""
     try:
         import mlflow.pyfunc
         from mlflow.exceptions import MlflowException
@@ -24,7 +65,7 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any, Mapping[str, Any] | No
             f"{who} is loaded by MLflow, but {error.name!r} is not installed. {explain_install('local')}"
         ) from error
     try:
-        model = mlflow.pyfunc.load_model(str(folder), suppress_warnings=True)
+        return PyfuncModel(mlflow.pyfunc.load_model(str(folder), suppress_warnings=True))
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"{who} needs {error.name!r}, which is not installed. It was saved with these requirements: "
@@ -32,17 +73,6 @@ def load_pyfunc(folder: Path, who: str) -> Callable[[Any, Mapping[str, Any] | No
         ) from error
     except MlflowException as error:
         raise UsageError(f"{who} cannot be loaded: {str(error)[:2000]}") from error
-
-    def predict(value: Any, parameters: Mapping[str, Any] | None = None) -> Any:
-        try:
-            result = model.predict(value, params=dict(parameters) if parameters else None)
-        except MlflowException as error:
-            if error.error_code not in _REFUSALS:
-                raise
-            raise ValueError(str(error)) from error
-        return _to_arrays(list(result) if inspect.isgenerator(result) else result)
-
-    return predict
 
 
 def _to_arrays(result: Any) -> Any:
