@@ -346,11 +346,20 @@ class Client(MeasuringClient):
     def promote(self, name: str, model: str | None = None, *, node: str | None = None) -> ServiceRecord:
         """Serve the canary, or the model version ``model``, from now on."""
         change = ServiceChange(promote=True) if model is None else ServiceChange(model=model, node=node)
-        return self.change(name, change)
+        return self._change_version(name, change)
 
     def rollback(self, name: str) -> ServiceRecord:
-        """Remove the canary. Without a canary, return to the previous version and its shape."""
-        return self.change(name, ServiceChange(rollback=True))
+        """Remove the canary. Without a canary, return to the previous version and its shape.
+
+        If the service served the champion, the version that it serves again becomes the champion.
+        """
+        return self._change_version(name, ServiceChange(rollback=True))
+
+    def _change_version(self, name: str, change: ServiceChange) -> ServiceRecord:
+        from scanflow_client.model_client import change_version
+
+        with show_service_changes(self._choose_stream()) as observe:
+            return change_version(self._deployer, name, change, lambda: self._models, observe=observe)[0]
 
     def explain(self, name: str) -> Explanation:
         """Explain the number of a service's instances."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -12,8 +12,9 @@ from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.remote_home import build_mlflow_url, find_mlflow_url
-from scanflow.errors import UsageError
+from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.model_cache import split_model_uri
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
@@ -37,6 +38,35 @@ if TYPE_CHECKING:
     from scanflow_client.control_client import ControlClient
 
 _MAX_APPROVALS = 1000
+
+
+def change_version(
+    deployer: Deployer,
+    name: str,
+    change: ServiceChange,
+    open_models: Callable[[], ModelClient],
+    *,
+    observe: ServiceObserver = lambda _: None,
+) -> tuple[ServiceRecord, tuple[ModelVersion, ...]]:
+    """Promote or roll back a service for a person; return it, and the versions that became champions with it.
+
+    Raises:
+        UnavailableError: the service is changed, and the registry could not be.
+    """
+    before = deployer.service(name)
+    record = deployer.change(name, change, observe=observe)
+    now = record.current.models if record.current is not None else {}
+    if not now or before.current is None or now == before.current.models:
+        return record, ()
+    why = f"scanflow {'rollback' if change.rollback else 'promote'} {name}"
+    try:
+        return record, open_models().follow_change(before, record, why=why)
+    except UsageError:
+        return record, ()  # a model that is in no registry any more has no alias either
+    except ScanflowError as error:
+        raise UnavailableError(
+            f"{name} serves {', '.join(now.values())} now, but the registry still names the version before it: {error}"
+        ) from error
 
 
 def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
@@ -131,14 +161,43 @@ class ModelClient:
             actions=tuple(action.id for action in approved),
             before=before,
         )
-        if approved:
-            return change
+        if not approved:
+            self._name_champion(promoted, chosen, before=before, why=why, alias=alias)
+        return change
+
+    def follow_change(
+        self, before: ServiceRecord, after: ServiceRecord, *, why: str, alias: str = CHAMPION
+    ) -> tuple[ModelVersion, ...]:
+        """Name the versions champions that a person's change of a service put in the place of one; return them.
+
+        Detections, agents and the next deployment go by the alias: they would stay with what was withdrawn. It stays
+        where another service still serves the former champion.
+        """
+        was, now = ({} if record.current is None else record.current.models for record in (before, after))
+        replaced = [(was[node], uri) for node, uri in now.items() if was.get(node) not in {None, uri}]
+        named = []
+        for old, new in replaced:
+            name, number = split_model_uri(new)
+            if split_model_uri(old)[0] != name:
+                continue
+            champion, version = (
+                self._knowledge.get_model(*split_model_uri(old)),
+                self._knowledge.get_model(name, number),
+            )
+            others = (serves(service, name).values() for service in self._deployer.services())
+            if alias in champion.aliases and not any(old in uris for uris in others):
+                self._name_champion(version, [after], before=champion.version, why=why, alias=alias)
+                named.append(version)
+        return tuple(named)
+
+    def _name_champion(
+        self, version: ModelVersion, services: Sequence[ServiceRecord], *, before: int | None, why: str, alias: str
+    ) -> None:
         tags = {} if before is None else {BEFORE: str(before)}
         tags |= {PROMOTION: BY_HAND, ACTION: "", **format_decision_tags(getpass.getuser(), why)}
-        self._knowledge.set_model_tags(name, version, tags)
-        self._knowledge.set_model_alias(name, alias, version)
-        self._record("model.promoted", promoted, chosen, before=before, why=why)
-        return change
+        self._knowledge.set_model_tags(version.name, version.version, tags)
+        self._knowledge.set_model_alias(version.name, alias, version.version)
+        self._record("model.promoted", version, services, before=before, why=why)
 
     def reject(
         self,

@@ -11,7 +11,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.memory import Memory
-from scanflow.backends.service_change import Deployment
+from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import MemoryKnowledge
@@ -20,7 +20,7 @@ from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
 from scanflow_client.formatting.models import VersionList, format_models, format_versions
 from scanflow_client.formatting.table import Table, lay_out
-from scanflow_client.model_client import ModelClient
+from scanflow_client.model_client import ModelClient, change_version
 from tests.unit.test_agents_command_line import action
 
 CNN = "cnn"
@@ -93,6 +93,34 @@ def wish(version: int) -> Action:
     arguments = {"service": "digits", "model": f"models:/{CNN}/{version}"}
     intent = known.intent.model_copy(update={"arguments": arguments, "target": "service/digits"})
     return known.model_copy(update={"id": f"a{version}", "intent": intent, "state": "pending"})
+
+
+def test_the_champion_follows_a_person_who_rolls_a_service_back_and_promotes(shop: Shop) -> None:
+    def change(**options: Any) -> list[int]:
+        changed = ServiceChange(**options)
+        return [version.version for version in change_version(shop.deployer, "digits", changed, lambda: shop.client)[1]]
+
+    shop.deploy("digits")
+    assert change(model=f"models:/{CNN}/2") == [2]
+    assert (shop.served(), shop.champion) == (f"models:/{CNN}/2", 2)
+    assert change(rollback=True) == [1]
+    assert (shop.served(), shop.champion) == (f"models:/{CNN}/1", 1)
+    assert shop.tags(1).items() >= {PROMOTION: BY_HAND, BEFORE: "2", "scanflow.why": "scanflow rollback digits"}.items()
+    assert [(event.type, event.data["version"]) for event in shop.server.told] == [
+        ("model.promoted", 2),
+        ("model.promoted", 1),
+    ]
+
+    shop.knowledge.set_model_alias(CNN, "champion", 3)
+    assert change(model=f"models:/{CNN}/2") == [], "the service did not serve the champion"
+    assert shop.champion == 3
+
+
+def test_the_champion_stays_while_another_service_serves_it(shop: Shop) -> None:
+    shop.deploy("digits", "others")
+    to_second = ServiceChange(model=f"models:/{CNN}/2")
+    assert change_version(shop.deployer, "digits", to_second, lambda: shop.client)[1] == ()
+    assert (shop.served(), shop.served("others"), shop.champion) == (f"models:/{CNN}/2", f"models:/{CNN}/1", 1)
 
 
 def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:

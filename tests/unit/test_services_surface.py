@@ -15,6 +15,7 @@ from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Sha
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
+from scanflow.knowledge import MemoryKnowledge
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_client.cli.app import app as commands
@@ -68,9 +69,18 @@ def deployed(deployer: EmbeddedDeployer, application: sf.Application, source: Pa
 
 
 @pytest.fixture
-def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def registry(source: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
+    knowledge = MemoryKnowledge()
+    for _ in range(2):
+        knowledge.register_model("cnn", source, app="mnist", team="default")
+    monkeypatch.setattr("scanflow_client.model_client.open_server_knowledge", lambda *_: knowledge)
+    return knowledge
+
+
+@pytest.fixture
+def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryKnowledge) -> Run:
     monkeypatch.chdir(source.parent)
-    for module in ("services", "runs", "projects"):
+    for module in ("services", "runs", "projects", "models"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", lambda: deployer)
 
     def run(*words: str) -> Result:
@@ -220,8 +230,9 @@ def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deploy
 
 
 def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
-    run: Run, deployed: ServiceRecord, monkeypatch: pytest.MonkeyPatch
+    run: Run, deployed: ServiceRecord, registry: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    registry.set_model_alias("cnn", "champion", 2)
     first, second = (
         deployed.model_copy(update={"revisions": (RevisionRecord(id=id, models={"cnn": f"models:/cnn/{id}"}),)})
         for id in ("1", "2")
@@ -229,11 +240,15 @@ def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
 
     class Swapping:
         service = staticmethod(lambda _name: second)
+        services = staticmethod(lambda: [first])
         change = staticmethod(lambda _name, _change, **_how: first)
 
-    monkeypatch.setattr("scanflow_client.cli.services.open_deployer", Swapping)
+    for module in ("services", "models"):
+        monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", Swapping)
     back = run("rollback", "digits").output
-    assert "Served now: cnn/1" in back
+    assert "Served now: cnn/1\n" in back
+    assert "The champion of cnn is version 1 now." in back
+    assert registry.get_model("cnn", "champion").version == 1
     assert "Before: cnn/2. Return to it: scanflow rollback digits" in back
 
 

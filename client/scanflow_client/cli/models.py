@@ -47,7 +47,7 @@ def list_models(
     """List models; with a name, its versions, their comparisons and decisions."""
     from scanflow_client.formatting.models import format_models, format_versions
 
-    histories = _open_models().list_histories(name, alias=alias)
+    histories = open_models().list_histories(name, alias=alias)
     nothing = "There is no model yet. Train one and register it: scanflow init tabular"
     if name is not None:
         respond(histories, as_json, lambda: format_versions(histories))
@@ -77,7 +77,7 @@ def promote(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
-        change = _open_models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
+        change = open_models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
     respond(change, as_json, lambda: _format_promotion(change))
 
 
@@ -93,11 +93,11 @@ def reject(
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
-        change = _open_models().reject(name, version, why=why, alias=alias, observe=observe)
+        change = open_models().reject(name, version, why=why, alias=alias, observe=observe)
     respond(change, as_json, lambda: _format_rejection(change))
 
 
-def _open_models() -> ModelClient:
+def open_models() -> ModelClient:
     from scanflow_client.model_client import ModelClient, open_server_knowledge
 
     control = open_existing_client()

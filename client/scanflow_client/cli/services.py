@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from scanflow.backends.service_records import CanaryPolicy, ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
+    from scanflow.knowledge.records import ModelVersion
 
 InstancesOption = Annotated[int | None, Option("--instances", metavar="N", min=0, help="Number of instances.")]
 CoresOption = Annotated[str | None, Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
@@ -78,6 +79,7 @@ def deploy(
         ),
         as_json,
         after="",
+        is_version=True,
     )
     if not as_json:
         say(*_fetch_notes(deployer, record), *format_request_examples(record, _fetch_inputs(deployer, record)))
@@ -163,19 +165,20 @@ def promote(
 ) -> None:
     """Send all requests to the canary or to another version. No request fails."""
     options: dict[str, Any] = {"promote": True} if model is None else {"model": model, "node": node}
-    _change(open_deployer(), name, as_json, **options)
+    _change_version(open_deployer(), name, as_json, **options)
 
 
 def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
     """Return to the version and shape of before the last change. With a canary, only remove that.
 
-    Twice returns to where it was.
+    Twice returns to where it was. If the service served the champion, the version that it serves again becomes the
+    champion.
     """
     from scanflow_client.formatting.services import format_served_models
 
     deployer = open_deployer()
     before = deployer.service(name)
-    record = _change(deployer, name, as_json, rollback=True)
+    record = _change_version(deployer, name, as_json, rollback=True)
     served = format_served_models(before)
     if not as_json and len(before.revisions) == 1 and served != format_served_models(record):
         say(f"Before: {served}. Return to it: scanflow rollback {name}")
@@ -262,8 +265,27 @@ def _change(deployer: Deployer, name: str, as_json: bool, **options: Any) -> Ser
     from scanflow.backends.service_change import ServiceChange
 
     change = ServiceChange(**options)
-    is_version = bool({"model", "promote", "rollback"} & options.keys())
-    return _watch(lambda observe: deployer.change(name, change, observe=observe), as_json, is_version=is_version)
+    return _watch(
+        lambda observe: deployer.change(name, change, observe=observe), as_json, is_version="model" in options
+    )
+
+
+def _change_version(deployer: Deployer, name: str, as_json: bool, **options: Any) -> ServiceRecord:
+    from scanflow.backends.service_change import ServiceChange
+    from scanflow_client.cli.models import open_models
+    from scanflow_client.model_client import change_version
+
+    champions: list[ModelVersion] = []
+
+    def change(observe: ServiceObserver) -> ServiceRecord:
+        record, named = change_version(deployer, name, ServiceChange(**options), open_models, observe=observe)
+        champions.extend(named)
+        return record
+
+    record = _watch(change, as_json, is_version=True)
+    if not as_json:
+        say(*(f"The champion of {version.name} is version {version.version} now." for version in champions))
+    return record
 
 
 def _watch(
@@ -283,7 +305,8 @@ def _watch(
     if as_json:
         print_json(record)
     else:
-        served = [f"Served now: {format_served_models(record)}"] if is_version and record.revisions else []
+        has_models = any(revision.models for revision in record.revisions)
+        served = [f"Served now: {format_served_models(record)}"] if is_version and has_models else []
         say(format_service_line(record), *served, *([after.format(record.name)] if after else []))
     return record
 
