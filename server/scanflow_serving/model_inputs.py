@@ -72,6 +72,8 @@ class ModelInputs:
 
     def _order(self, names: Collection[str]) -> tuple[str, ...]:
         """Return names in the order of training; empty: the model was trained with others, or does not know."""
+        if set(names) == set(self._trained):
+            return self._trained
         spelled = {_spell(name): name for name in names}
         trained = [_spell(name) for name in self._trained]
         return tuple(map(spelled.__getitem__, trained)) if sorted(spelled) == sorted(trained) else ()
