@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +20,17 @@ _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", def
 _folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
 _OWN = "scanflow"  # our packages stay, also where an application's folder is a checkout of ours
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({*(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")), Path(__file__).parent})
 _RENAMED = "_user_"
 """Begin of the name of a module that would have the name of another."""
+
+
+@lru_cache(maxsize=4096)
+def is_library_file(name: str) -> bool:
+    """Whether a file or folder is of the standard library, an installed package or this one, and not of a user."""
+    path = Path(name)
+    return name.startswith("<frozen") or bool(_INSTALLED & set(path.parts) or _LIBRARIES & {path, *path.parents})
 
 
 def load_module(path: Path) -> ModuleType:

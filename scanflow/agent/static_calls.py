@@ -10,12 +10,10 @@ import ast
 import builtins
 import functools
 import inspect
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from operator import attrgetter, itemgetter
-from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -23,12 +21,12 @@ from scanflow.agent.function_source import FunctionNode, find_function
 from scanflow.agent.primitive_model import PrimitiveModel
 from scanflow.agent.records import PermittedCall
 from scanflow.errors import ScanflowError
+from scanflow.modules import is_library_file
 
 MAX_DEPTH = 8
 """How deep functions that call functions are followed."""
 
 _LIBRARY = "scanflow"
-_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 
 
 class UnknownValueError(Exception):
@@ -115,8 +113,7 @@ def is_own(function: FunctionType, root: str) -> bool:
     own_root = get_root(function)
     if own_root == root:
         return True
-    file = function.__code__.co_filename
-    return own_root != _LIBRARY and not any(Path(file).is_relative_to(folder) for folder in _INSTALLED)
+    return own_root != _LIBRARY and not is_library_file(function.__code__.co_filename)
 
 
 def list_positional(function: Any) -> list[ast.arg]:

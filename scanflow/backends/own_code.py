@@ -10,7 +10,6 @@ import ast
 import hashlib
 import importlib.util
 import sys
-import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.digests import MISSING, FileDigests, UnknownContentError
+from scanflow.modules import is_library_file
 
 _SUFFIXES = tuple(all_suffixes())
 _COMPILED = (*BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
@@ -28,7 +28,6 @@ _LIBRARY = frozenset(
 _LOADERS = frozenset({"import_module", "__import__", "run_module", "run_path", "spec_from_file_location"})
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _READS_DOCSTRINGS = frozenset({"__doc__", "getdoc", "docopt"})
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(slots=True)
@@ -150,7 +149,7 @@ class OwnCode:
         return self._read(file).defaults.get(function.rpartition(".")[2], {})
 
     def _is_own(self, file: Path) -> bool:
-        return file.is_relative_to(self._app_dir) or _is_own_folder(file.parent)
+        return file.is_relative_to(self._app_dir) or not is_library_file(str(file.parent))
 
     def _name(self, file: Path) -> str:
         return str(file.relative_to(self._app_dir)) if file.is_relative_to(self._app_dir) else str(file)
@@ -170,12 +169,7 @@ class OwnCode:
 def _list_own_folders() -> list[Path]:
     """Return the folders of the module search path that hold neither installed packages nor the standard library."""
     folders = [Path(entry or ".").absolute() for entry in sys.path]
-    return [folder for folder in folders if folder.is_dir() and _is_own_folder(folder)]
-
-
-def _is_own_folder(folder: Path) -> bool:
-    library = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    return not (_INSTALLED & set(folder.parts)) and not (library & {folder, *folder.parents})
+    return [folder for folder in folders if folder.is_dir() and not is_library_file(str(folder))]
 
 
 def _find(root: Path, parts: Sequence[str], *, in_package: bool) -> Iterator[Path]:

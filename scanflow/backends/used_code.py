@@ -16,17 +16,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
+
+from scanflow.modules import is_library_file
 
 _LONG = (str, bytes, bytearray)
 _PLAIN = (bool, int, float, complex, type(None), type(...), *_LONG)
 _BLOCK = 1 << 10
 _MANY = 10_000
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-_LIBRARY = Path(__file__).parents[1]
 _GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _FIELD = operator.attrgetter("default", "default_factory", "metadata")
 """What a field of a pydantic model says beside its annotation."""
@@ -151,21 +150,14 @@ def _is_wrapper(value: Any) -> bool:
 def _is_own(value: Any) -> bool:
     """Return whether a function or class is its author's own, and not of a library."""
     if isinstance(value, FunctionType):
-        return _is_own_file(value.__code__.co_filename)
+        return not is_library_file(value.__code__.co_filename)
     module = str(value.__module__)
     file = getattr(sys.modules.get(module), "__file__", None)
-    return module.partition(".")[0] not in sys.stdlib_module_names and (file is None or _is_own_file(file))
+    return module.partition(".")[0] not in sys.stdlib_module_names and (file is None or not is_library_file(file))
 
 
 def _compares_by_value(kind: Any) -> bool:
     return kind.__eq__ is not object.__eq__
-
-
-@lru_cache(maxsize=1024)
-def _is_own_file(name: str) -> bool:
-    path = Path(name)
-    library = {Path(inspect.__file__).parent, _LIBRARY}
-    return not (name.startswith("<frozen") or _INSTALLED & set(path.parts) or library & set(path.parents))
 
 
 def _iterate_members(value: type) -> Iterator[tuple[str, Any]]:
