@@ -33,12 +33,15 @@ from tests.cluster.programs import printed
 
 pytestmark = pytest.mark.cluster
 TRAIN = """
-import mlflow, sklearn
+import mlflow, numpy, sklearn
 from sklearn.linear_model import LinearRegression
-model = LinearRegression().fit([[0.0], [1.0]], [0.0, 2.0])
+rows = numpy.array([[0.0], [1.0]])
+model = LinearRegression().fit(rows, [0.0, 2.0])
+signature = mlflow.models.infer_signature(rows)
 libraries = [f"scikit-learn=={sklearn.__version__}", "cloudpickle", "skops"]  # finding them takes MLflow a minute
+about = {"registered_model_name": "doubler", "signature": signature, "pip_requirements": libraries}
 with mlflow.start_run():
-    mlflow.sklearn.log_model(model, name="d", registered_model_name="doubler", pip_requirements=libraries)
+    mlflow.sklearn.log_model(model, name="d", **about)
 """
 PREDICT = """
 import numpy as np
