@@ -255,6 +255,15 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     assert "1 model, 3 versions" in page
 
 
+def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:
+    shop.deploy("digits")
+    shop.client.promote(CNN, 2)
+    shop.client.reject(CNN, 1)
+    assert "Promote another version: scanflow models promote cnn 3" in shown(shop.client.list_histories(CNN))
+    shop.client.reject(CNN, 3)
+    assert "Retrain it, or register another version of cnn" in shown(shop.client.list_histories(CNN))
+
+
 def test_a_persons_reason_and_name_stay_with_the_version(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(events: Sequence[Event]) -> list[Event]:
         named = [event.model_copy(update={"data": {**event.data, "by": "ada"}}) for event in events]

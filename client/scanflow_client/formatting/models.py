@@ -80,10 +80,11 @@ def _format_version(version: VersionHistory) -> tuple[str, ...]:
 
 
 def _suggest_command(histories: Sequence[VersionHistory]) -> str:
-    used = next((version for version in histories if version.in_use), None)
-    if used is not None and used.before is not None:
+    accepted = [version for version in histories if version.verdict != "rejected"]
+    used = next((version for version in accepted if version.in_use), None)
+    if used is not None and used.before in {version.version for version in accepted}:
         return f"Reject version {used.version}: scanflow models reject {used.model} {used.version}"
-    other = next((version for version in histories if not version.in_use), None)
+    other = next((version for version in accepted if not version.in_use), None)
     if other is not None:
         return f"Promote another version: scanflow models promote {other.model} {other.version}"
     return f"Retrain it, or register another version of {histories[0].model}. All models: scanflow models"
