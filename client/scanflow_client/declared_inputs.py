@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from scanflow.arrays import cast_exactly, is_missing, join_numbers, make_array
 from scanflow.errors import InvalidError, did_you_mean
 
 if TYPE_CHECKING:
@@ -16,20 +17,34 @@ Declared = Sequence[Mapping[str, Any]]
 
 
 def name_columns(inputs: Any) -> Any:
-    """Return a DataFrame, or a list of records (a mapping each), as a mapping of names to columns; others as they are.
+    """Return a DataFrame, a Series that has a name, or a list of records (a mapping each), as a mapping of names to
+    columns; others as they are.
 
     Raises:
-        InvalidError: a record has other names than the others.
+        InvalidError: a record has other names than the others, or two columns have the same.
     """
     if hasattr(inputs, "columns") and hasattr(inputs, "to_numpy"):
+        _check_names(inputs.columns)
         return {str(name): inputs[name].to_numpy() for name in inputs.columns}
+    if hasattr(inputs, "to_frame") and hasattr(inputs, "to_numpy"):
+        return inputs.to_numpy() if inputs.name is None else {str(inputs.name): inputs.to_numpy()}
     if not (isinstance(inputs, list) and inputs and all(isinstance(record, Mapping) for record in inputs)):
         return inputs
     names = list(dict.fromkeys(name for record in inputs for name in record))
     for at, record in enumerate(inputs):
         if lacking := [name for name in names if name not in record]:
             raise InvalidError(f"Record {at} has no {lacking[0]!r}, which others have. Give each the same names.")
+    _check_names(names)
     return {str(name): [record[name] for record in inputs] for name in names}
+
+
+def _check_names(names: Iterable[Any]) -> None:
+    """Refuse names that are the same as text, as 1 and "1" are: one of the columns would be lost."""
+    first: dict[str, Any] = {}
+    for name in names:
+        if str(name) in first:
+            raise InvalidError(f"The columns {first[str(name)]!r} and {name!r} have the same name. Rename one of them.")
+        first[str(name)] = name
 
 
 def list_parts(inputs: Any) -> list[Any]:
@@ -57,11 +72,11 @@ def fit_inputs(
     Raises:
         InvalidError: columns have other names than the service's inputs.
     """
-    from scanflow.transport.tensors import get_dtype
-
     types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
     if not isinstance(inputs, Mapping):
-        return _convert(inputs, get_dtype(str(declared[0]["datatype"]))) if len(declared) == 1 else inputs
+        return (
+            _convert(str(declared[0]["name"]), inputs, str(declared[0]["datatype"])) if len(declared) == 1 else inputs
+        )
     if len(declared) == 1 and not types.keys() & inputs.keys():
         return _stack(inputs, declared[0])
     if types and (unknown := [name for name in inputs if name not in types]):
@@ -74,7 +89,9 @@ def fit_inputs(
     return {
         name: _write_json(value)
         if contents.get(name) == "application/json"
-        else _convert(value, get_dtype(types[name]))
+        else _write_gaps(value)
+        if contents.get(name) == "datetime"
+        else _convert(name, value, types[name])
         if name in types
         else value
         for name, value in given.items()
@@ -90,16 +107,28 @@ def _write_json(values: Any) -> Any:
     return [value if isinstance(value, (str, bytes)) else json.dumps(value, default=to_list) for value in values]
 
 
+def _write_gaps(values: Any) -> Any:
+    """Return texts of date-times with "NaT" for those that are missing; others as they are."""
+    import numpy as np
+
+    array = make_array(values)
+    if array.dtype.kind == "f" or array.dtype.kind == "O":  # NaN alone, or objects
+        if all(isinstance(value, (str, bytes)) or is_missing(value) for value in array.flat):
+            objects = np.array(["NaT" if is_missing(value) else value for value in array.flat], dtype=object)
+            return objects.reshape(array.shape)
+    return values
+
+
 def _stack(columns: Mapping[str, Any], tensor: Mapping[str, Any]) -> Any:
     """Return columns as the one input of a service, whose columns have no names: in their order."""
     import numpy as np
 
-    from scanflow.transport.tensors import get_dtype
-
     width = tensor["shape"][-1] if len(tensor["shape"]) == 2 else None
-    if width is None or width not in (-1, len(columns)) or not all(map(_is_numeric, columns.values())):
+    name, datatype = str(tensor["name"]), str(tensor["datatype"])
+    fitted = {column: _convert(column, values, datatype) for column, values in columns.items()}
+    if width is None or width not in (-1, len(columns)) or not all(map(_is_numeric, fitted.values())):
         return dict(columns)
-    return {str(tensor["name"]): _convert(np.column_stack(list(columns.values())), get_dtype(str(tensor["datatype"])))}
+    return {name: _convert(name, np.column_stack(list(fitted.values())), datatype)}
 
 
 def _is_numeric(values: Any) -> bool:
@@ -108,20 +137,35 @@ def _is_numeric(values: Any) -> bool:
     return values is not None and np.asarray(values).dtype.kind in "biuf"
 
 
-def _convert(values: Any, dtype: str | None) -> Any:
-    """Return numbers as others of a type, if all of them are the same there; else as they are."""
+def _convert(name: str, values: Any, datatype: str) -> Any:
+    """Return numbers as others of a type, if all of them are the same there; else as they are.
+
+    Raises:
+        InvalidError: a value is missing, and the type has no missing values.
+    """
     import numpy as np
 
+    from scanflow.transport.tensors import get_dtype
+
     try:
-        array = np.asarray(values)
+        array = make_array(values)
     except ValueError:  # rows of unlike lengths
         return values
-    if dtype is None or array.dtype.kind not in "iuf" or np.dtype(dtype).kind not in "iuf":
+    dtype = np.dtype(get_dtype(datatype) or object)
+    if not array.size:
+        return array.astype(dtype)
+    if array.dtype.kind == "O" and dtype.kind != "O":
+        array = np.full(array.shape, np.nan) if all(map(is_missing, array.flat)) else join_numbers(array)
+    if (
+        dtype.kind in "iub"
+        and array.dtype.kind in "fO"
+        and (gaps := np.flatnonzero([*map(is_missing, array.flat)])).size
+    ):
+        raise InvalidError(
+            f"The input {name!r} is of {datatype}, which has no missing values, but element {gaps[0]} is missing. Leave "
+            "such rows out, or an optional column as a whole; a signature with 'double' there takes missing numbers."
+        )
+    if dtype.kind not in "iuf" or array.dtype.kind not in "iuf":
         return values
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype)
-        if converted.dtype.kind == array.dtype.kind == "f":  # only digits are lost
-            same = np.isfinite(converted) == np.isfinite(array)
-        else:
-            same = converted.astype(array.dtype) == array
-    return converted if bool(same.all()) else values
+    converted = cast_exactly(array, dtype)
+    return array if converted is None else converted

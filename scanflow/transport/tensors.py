@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from scanflow.arrays import cast_exactly, fill_masked, is_missing, join_numbers, make_array
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.installation import explain_install
 
@@ -39,6 +40,7 @@ def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any
     named = inputs if isinstance(inputs, Mapping) else {DEFAULT_INPUT: inputs}
     if not named:
         raise InvalidError("There is no input to send. Give an array, or a mapping of input names to arrays.")
+    _import_numpy()
     return {str(name): _to_array(str(name), value, dtype) for name, value in named.items()}
 
 
@@ -139,14 +141,21 @@ def _import_numpy() -> Any:
 
 def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
     np = _import_numpy()
-    numpy_dtype = None if dtype is None else _DTYPES.get(dtype.upper(), dtype)
     try:
-        array: NDArray[Any] = np.asarray(value, dtype=numpy_dtype)
+        if dtype is None:
+            array = make_array(value)
+        else:
+            array = _to_dtype(name, value, np.dtype(_DTYPES.get(dtype.upper(), dtype)))
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidError(f"The input {name!r} is not an array: {error}. Give rows of the same length.") from error
+    if array.dtype.kind == "O":
+        array = join_numbers(array)
+        if array.size and all(isinstance(element, (bool, np.bool_)) for element in array.flat):
+            array = array.astype(bool)
     if array.dtype.kind in "MO":
         array = _write_moments(array)
     if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
+        _refuse_gaps(name, array)
         raise InvalidError(
             f"The input {name!r} holds {_describe_kinds(array)}, which cannot be sent. "
             "Send numbers, booleans, date-times or text."
@@ -154,15 +163,46 @@ def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
     return array
 
 
+def _to_dtype(name: str, value: Any, dtype: Any) -> NDArray[Any]:
+    """Return a value as the type that the caller asks for, where numbers lose no more than digits."""
+    np = _import_numpy()
+    array = np.asarray(fill_masked(value))
+    if array.dtype.kind in "iuf" and dtype.kind in "iu" and cast_exactly(array, dtype) is None:
+        raise InvalidError(f"The input {name!r} holds numbers that {dtype.name} does not: send them as another type.")
+    with np.errstate(over="ignore"):
+        converted: NDArray[Any] = np.asarray(array, dtype=dtype)
+    if (
+        converted.dtype.kind == "f"
+        and array.dtype.kind in "iuf"
+        and bool((np.isinf(converted) > np.isinf(array)).any())
+    ):
+        raise InvalidError(f"The input {name!r} holds numbers too large for {dtype.name}: send them as another type.")
+    return converted
+
+
+def _refuse_gaps(name: str, array: NDArray[Any]) -> None:
+    place = next((place for place, element in enumerate(array.flat) if is_missing(element)), None)
+    if place is not None:
+        raise InvalidError(
+            f"The input {name!r} has no value at element {place} ({array.flat[place]}). Only numbers of floating point "
+            "and date-times can be missing. Send a value that stands for it, such as '' in text, or leave such rows "
+            "out; an optional column can be left out as a whole."
+        )
+
+
 def _write_moments(array: NDArray[Any]) -> NDArray[Any]:
-    """Return date-times as text (ISO 8601); other arrays as they are."""
+    """Return date-times as text (ISO 8601), "NaT" where one is missing; other arrays as they are."""
     np = _import_numpy()
     if array.dtype.kind == "M":
         return np.datetime_as_string(array).astype(object)  # type: ignore[no-any-return]
-    if not array.size or not all(isinstance(element, date) for element in array.flat):
+    there = [element for element in array.flat if not is_missing(element)]
+    if not there or not all(isinstance(element, (date, np.datetime64)) for element in there):
         return array
     texts = np.empty(array.size, dtype=object)
-    texts[:] = ["NaT" if type(element).__name__ == "NaTType" else element.isoformat() for element in array.flat]
+    texts[:] = [
+        "NaT" if is_missing(element) else str(element) if isinstance(element, np.datetime64) else element.isoformat()
+        for element in array.flat
+    ]
     return texts.reshape(array.shape)  # type: ignore[no-any-return]
 
 
@@ -170,6 +210,8 @@ def _describe_kinds(array: NDArray[Any]) -> str:
     if array.dtype.kind != "O":
         return str(array.dtype)
     kinds = sorted({type(element).__name__ for element in array.flat if not _is_text(element)})
+    if kinds == ["int"] and not any(map(_is_text, array.flat)):
+        return "whole numbers of which no type of 64 bits holds all"
     return f"values of type {', '.join(kinds)}"
 
 

@@ -35,6 +35,18 @@ def no_texts(_names: Collection[str]) -> dict[str, Any]:
         ([1e300], "FP32", "float64"),
         ([float("nan")], "FP32", "float32"),
         ([True], "FP64", "bool"),
+        (np.array([2**63 + 1, 1], "uint64"), "INT64", "uint64"),
+        ([2**63 + 1, 1], "INT64", "uint64"),
+        ([2.0**63], "INT64", "float64"),
+        ([2.0**64], "UINT64", "float64"),
+        ([2**63 - 1], "FP64", "int64"),
+        ([-1], "UINT64", "int64"),
+        ([None, 2.5], "FP64", "float64"),
+        ([None, None], "FP32", "float32"),
+        ([2, None], "FP64", "float64"),
+        ([], "INT64", "int64"),
+        (np.array([], object), "FP64", "float64"),
+        ([], "BYTES", "object"),
     ],
 )
 def test_numbers_get_the_declared_type_where_they_stay_the_same(given: Any, declared: str, got: str) -> None:
@@ -48,6 +60,39 @@ def test_columns_become_the_one_input_of_a_service_whose_columns_have_no_names()
     assert fitted["input-0"].tolist() == [[1, 3], [2, 4]]
     assert fitted["input-0"].dtype == np.float32
     assert fit_inputs({"a": [1], "b": [2], "c": [3]}, one, no_texts) == {"a": [1], "b": [2], "c": [3]}
+
+
+def test_columns_of_other_types_are_stacked_without_rounding() -> None:
+    tensor: Declared = [{"name": "input-0", "datatype": "INT64", "shape": [-1, 2]}]
+    fitted = fit_inputs({"a": [2**53 + 1], "b": np.array([5], "uint64")}, tensor, no_texts)
+    assert fitted["input-0"].tolist() == [[2**53 + 1, 5]]
+
+
+@pytest.mark.parametrize("values", [[1, None], [1.0, float("nan")], pd.array([1, None], "Int64"), [True, None]])
+@pytest.mark.parametrize("datatype", ["INT64", "BOOL"])
+def test_a_missing_value_is_refused_by_name_where_the_type_has_none(values: Any, datatype: str) -> None:
+    with pytest.raises(InvalidError, match=f"The input 'x' is of {datatype}, .* element 1 is missing. Leave such rows"):
+        fit_inputs({"x": values}, declare(x=datatype), no_texts)
+
+
+def test_a_missing_date_is_sent_as_one() -> None:
+    declared: Declared = [{"name": "x", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "datetime"}}]
+    for values in (["2026-01-01", None], np.array(["2026-01-01", None], dtype=object), ["2026-01-01", float("nan")]):
+        assert list(fit_inputs({"x": values}, declared, no_texts)["x"]) == ["2026-01-01", "NaT"]
+    assert list(fit_inputs({"x": [None]}, declared, no_texts)["x"]) == ["NaT"]
+
+
+def test_a_series_is_the_column_of_its_name() -> None:
+    assert {name: list(values) for name, values in name_columns(pd.Series([1.5], name="a")).items()} == {"a": [1.5]}
+    assert name_columns(pd.Series([1.5])).tolist() == [1.5]
+
+
+@pytest.mark.parametrize(
+    "inputs", [pd.DataFrame([[1, 2]], columns=[1, "1"]), pd.DataFrame([[1, 2]], columns=["1", "1"]), [{1: 1, "1": 2}]]
+)
+def test_columns_of_one_name_are_refused(inputs: Any) -> None:
+    with pytest.raises(InvalidError, match="The columns .?1.? and '1' have the same name"):
+        name_columns(inputs)
 
 
 def test_an_unknown_column_is_named() -> None:

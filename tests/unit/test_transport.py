@@ -86,6 +86,43 @@ def test_numbers_can_be_sent_as_the_service_wants_them() -> None:
         as_arrays([1], dtype="FP7")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        (np.array([300]), "int8"),
+        (np.array([-1]), "uint8"),
+        (np.array([1.5]), "int64"),
+        (np.array([float("nan")]), "int64"),
+        (np.array([1e300]), "float32"),
+        (np.array([2**63 + 1], "uint64"), "int64"),
+    ],
+)
+def test_a_type_that_does_not_hold_the_numbers_is_refused(numbers: Any, dtype: str) -> None:
+    with pytest.raises(InvalidError, match=r"The input 'x' holds numbers .*: send them as another type"):
+        as_arrays({"x": numbers}, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "sent"),
+    [
+        (np.ma.array([1.5, 2.5], mask=[False, True]), [1.5, None]),
+        (np.ma.array([1, 2], mask=[False, True]), [1.0, None]),
+        (np.ma.array([1, 2]), [1, 2]),
+        (np.ma.array(["2026-01-01", "2026-01-02"], "M8[D]", mask=[False, True]), ["2026-01-01", "NaT"]),
+        ([None, 2.5], [None, 2.5]),
+        (np.array([2, None], dtype=object), [2.0, None]),
+        ([datetime(2026, 1, 1), None], ["2026-01-01T00:00:00", "NaT"]),  # noqa: DTZ001
+        ([2**63 + 5, 1], [2**63 + 5, 1]),
+        (["a\0", "b"], ["a\0", "b"]),
+        ([b"\0\0"], [b"\0\0"]),
+        (np.array([True, False], dtype=object), [True, False]),
+    ],
+)
+def test_values_are_sent_as_they_are_and_those_that_are_missing_as_missing(values: Any, sent: list[Any]) -> None:
+    array = as_arrays({"x": values})["x"]
+    assert [None if value != value else value for value in array.tolist()] == sent
+
+
 def test_date_times_are_sent_as_text() -> None:
     moments = [np.array(["2026-01-01T06:30"], "M8[ns]"), [datetime(2026, 1, 1, 6, 30)], [date(2026, 1, 1)]]  # noqa: DTZ001
     texts = [as_arrays({"x": given})["x"].tolist()[0][:16] for given in moments]
@@ -99,7 +136,14 @@ def test_date_times_are_sent_as_text() -> None:
         ([[1, 2], [3]], "The input 'input' is not an array"),
         ({"x": [object()]}, "The input 'x' holds values of type object, which cannot be sent."),
         (1 + 2j, "holds complex128, which cannot be sent."),
-        (["a", None], "holds values of type NoneType"),
+        (
+            ["a", None],
+            "has no value at element 1 (None). Only numbers of floating point and date-times can be missing.",
+        ),
+        ([True, None], "has no value at element 1"),
+        ([1, "a"], "holds values of type int"),
+        ([2**64, 1], "no type of 64 bits holds all"),
+        ([2**63 + 1, -1], "no type of 64 bits holds all"),
         (np.array([1], dtype="timedelta64[s]"), "holds timedelta64"),
     ],
 )

@@ -1,0 +1,135 @@
+"""Arrays that change no value in silence: gaps of masked arrays, numbers of other types, large whole numbers in lists.
+
+NumPy is imported by the first call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LARGEST_EXACT = 2**53
+"""Up to here a floating-point number of 64 bits holds every whole number."""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value stands for none: None, NaN, NaT, and pandas' NA."""
+    import numpy as np
+
+    if isinstance(value, (np.datetime64, np.timedelta64)):
+        return bool(np.isnat(value))
+    return (
+        value is None
+        or (isinstance(value, (float, np.floating)) and math.isnan(value))
+        or type(value).__name__ in {"NAType", "NaTType"}
+    )
+
+
+def fill_masked(value: Any) -> Any:
+    """Return a masked array as a plain one, in which a masked element is missing: NaN, NaT or None; others as they are."""
+    import numpy as np
+
+    if not isinstance(value, np.ma.MaskedArray):
+        return value
+    mask = np.ma.getmaskarray(value)
+    if not mask.any():
+        return value.data
+    if value.dtype.kind in "fcmM":
+        plain = value.data.copy()
+        plain[mask] = np.nan if value.dtype.kind in "fc" else "NaT"
+        return plain
+    objects = np.array(value.data, dtype=object)
+    objects[mask] = None
+    return objects
+
+
+def make_array(values: Any) -> NDArray[Any]:
+    """Return values as an array of what they are: objects where NumPy would round whole numbers beyond 2**53, cut
+    zeros off texts, or write numbers among texts as texts.
+
+    Raises:
+        ValueError: they are rows of different lengths.
+    """
+    import numpy as np
+
+    array: NDArray[Any] = np.asarray(fill_masked(values))
+    if hasattr(values, "dtype"):
+        return array
+    if array.dtype.kind in "US":
+        objects = np.array(values, dtype=object)
+        return objects if objects.shape == array.shape else array
+    if array.dtype.kind == "f" and bool((np.abs(array) >= _LARGEST_EXACT).any()):
+        objects = np.array(values, dtype=object)
+        if not all(map(is_exact_float, objects.flat)):
+            return objects
+    return array
+
+
+def is_exact_float(number: Any) -> bool:
+    """Whether a number is the same as one of floating point of 64 bits."""
+    import numpy as np
+
+    if not isinstance(number, (int, np.integer)):
+        return True
+    try:
+        return int(float(number)) == int(number)
+    except OverflowError:
+        return False
+
+
+def join_numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """Return objects that are numbers, some of which may be missing, as numbers; all others as they are.
+
+    Whole numbers, all of which one type of 64 bits holds, are integers; those that none holds stay objects.
+    """
+    import numpy as np
+
+    missing = [is_missing(element) for element in array.flat]
+    there = [element for element, gap in zip(array.flat, missing, strict=True) if not gap]
+    kinds = (int, float, np.integer, np.floating)
+    if not there or not all(isinstance(element, kinds) and not isinstance(element, bool) for element in there):
+        return array
+    if any(missing) or any(isinstance(element, (float, np.floating)) for element in there):
+        numbers = [np.nan if gap else element for element, gap in zip(array.flat, missing, strict=True)]
+        floats: NDArray[Any] = np.array(numbers, dtype=np.float64).reshape(array.shape)
+        return floats
+    low, high = int(min(there)), int(max(there))
+    for dtype in (np.int64, np.uint64):
+        bounds = np.iinfo(dtype)
+        if bounds.min <= low and high <= bounds.max:
+            return array.astype(dtype)
+    return array
+
+
+def cast_exactly(array: NDArray[Any], dtype: Any) -> NDArray[Any] | None:
+    """Return numbers as those of another type; None: some would be other numbers there.
+
+    Numbers of floating point may lose digits, but do not become infinite.
+    """
+    import numpy as np
+
+    target = np.dtype(dtype)
+    if target.kind in "iu" and array.size and not _is_within(array, np.iinfo(target)):
+        return None
+    with np.errstate(all="ignore"):
+        converted = array.astype(target)
+    if target.kind == array.dtype.kind == "f":
+        same = np.isfinite(converted) == np.isfinite(array)
+    elif target.kind == "f" and array.dtype.kind in "iu":
+        wide = converted.astype(np.float64)
+        within = wide < float(int(np.iinfo(array.dtype).max) + 1)  # what is not within would wrap on the way back
+        same = within & (np.where(within, wide, 0).astype(array.dtype) == array)
+    else:
+        same = converted.astype(array.dtype) == array
+    return converted if bool(same.all()) else None
+
+
+def _is_within(array: NDArray[Any], bounds: Any) -> bool:
+    import numpy as np
+
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return False
+    return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
