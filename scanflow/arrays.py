@@ -46,6 +46,13 @@ def fill_masked(value: Any) -> Any:
     return objects
 
 
+def fill_masked_parts(value: Any) -> Any:
+    """Return an array, or a dictionary of arrays, without masks: see :func:`fill_masked`."""
+    if isinstance(value, dict):
+        return {name: fill_masked(part) for name, part in value.items()}
+    return fill_masked(value)
+
+
 def make_array(values: Any) -> NDArray[Any]:
     """Return values as an array of what they are: objects where NumPy would round whole numbers beyond 2**53, cut
     zeros off texts, or write numbers among texts as texts.
@@ -65,6 +72,18 @@ def make_array(values: Any) -> NDArray[Any]:
         objects = np.array(values, dtype=object)
         if not all(map(is_exact_float, objects.flat)):
             return objects
+    return array
+
+
+def read_column(column: Any) -> NDArray[Any]:
+    """Return a column of pandas as an array: whole numbers beyond 2**53 as objects where some are missing, which
+    pandas rounds."""
+    import numpy as np
+
+    array: NDArray[Any] = column.to_numpy()
+    rounds = array.dtype.kind == "f" and getattr(getattr(column, "dtype", None), "kind", "") in {"i", "u"}
+    if rounds and bool((np.abs(array) >= _LARGEST_EXACT).any()):
+        array = column.to_numpy(dtype=object)
     return array
 
 
@@ -94,8 +113,10 @@ def join_numbers(array: NDArray[Any]) -> NDArray[Any]:
         return array
     if any(missing) or any(isinstance(element, (float, np.floating)) for element in there):
         numbers = [np.nan if gap else element for element, gap in zip(array.flat, missing, strict=True)]
-        floats: NDArray[Any] = np.array(numbers, dtype=np.float64).reshape(array.shape)
-        return floats
+        try:
+            return np.array(numbers, dtype=np.float64).reshape(array.shape)
+        except OverflowError:
+            return array
     low, high = int(min(there)), int(max(there))
     for dtype in (np.int64, np.uint64):
         bounds = np.iinfo(dtype)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scanflow.arrays import cast_exactly, fill_masked, is_missing, join_numbers, make_array
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
@@ -122,8 +122,9 @@ def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[A
             else:
                 arrays[tensor["name"]] = _from_bytes(tensor, body[place : place + length])
                 place += length
-            if tensor.get("parameters", {}).get("content_type") == "application/json":
-                arrays[tensor["name"]] = _from_json_elements(arrays[tensor["name"]])
+            content = tensor.get("parameters", {}).get("content_type")
+            if tensor["datatype"] == "BYTES" and content in _READERS:
+                arrays[tensor["name"]] = _read_elements(_READERS[content], arrays[tensor["name"]])
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise UnavailableError(f"Its answer does not follow the Open Inference Protocol: {error!r:.200}") from error
     return arrays
@@ -243,11 +244,18 @@ def _from_list(tensor: Mapping[str, Any]) -> NDArray[Any]:
     return array.reshape(tensor["shape"])
 
 
-def _from_json_elements(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of an output whose elements are JSON texts, since no datatype has them."""
+def _read_text(content: bytes | str) -> str:
+    return content if isinstance(content, str) else content.decode()
+
+
+_READERS: Final[dict[str, Callable[[bytes | str], Any]]] = {"application/json": json.loads, "str": _read_text}
+"""What the elements of BYTES are read by, for each ``content_type`` that an output may have."""
+
+
+def _read_elements(read: Callable[[bytes | str], Any], array: NDArray[Any]) -> NDArray[Any]:
     np = _import_numpy()
     values: NDArray[Any] = np.empty(array.size, dtype=object)
-    values[:] = [json.loads(text) for text in array.flat]
+    values[:] = [read(content) for content in array.flat]
     return values.reshape(array.shape)
 
 

@@ -24,7 +24,7 @@ from scanflow.errors import UnavailableError
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
-from scanflow_serving.oip import JSON_ELEMENTS, check_output_parameters, parse_timeout
+from scanflow_serving.oip import check_output_parameters, describe_content, parse_timeout
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
@@ -248,9 +248,8 @@ def write_response(answer: InferResponse, *, raw: bool) -> Any:
         _set_parameter(written.parameters[name], value)
     for tensor in answer.outputs:
         output = written.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.data.shape)
-        if tensor.holds_json:
-            for name, value in JSON_ELEMENTS.items():
-                _set_parameter(output.parameters[name], value)
+        for name, value in describe_content(tensor).items():
+            _set_parameter(output.parameters[name], value)
         if raw:
             written.raw_output_contents.append(bytes(to_binary(tensor)))
         else:

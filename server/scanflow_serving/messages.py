@@ -52,6 +52,9 @@ class Tensor(Struct, eq=False):
     holds_json: bool = False
     """Whether its BYTES are JSON texts, of values that no datatype has."""
 
+    holds_text: bool = False
+    """Whether its BYTES are text, in UTF-8."""
+
 
 class RequestedOutput(Struct, eq=False):
     name: str

@@ -23,8 +23,8 @@ JSON_TYPE: Final = "application/json"
 PARAMETERS: Final = frozenset({"binary_data_output", "sequence_id", "timeout"})
 """The parameters of a request that are the protocol's own, not the model's."""
 
-JSON_ELEMENTS: Final = {"content_type": "application/json"}
-"""The parameters of an output of BYTES whose elements are JSON texts."""
+_JSON_ELEMENTS: Final = {"content_type": "application/json"}
+_TEXT_ELEMENTS: Final = {"content_type": "str"}
 
 _OUTPUT_PARAMETERS: Final = frozenset({"binary_data"})
 _NO_DATA: Final = msgspec.Raw(b"")
@@ -117,12 +117,17 @@ def pick_outputs(tensors: list[Tensor], wanted: Sequence[RequestedOutput] | None
     return [tensors_by_name[output.name] for output in wanted]
 
 
+def describe_content(tensor: Tensor) -> dict[str, str]:
+    """Return the parameters of an output that say what its BYTES are: text, JSON texts, or nothing more."""
+    return dict(_JSON_ELEMENTS if tensor.holds_json else _TEXT_ELEMENTS if tensor.holds_text else {})
+
+
 def encode(answer: InferResponse, request: InferRequest, headers: Headers = ()) -> Response:
     is_binary = {output.name: output.binary for output in request.outputs} if request.outputs else None
     parts: list[bytes | memoryview] = []
     outputs: list[_Output] = []
     for tensor in answer.outputs:
-        about = dict(JSON_ELEMENTS) if tensor.holds_json else {}
+        about: dict[str, Any] = {**describe_content(tensor)}
         if is_binary[tensor.name] if is_binary is not None else request.binary_output:
             parts.append(to_binary(tensor))
             parameters = {**about, "binary_data_size": len(parts[-1])}

@@ -6,15 +6,15 @@ texts, one for each element, and says so: ``content_type`` among its parameters.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from datetime import date
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.arrays import fill_masked, is_exact_float, is_missing, join_numbers, make_array, read_column
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import TensorSpec
@@ -32,13 +32,26 @@ def to_tensors(value: Any, declared: Sequence[TensorSpec], who: str) -> list[Ten
     else ``output-0`` and so on.
     """
     if isinstance(value, dict):
-        return [_to_tensor(str(name), part, who) for name, part in value.items()]
-    if columns := _to_columns(value):
+        return [_to_tensor(name, part, who) for name, part in name_outputs(value, who).items()]
+    if columns := _to_columns(value, who):
         return [_to_tensor(name, part, who) for name, part in columns.items()]
     parts = value if isinstance(value, tuple) else (value,)
     if len(declared) == len(parts):
         return [_to_tensor(spec.name, part, who) for spec, part in zip(declared, parts, strict=True)]
     return [_to_tensor(f"output-{place}", part, who) for place, part in enumerate(parts)]
+
+
+def name_outputs(outputs: Mapping[Any, Any], who: str) -> dict[str, Any]:
+    """Return outputs by names that are text; ProblemError (500): two of them, as 1 and "1", would be one."""
+    named: dict[str, Any] = {}
+    for name, output in outputs.items():
+        if str(name) in named:
+            first = next(other for other in outputs if str(other) == str(name))
+            raise _make_unusable_problem(
+                who, f"outputs {first!r} and {name!r}, whose names are the same in an answer. Rename one of them."
+            )
+        named[str(name)] = output
+    return named
 
 
 def to_array(value: Any, who: str) -> NDArray[Any]:
@@ -78,6 +91,7 @@ def to_raw_bytes(value: Any, who: str) -> bytes | memoryview:
 
 
 def _to_tensor(name: str, value: Any, who: str) -> Tensor:
+    value = fill_masked(value)
     if isinstance(value, np.ndarray):
         array = value
     elif isinstance(value, (bytes, bytearray, memoryview, str)):
@@ -93,34 +107,34 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
         array = _unify(array)
     if array.dtype.kind == "O":
         if all(isinstance(element, (str, bytes, bytearray)) for element in array.flat):
-            return Tensor(name, "BYTES", _to_bytes(array))
+            is_text = array.size > 0 and all(isinstance(element, str) for element in array.flat)
+            return Tensor(name, "BYTES", _to_bytes(array), holds_text=is_text)
         return Tensor(name, "BYTES", _to_json(array, who), holds_json=True)
     datatype = get_datatype(array.dtype)
     if datatype is None:
         raise _make_unusable_problem(who, f"an array of {array.dtype.name}, which no datatype can hold.")
     if datatype == "BYTES":
-        array = _to_bytes(array)
-    elif datatype == "BF16":
+        return Tensor(name, datatype, _to_bytes(array), holds_text=array.dtype.kind == "U")
+    if datatype == "BF16":
         array = array.astype(np.float32)
     return Tensor(name, datatype, array)
 
 
-def _to_columns(value: Any) -> dict[str, list[Any]]:
+def _to_columns(value: Any, who: str) -> dict[str, list[Any]]:
     """Return records, a mapping each with the same keys, as columns; empty: it is something else."""
     if not (isinstance(value, list) and value and all(isinstance(record, dict) for record in value)):
         return {}
     names = list(value[0])
     if not names or any(record.keys() != value[0].keys() for record in value):
         return {}
-    return {str(name): [record[name] for record in value] for name in names}
+    return name_outputs({name: [record[name] for record in value] for name in names}, who)
 
 
 def _convert(value: Any, who: str) -> NDArray[Any]:
     if isinstance(value, (list, tuple)):
         return _convert_list(value)
     if hasattr(value, "to_numpy"):
-        converted: NDArray[Any] = value.to_numpy()
-        return converted
+        return read_column(value)
     array = np.asarray(value)
     # numpy wraps objects it does not know in an array without dimensions.
     if array.dtype.kind == "O" and array.ndim == 0:
@@ -135,52 +149,73 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
 
 def _convert_list(values: Sequence[Any]) -> NDArray[Any]:
     try:
-        array = np.asarray(values)
+        return make_array(values)
     except (ValueError, OverflowError):  # rows of different lengths
         array = np.empty(len(values), dtype=object)
         array[:] = values
         return array
-    if array.dtype.kind in "US":  # numbers among texts would have become texts themselves
-        objects = np.array(values, dtype=object)
-        return objects if objects.shape == array.shape else array
-    return array
 
 
 def _unify(array: NDArray[Any]) -> NDArray[Any]:
     """Return objects of one kind as that kind: numbers, of which some may be missing, dates, or the objects."""
     elements = [None if is_missing(element) else element for element in array.flat]
     there = [element for element in elements if element is not None]
-    if all(isinstance(element, (date, np.datetime64)) for element in there) and there:
-        moments = [np.datetime64("NaT") if element is None else _to_naive(element) for element in elements]
-        if all(isinstance(moment, np.datetime64) for moment in moments):
-            return _format_moments(np.array(moments).reshape(array.shape))
-        texts = np.array([None if moment is None else str(moment) for moment in elements], dtype=object)
+    if there and all(isinstance(element, (date, np.datetime64, timedelta, np.timedelta64)) for element in there):
+        texts = np.array([None if element is None else format_moment(element) for element in elements], dtype=object)
         return texts.reshape(array.shape)
     if there and all(isinstance(element, (bool, np.bool_)) for element in elements):
         return np.array(elements, dtype=bool).reshape(array.shape)
-    numbers = (int, float, np.integer, np.floating)
-    if there and all(isinstance(element, numbers) and not isinstance(element, bool) for element in there):
-        has_gaps = len(there) < len(elements) or any(isinstance(element, (float, np.floating)) for element in there)
-        if has_gaps:
-            return np.array([np.nan if element is None else element for element in elements], float).reshape(
-                array.shape
-            )
-        whole = np.array(elements)
-        return whole.reshape(array.shape) if whole.dtype.kind in "iu" else array
     objects = np.empty(len(elements), dtype=object)
     objects[:] = elements
-    return objects.reshape(array.shape)
-
-
-def _to_naive(moment: Any) -> Any:
-    return moment if getattr(moment, "tzinfo", None) is not None else np.datetime64(moment)
+    objects = objects.reshape(array.shape)
+    numbers = join_numbers(objects)
+    return objects if numbers.dtype.kind == "f" and not all(map(is_exact_float, there)) else numbers
 
 
 def _format_moments(array: NDArray[Any]) -> NDArray[Any]:
-    """Return date-times as text in ISO 8601, and None for those that are missing."""
-    texts = (np.datetime_as_string(array) if array.dtype.kind == "M" else array.astype(str)).astype(object)
-    texts[np.isnat(array)] = None
-    return texts
+    """Return date-times and durations as text in ISO 8601, and None for those that are missing."""
+    if array.dtype.kind == "M":
+        texts = np.asarray(np.datetime_as_string(array)).astype(object)
+        texts[np.isnat(array)] = None
+        return texts
+    objects = np.empty(array.size, dtype=object)
+    objects[:] = [None if np.isnat(element) else format_moment(element) for element in array.reshape(-1)]
+    return objects.reshape(array.shape)
+
+
+def format_moment(moment: Any) -> str:
+    """Return a date, a date-time or a duration, of Python, NumPy or pandas, as text in ISO 8601."""
+    if isinstance(moment, np.timedelta64):
+        return _format_duration(int(moment.astype(np.int64)), *np.datetime_data(moment.dtype))
+    if isinstance(moment, timedelta):
+        nanoseconds = getattr(moment, "nanoseconds", 0)  # of pandas
+        return _format_duration(moment // timedelta(microseconds=1) * 1000 + nanoseconds, "ns", 1)
+    if getattr(moment, "tzinfo", None) is not None:
+        return str(moment.isoformat())
+    return str(moment.to_datetime64() if hasattr(moment, "to_datetime64") else np.datetime64(moment))
+
+
+_UNITS: Final = {"W": 604800, "D": 86400, "h": 3600, "m": 60, "s": 1}
+"""In seconds."""
+
+_FRACTIONS: Final = {"ms": 3, "us": 6, "ns": 9, "ps": 12, "fs": 15, "as": 18}
+"""Their decimal places of a second."""
+
+
+def _format_duration(number: int, unit: str, step: int) -> str:
+    """Return so many units of time as ISO 8601, such as ``P1DT2H0M0.5S``; years and months have no length in days."""
+    sign, count = "-" if number < 0 else "", abs(number) * step
+    if unit == "generic":
+        return f"{sign}{count}"
+    if unit in {"Y", "M"}:
+        return f"{sign}P{count}{unit}"
+    places = _FRACTIONS.get(unit, 0)
+    seconds, fraction = divmod(count * _UNITS.get(unit, 1), 10**places)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    part = f".{fraction:0{places}d}".rstrip("0") if fraction else ""
+    return f"{sign}P{days}DT{hours}H{minutes}M{seconds}{part}S"
 
 
 def _to_bytes(array: NDArray[Any]) -> NDArray[Any]:
@@ -194,8 +229,11 @@ def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
     def replace_unknown(value: Any) -> Any:
         if is_missing(value):
             return None
-        if isinstance(value, (date, np.datetime64)):
-            return str(np.datetime64(value)) if getattr(value, "tzinfo", None) is None else value.isoformat()  # type: ignore[union-attr]
+        if isinstance(value, (date, np.datetime64, timedelta, np.timedelta64)):
+            return format_moment(value)
+        if isinstance(value, np.ndarray):
+            plain = fill_masked(value)
+            return (_format_moments(plain) if plain.dtype.kind in "mM" else plain).tolist()
         if hasattr(value, "tolist"):
             return value.tolist()
         raise _make_unusable_problem(who, f"an array of objects, one of which is of type {type(value).__name__!r}.")
@@ -207,15 +245,6 @@ def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise _make_unusable_problem(who, f"objects that are no JSON: {error!s:.200}.") from error
     return elements.reshape(array.shape)
-
-
-def is_missing(value: object) -> bool:
-    """Whether a value stands for none: None, NaN, and pandas' NA and NaT."""
-    return (
-        value is None
-        or (isinstance(value, (float, np.floating)) and math.isnan(value))
-        or type(value).__name__ in {"NAType", "NaTType"}
-    )
 
 
 def _make_unusable_problem(who: str, what: str) -> ProblemError:

@@ -67,6 +67,8 @@ def join_rows(results: Sequence[Any]) -> Any:
         return tuple(join_rows(parts) for parts in zip(*results, strict=True))
     if isinstance(first, list):
         return [item for result in results for item in result]
+    if any(isinstance(result, np.ma.MaskedArray) for result in results):
+        return np.ma.concatenate(list(results))  # type: ignore[no-untyped-call]  # NumPy's has no types
     return np.concatenate([np.asarray(result) for result in results])
 
 

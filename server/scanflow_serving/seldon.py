@@ -10,7 +10,7 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -18,11 +18,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.arrays import fill_masked, is_missing
 from scanflow_serving import tftensor
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome
 from scanflow_serving.messages import Body
 from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
-from scanflow_serving.results import is_missing, to_values
+from scanflow_serving.results import format_moment, name_outputs, to_values
 from scanflow_serving.tensors import check_finite, check_shape
 
 REVISION_TAG: Final = "scanflow.revision"
@@ -271,6 +272,8 @@ def _make_payload(outcome: Outcome, kind: str) -> dict[str, Any]:
         return {"binData": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, str):
         return {"strData": value}
+    if isinstance(value, dict):
+        value = name_outputs(value, who)
     records = isinstance(value, list) and any(isinstance(item, dict) for item in value)
     if isinstance(value, dict) or records or kind == "jsonData":
         return {"jsonData": to_plain(value)}
@@ -291,10 +294,10 @@ def to_plain(value: Any) -> Any:
         return {str(name): to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    if isinstance(value, (np.datetime64, date)):
-        return None if is_missing(value) else str(value) if isinstance(value, np.datetime64) else value.isoformat()
-    if isinstance(value, np.ndarray) and value.dtype.kind == "M":
-        return to_plain(list(value)) if value.ndim else to_plain(value[()])
+    if isinstance(value, (np.datetime64, date, np.timedelta64, timedelta)):
+        return None if is_missing(value) else format_moment(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "mM":
+        return to_plain(list(fill_masked(value))) if value.ndim else to_plain(value[()])
     if isinstance(value, (np.ndarray, np.generic)):
         return to_plain(value.tolist())
     if is_missing(value):

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.arrays import cast_exactly, fill_masked_parts
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import ProblemError, invalid
@@ -103,14 +104,19 @@ class NodeSignature:
             rows = ", ".join(f"{tensor.name!r} has {tensor.data.shape[0]}" for tensor in tensors)
             raise invalid(f"The columns differ in length: {rows}.")
 
-    def adapt(self, value: Any, who: str) -> Any:
+    def has_column(self, name: str) -> bool:
+        """Whether the inputs are the columns of one table, and ``name`` is one of several."""
+        return self.table and len(self.inputs) > 1 and name in {spec.name for spec in self.inputs}
+
+    def adapt(self, value: Any, who: str, names: Sequence[str] = ()) -> Any:
         """Return the value of a parent node, or of a protocol without datatypes, as this node's input.
 
-        Numbers are cast to the declared datatype if only precision is lost.
+        ``names``: those that came with its columns, of which optional ones may be left out. Numbers are cast to the declared datatype if only precision is lost.
         """
         specs = self.inputs
         if not specs:
             return value
+        value = fill_masked_parts(value)
         if isinstance(value, dict):
             specs_by_name = {spec.name: spec for spec in specs}
             if missing := next((spec.name for spec in specs if spec.name not in value and not spec.optional), None):
@@ -123,7 +129,7 @@ class NodeSignature:
             }
         if isinstance(value, (list, np.ndarray)):
             if self.table:
-                return self._as_table(value, who)
+                return self._as_table(value, who, names)
             if len(specs) == 1:
                 return cast(specs[0], value, who)
         names = ", ".join(f"{spec.name!r}" for spec in specs)
@@ -161,8 +167,13 @@ class NodeSignature:
             f"columns declared: {self.format_inputs()}."
         )
 
-    def _as_table(self, value: Any, who: str) -> NDArray[Any]:
+    def _as_table(self, value: Any, who: str, names: Sequence[str]) -> NDArray[Any]:
         table = np.asarray(value)
+        is_named = (
+            table.ndim == 2 and table.shape[1] == len(names) and {spec.name for spec in self.inputs}.issuperset(names)
+        )
+        if is_named and any(spec.optional for spec in self.inputs):
+            return table
         if table.ndim == 1 and len(self.inputs) == 1:
             return table
         if table.ndim != 2 or table.shape[1] != len(self.inputs):
@@ -309,12 +320,8 @@ def cast(spec: TensorSpec, value: Any, who: str, *, column: bool = False) -> NDA
             raise _make_unfit(f"{who} takes {spec}, but {number!s:.40} is too large for {dtype.name}.")
         if dtype.kind not in "iu" or array.dtype.kind not in "iu" or np.array_equal(converted, array):
             return converted
-    elif array.dtype.kind == "f" and dtype.kind in "iu" and np.isfinite(array).all():
-        bounds = np.iinfo(dtype)
-        if not array.size or (array.min() >= bounds.min and array.max() <= bounds.max):
-            converted = array.astype(dtype)
-            if np.array_equal(converted, array):
-                return converted
+    elif array.dtype.kind == "f" and dtype.kind in "iu" and (whole := cast_exactly(array, dtype)) is not None:
+        return whole
     raise _make_unfit(f"{who} takes {spec}, but got {got}, which cannot be converted without loss.")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from scanflow.errors import InvalidError
 from scanflow.protos import get_message_class
 from scanflow.transport import HttpServiceClient
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_grpc_request, encode_request
-from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision
+from scanflow.wire import BatchingOptions, DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision
 from scanflow_client.client import Client
 from scanflow_client.declared_inputs import fit_inputs
 from scanflow_client.predict_io import read_request, send
@@ -124,12 +125,14 @@ class ServedModel:
 
 
 @contextmanager
-def serve_model(folder: Path, *, allow_nan: bool = True) -> Iterator[ServedModel]:
+def serve_model(
+    folder: Path, *, allow_nan: bool = True, batching: BatchingOptions | None = None
+) -> Iterator[ServedModel]:
     """Serve the model in ``folder``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    node = Node(name=NAME, model=ModelFiles(name=NAME, version=1, path=str(folder)))
+    node = Node(name=NAME, model=ModelFiles(name=NAME, version=1, path=str(folder)), batching=batching)
     desired = DesiredInstanceState(generation=1, revisions=(Revision(id="r1", nodes=(node,)),))
 
     def run(coroutine: Any) -> Any:
@@ -177,7 +180,7 @@ def to_columns(answer: Any) -> list[list[Any]]:
 
 
 def _to_plain_list(values: Any) -> list[Any]:
-    if hasattr(values, "dtype") and getattr(values.dtype, "kind", "") == "M":
+    if hasattr(values, "dtype") and getattr(values.dtype, "kind", "") in {"m", "M"}:
         values = list(values)
     elif hasattr(values, "tolist"):
         values = values.tolist()
@@ -185,14 +188,16 @@ def _to_plain_list(values: Any) -> list[Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        value = value.decode()
     if isinstance(value, dict):
         return {str(name): _to_plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
         return [_to_plain(item) for item in value]
     if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return None
+    if value is np.ma.masked:
+        return None
+    if isinstance(value, (timedelta, np.timedelta64)) or (isinstance(value, str) and re.match(r"-?P\d", value)):
+        return pd.Timedelta(value).isoformat()
     if isinstance(value, (np.datetime64, date)):
         return pd.Timestamp(value).isoformat()
     if isinstance(value, str) and len(value) > 18 and value[4] == value[7] == "-" and value[10] == "T":

@@ -13,6 +13,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
+from scanflow.arrays import make_array
 from scanflow.backends.memory.graph import InferenceGraph, check_files
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange
@@ -426,6 +427,5 @@ def _compute_quantile(values: list[float], percent: int) -> float | None:
 
 
 def _to_array(value: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(value)
+    array = make_array(value)
+    return array.astype(object) if array.dtype.kind in "US" else array

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scanflow.errors import MissingExtraError, UsageError
+from scanflow.arrays import read_column
+from scanflow.errors import MissingExtraError, UnsupportedError, UsageError
 from scanflow.installation import explain_install
 
 _REFUSALS: Final = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
@@ -79,5 +80,13 @@ def _to_arrays(result: Any) -> Any:
     """Return tables as dictionaries of their columns, and columns as arrays."""
     kind = type(result).__name__
     if kind == "DataFrame":
-        return {str(name): result[name].to_numpy() for name in result.columns}
-    return result.to_numpy() if kind == "Series" else result
+        first: dict[str, Any] = {}
+        for name in result.columns:
+            if str(name) in first:
+                raise UnsupportedError(
+                    f"It returned a table with the columns {first[str(name)]!r} and {name!r}, whose names are the same "
+                    "in an answer. Rename one of them."
+                )
+            first[str(name)] = name
+        return {text: read_column(result[name]) for text, name in first.items()}
+    return read_column(result) if kind == "Series" else result

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from scanflow_serving.problems import ProblemError
@@ -55,6 +57,83 @@ def test_whatever_is_returned_is_an_output(value: Any, outputs: list[tuple[str, 
 def test_what_no_datatype_has_is_json_and_says_so(value: Any, texts: list[str]) -> None:
     (output,) = to_tensors(value, (), WHO)
     assert ([text.decode() for text in output.data], output.datatype, output.holds_json) == (texts, "BYTES", True)
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        (np.array([1, -36], "m8[h]"), ["P0DT1H0M0S", "-P1DT12H0M0S"]),
+        (np.array([86400500], "m8[ms]"), ["P1DT0H0M0.5S"]),
+        (np.array([3], "m8[Y]"), ["P3Y"]),
+        ([timedelta(days=400, microseconds=5)], ["P400DT0H0M0.000005S"]),
+        (pd.Series(pd.to_timedelta([1, 86400], unit="s")), ["P0DT0H0M1S", "P1DT0H0M0S"]),
+        ([pd.Timedelta(-1, "ns")], ["-P0DT0H0M0.000000001S"]),
+        ([{"at": np.timedelta64(1, "D")}], ["P1DT0H0M0S"]),
+    ],
+)
+def test_durations_are_whole_text_in_iso_8601(value: Any, texts: list[str]) -> None:
+    (output,) = to_tensors(value, (), WHO)
+    assert ([text.decode() for text in output.data], output.holds_text) == (texts, True)
+    if "Y" not in texts[0]:
+        assert pd.Timedelta(texts[0]) == pd.Timedelta(value.iloc[0] if isinstance(value, pd.Series) else _first(value))
+
+
+def _first(value: Any) -> Any:
+    return value[0]["at"] if isinstance(value[0], dict) else value[0]
+
+
+def test_moments_keep_their_nanoseconds() -> None:
+    (output,) = to_tensors([pd.Timestamp("2024-01-01T00:00:00.000000005")], (), WHO)
+    assert output.data.tolist() == [b"2024-01-01T00:00:00.000000005"]
+    (output,) = to_tensors([{"at": [pd.Timedelta(5, "ns")]}, {"to": np.array([1], "m8[D]")}], (), WHO)
+    assert output.data.tolist() == [b'{"at":["P0DT0H0M0.000000005S"]}', b'{"to":["P1DT0H0M0S"]}']
+
+
+@pytest.mark.parametrize(
+    ("value", "datatype", "values"),
+    [
+        (np.ma.array([1.0, 2.0], mask=[False, True]), "FP64", [1.0, None]),
+        (np.ma.array([1, 2], mask=[False, True]), "FP64", [1.0, None]),
+        (np.ma.array([1, 2]), "INT64", [1, 2]),
+        (np.ma.array([True, False], mask=[False, True]), "BYTES", [b"true", b"null"]),
+        (np.ma.array(["a", "b"], mask=[False, True]), "BYTES", [b'"a"', b"null"]),
+        ([{"a": np.ma.array([1, 2], mask=[False, True])}, {}], "BYTES", [b'{"a":[1,null]}', b"{}"]),
+        ([2**63 + 5, 1], "UINT64", [2**63 + 5, 1]),
+        ([2**63 + 5, -1], "BYTES", [b"9223372036854775813", b"-1"]),
+        ([2**53 + 1, None], "BYTES", [b"9007199254740993", b"null"]),
+        ([2**53 + 1, 0.5], "BYTES", [b"9007199254740993", b"0.5"]),
+        ([10**400, 0.5], "BYTES", [b"1" + b"0" * 400, b"0.5"]),
+        (pd.Series(pd.array([2**53 + 1, None], "Int64")), "BYTES", [b"9007199254740993", b"null"]),
+        (pd.Series(pd.array([1, None], "Int64")), "FP64", [1.0, None]),
+    ],
+)
+def test_an_answer_is_neither_rounded_nor_revealed(value: Any, datatype: str, values: list[Any]) -> None:
+    (output,) = to_tensors(value, (), WHO)
+    assert output.datatype == datatype
+    assert [None if element != element else element for element in output.data.tolist()] == values
+
+
+@pytest.mark.parametrize(
+    ("value", "holds_text"),
+    [
+        ("a", True),
+        (["a", "b"], True),
+        (np.array(["a"]), True),
+        (np.array(["2024-01-01"], "M8[D]"), True),
+        (b"a", False),
+        ([b"a"], False),
+        (np.array(["a", b"b"], dtype=object), False),
+    ],
+)
+def test_text_is_marked_and_bytes_are_not(value: Any, *, holds_text: bool) -> None:
+    (output,) = to_tensors(value, (), WHO)
+    assert output.holds_text is holds_text
+
+
+def test_outputs_of_one_name_are_refused() -> None:
+    for value in ({1: [1], "1": [2]}, [{1: 1, "1": 2}]):
+        with pytest.raises(ProblemError, match="outputs 1 and '1'"):
+            to_tensors(value, (), WHO)
 
 
 def test_outputs_are_called_as_declared() -> None:
