@@ -21,7 +21,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from scanflow.wire import BatchingOptions
-from scanflow_serving.components import METHODS_BY_ROLE, Component, make_component_problem
+from scanflow_serving.components import METHODS_BY_ROLE, PARAMETERS, Component, make_component_problem
 from scanflow_serving.copies import isolate
 from scanflow_serving.engine import Engine
 from scanflow_serving.graph import GraphStep, GraphTraversal, finish, take_extras
@@ -138,7 +138,7 @@ class Batcher:
         self._last = now
         self._here += 1
         entry = _Entry(value, names, walk, now, self._loop.create_future())
-        if layout := measure_rows(value):
+        if (layout := measure_rows(value)) and not self._has_parameters(walk):
             meta = repr(walk.meta) if self._reads_meta else ""
             entry.rows, entry.kind = layout[0], (layout[1], tuple(names or ()), meta)
         self._waiting.append(entry)
@@ -156,6 +156,10 @@ class Batcher:
             walk.failed = self._step.name
             raise error
         return result
+
+    def _has_parameters(self, walk: GraphTraversal) -> bool:
+        """Whether a request has parameters for a registered model, which no other request shares."""
+        return self._step.component.node.model is not None and PARAMETERS in walk.meta
 
     def _dispatch(self) -> None:
         if self._timer is not None:

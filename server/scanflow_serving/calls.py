@@ -86,9 +86,14 @@ class ServingCall(msgspec.Struct, eq=False):
 
     def copy_value(self) -> Any:
         assert self.inputs is not None
-        if len(self.inputs) == 1:
-            return self.inputs[0].data.copy()
-        return {tensor.name: tensor.data.copy() for tensor in self.inputs}
+        return self._join({tensor.name: tensor.data.copy() for tensor in self.inputs})
+
+    def _join(self, arrays: dict[str, Any]) -> Any:
+        """Return named arrays as the value of a request: one is itself, unless it is a column among optional others."""
+        roots = [step.component.signature for step in self.graph.roots]
+        if len(arrays) == 1 and not all(root.has_column(*arrays) for root in roots):
+            return next(iter(arrays.values()))
+        return arrays
 
     async def run(self, allowed_s: float) -> Any:
         engine = self.server.engine
@@ -165,9 +170,7 @@ class OipCall(ServingCall):
             }
         self.walk.checked = True
         self.timeout_s = infer.timeout_s
-        self.value = (
-            infer.inputs[0].data if len(infer.inputs) == 1 else {tensor.name: tensor.data for tensor in infer.inputs}
-        )
+        self.value = self._join({tensor.name: tensor.data for tensor in infer.inputs})
 
     def get_tensors(self) -> list[Tensor]:
         assert self.infer is not None

@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from scanflow.arrays import fill_masked_parts
 from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mean
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
@@ -146,7 +146,7 @@ def _from_registry(node: Node, threads: int) -> Component:
 
     def call(value: Any, names: Any, meta: dict[str, Any]) -> Any:
         try:
-            return predict(value, names, meta.get(PARAMETERS))
+            return predict(fill_masked_parts(value), names, meta.get(PARAMETERS))
         except (ValueError, *unsure) as error:
             takes = (
                 f"It takes {signature.format_inputs()}." if signature.inputs else "It has no signature: " + _UNSIGNED
@@ -155,8 +155,6 @@ def _from_registry(node: Node, threads: int) -> Component:
                 422, f"{who} refused this input: {type(error).__name__}: {error!s:.1000}. {takes}"
             ) from error
 
-    if node.batching is not None:  # requests with different parameters would be answered in one call
-        signature = replace(signature, parameters=())
     return Component(node, call, platform=predictor.platform, signature=signature, notes=predictor.notes)
 
 

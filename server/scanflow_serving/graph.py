@@ -305,7 +305,7 @@ class Graph:
     async def _visit(self, step: GraphStep, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke) -> Outcome:
         declared = step.component.signature
         if declared.inputs and not step.combines and not (walk.checked and not step.parents):
-            value = declared.adapt(value, step.who)
+            value = declared.adapt(value, step.who, names or ())
         walk.path.append(step.name)
         own = copy_input(value, step.who) if step.routes else value  # a branch takes what the ROUTER took
         own_names = copy.deepcopy(names) if names else []

@@ -62,6 +62,13 @@ def save_sklearn(model: Any, example: Any, folder: Path, **options: Any) -> None
         save_model(model, str(folder), pip_requirements=[], serialization_format="cloudpickle", **options)
 
 
+def make_optional(required: str, optional: str) -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+
+    return ModelSignature(Schema([ColSpec("double", required), ColSpec("double", optional, required=False)]))
+
+
 def save_function(function: Any, folder: Path, example: Any = None, **options: Any) -> None:
     from mlflow import pyfunc
     from mlflow.models import infer_signature
@@ -204,6 +211,26 @@ def sum_rows(model_input: Any) -> Any:
     return model_input.sum(axis=1)
 
 
+def mask_ages(model_input: Any) -> Any:
+    return np.ma.array(model_input["age"], mask=model_input["income"] > 3000)
+
+
+def list_durations(model_input: Any) -> Any:
+    return pd.DataFrame({"by": pd.to_timedelta(model_input["age"], unit="D"), "to": model_input["age"]})
+
+
+def number_rows(model_input: Any) -> Any:
+    return pd.Series(pd.array([2**60 + 1, *model_input["age"][1:-1], None], "Int64"))
+
+
+def add_optional(model_input: Any) -> Any:
+    return model_input["age"] + (model_input["income"] if "income" in model_input else 100.0)
+
+
+def list_types(model_input: Any) -> Any:
+    return [str(value) for value in model_input["when"]]
+
+
 def list_functions(number: int) -> list[Animal]:
     from mlflow.pyfunc.model import PythonModel
 
@@ -249,6 +276,18 @@ def list_functions(number: int) -> list[Animal]:
         animal("stream", stream_ages, table, example=table),
         animal("scaled", Scaled(), table, example=table, params={"by": 2}),
         animal("sums", sum_rows, numbers, example=numbers),
+        animal("masked", mask_ages, numbers, example=numbers),
+        animal("durations", list_durations, table, example=table),
+        animal("large-integers-with-gaps", number_rows, table, example=table),
+        animal("optional-left-out", add_optional, numbers[["age"]], signature=make_optional("age", "income")),
+        animal(
+            "no-rows",
+            sum_rows,
+            numbers[:0],
+            example=numbers,
+            unasked=("client with records", "command with json", "seldon"),
+        ),
+        animal("dates-with-gaps", list_types, days.assign(when=[pd.NaT, *days["when"][1:]]), example=days),
         animal("array-doubled", lambda model_input: model_input * 2, np.ones((2, 3)), example=np.ones((1, 3))),
         animal(
             "arrays",

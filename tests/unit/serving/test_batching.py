@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.wire import BatchingOptions, Node
+from scanflow.wire import BatchingOptions, ModelFiles, Node
 from scanflow_serving.batching import QUIET, Batcher, Traffic, compute_pause_s, update_traffic
 from scanflow_serving.components import Call, Component
 from scanflow_serving.engine import Engine
@@ -445,6 +445,31 @@ class Metadata:
 
     def predict(self, rows: Any, names: Any, meta: Any) -> Any:
         return self.gate(rows, names, meta)
+
+
+async def test_a_request_with_parameters_for_a_model_is_called_alone() -> None:
+    gate = Gate()
+    options = BatchingOptions(max_size=100)
+    node = Node(name="n", model=ModelFiles(name="m", version=1, path=""), batching=options)
+    engine = Engine(asyncio.get_running_loop(), threads=1, queue=1000, deadline_s=3600)
+    component = Component(node, gate, subject=SimpleNamespace(row_wise=True))
+    sizes: list[int] = []
+    batcher = Batcher(GraphStep(0, node, component), engine, called=sizes.append)
+
+    def ask(**meta: Any) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(batcher.call(row(1), (), GraphTraversal(meta)))
+
+    try:
+        requests = [ask()]
+        await until(gate.inside.is_set)
+        requests += [ask(), ask(parameters={"k": 2}), ask(), ask(parameters={"k": 3})]
+        await until(lambda: len(batcher._waiting) == 4)
+        gate.open.set()
+        await asyncio.gather(*requests)
+    finally:
+        await engine.close()
+    assert sizes == [1, 2, 1, 1]
+    assert [meta.get("parameters") for meta in gate.metas] == [None, None, {"k": 2}, {"k": 3}]
 
 
 async def test_requests_of_other_metadata_are_not_stacked_for_a_class_that_takes_it() -> None:
