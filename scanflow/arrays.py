@@ -29,7 +29,7 @@ def is_missing(value: object) -> bool:
 
 
 def fill_masked(value: Any) -> Any:
-    """Return a masked array as a plain one, in which a masked element is missing: NaN, NaT or None; others as they are."""
+    """Return a masked array as a plain one, whose masked elements are missing: NaN, NaT or None; others as they are."""
     import numpy as np
 
     if not isinstance(value, np.ma.MaskedArray):
@@ -68,7 +68,7 @@ def make_array(values: Any) -> NDArray[Any]:
     if array.dtype.kind in "US":
         objects = np.array(values, dtype=object)
         return objects if objects.shape == array.shape else array
-    if array.dtype.kind == "f" and bool((np.abs(array) >= _LARGEST_EXACT).any()):
+    if array.dtype.kind == "f" and _has_large(array):
         objects = np.array(values, dtype=object)
         if not all(map(is_exact_float, objects.flat)):
             return objects
@@ -78,11 +78,10 @@ def make_array(values: Any) -> NDArray[Any]:
 def read_column(column: Any) -> NDArray[Any]:
     """Return a column of pandas as an array: whole numbers beyond 2**53 as objects where some are missing, which
     pandas rounds."""
-    import numpy as np
 
     array: NDArray[Any] = column.to_numpy()
     rounds = array.dtype.kind == "f" and getattr(getattr(column, "dtype", None), "kind", "") in {"i", "u"}
-    if rounds and bool((np.abs(array) >= _LARGEST_EXACT).any()):
+    if rounds and _has_large(array):
         array = column.to_numpy(dtype=object)
     return array
 
@@ -128,7 +127,8 @@ def join_numbers(array: NDArray[Any]) -> NDArray[Any]:
 def cast_exactly(array: NDArray[Any], dtype: Any) -> NDArray[Any] | None:
     """Return numbers as those of another type; None: some would be other numbers there.
 
-    Numbers of floating point may lose digits, but do not become infinite.
+    Numbers of floating point may lose digits, but do not become infinite. Those so large that they may have been
+    rounded when they were read, as 9007199254740993.0 is, are no whole numbers.
     """
     import numpy as np
 
@@ -151,6 +151,17 @@ def cast_exactly(array: NDArray[Any], dtype: Any) -> NDArray[Any] | None:
 def _is_within(array: NDArray[Any], bounds: Any) -> bool:
     import numpy as np
 
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return False
+    if array.dtype.kind == "f":
+        return bool(np.isfinite(array).all()) and not _has_large(array) and _fits(array, bounds)
+    return _fits(array, bounds)
+
+
+def _fits(array: NDArray[Any], bounds: Any) -> bool:
     return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
+
+
+def _has_large(array: NDArray[Any]) -> bool:
+    """Whether a number of floating point is so large that it may be a rounded whole number."""
+    import numpy as np
+
+    return bool((np.abs(array, dtype=np.float64) >= _LARGEST_EXACT).any())

@@ -112,11 +112,9 @@ def _write_gaps(values: Any) -> Any:
     import numpy as np
 
     array = make_array(values)
-    if array.dtype.kind == "f" or array.dtype.kind == "O":  # NaN alone, or objects
-        if all(isinstance(value, (str, bytes)) or is_missing(value) for value in array.flat):
-            objects = np.array(["NaT" if is_missing(value) else value for value in array.flat], dtype=object)
-            return objects.reshape(array.shape)
-    return values
+    if array.dtype.kind not in "fO" or not all(isinstance(value, str) or is_missing(value) for value in array.flat):
+        return values
+    return np.array(["NaT" if is_missing(value) else value for value in array.flat], dtype=object).reshape(array.shape)
 
 
 def _stack(columns: Mapping[str, Any], tensor: Mapping[str, Any]) -> Any:
@@ -152,6 +150,8 @@ def _convert(name: str, values: Any, datatype: str) -> Any:
     except ValueError:  # rows of unlike lengths
         return values
     dtype = np.dtype(get_dtype(datatype) or object)
+    if dtype.kind == "O" and datatype != "BYTES":  # BF16, which NumPy has not
+        return values
     if not array.size:
         return array.astype(dtype)
     if array.dtype.kind == "O" and dtype.kind != "O":
@@ -162,8 +162,8 @@ def _convert(name: str, values: Any, datatype: str) -> Any:
         and (gaps := np.flatnonzero([*map(is_missing, array.flat)])).size
     ):
         raise InvalidError(
-            f"The input {name!r} is of {datatype}, which has no missing values, but element {gaps[0]} is missing. Leave "
-            "such rows out, or an optional column as a whole; a signature with 'double' there takes missing numbers."
+            f"The input {name!r} is of {datatype}, which has no missing values, but element {gaps[0]} is missing. "
+            "Leave such rows out, or an optional column; a signature with 'double' there takes missing numbers."
         )
     if dtype.kind not in "iuf" or array.dtype.kind not in "iuf":
         return values

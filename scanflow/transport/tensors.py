@@ -213,7 +213,7 @@ def _describe_kinds(array: NDArray[Any]) -> str:
     kinds = sorted({type(element).__name__ for element in array.flat if not _is_text(element)})
     if kinds == ["int"] and not any(map(_is_text, array.flat)):
         return "whole numbers of which no type of 64 bits holds all"
-    return f"values of type {', '.join(kinds)}"
+    return f"{'text and ' if any(map(_is_text, array.flat)) else ''}values of type {', '.join(kinds)}"
 
 
 def _is_text(value: object) -> bool:

@@ -165,9 +165,9 @@ def _unify(array: NDArray[Any]) -> NDArray[Any]:
         return texts.reshape(array.shape)
     if there and all(isinstance(element, (bool, np.bool_)) for element in elements):
         return np.array(elements, dtype=bool).reshape(array.shape)
-    objects = np.empty(len(elements), dtype=object)
-    objects[:] = elements
-    objects = objects.reshape(array.shape)
+    flat = np.empty(len(elements), dtype=object)
+    flat[:] = elements
+    objects: NDArray[Any] = flat.reshape(array.shape)
     numbers = join_numbers(objects)
     return objects if numbers.dtype.kind == "f" and not all(map(is_exact_float, there)) else numbers
 

@@ -111,7 +111,8 @@ class NodeSignature:
     def adapt(self, value: Any, who: str, names: Sequence[str] = ()) -> Any:
         """Return the value of a parent node, or of a protocol without datatypes, as this node's input.
 
-        ``names``: those that came with its columns, of which optional ones may be left out. Numbers are cast to the declared datatype if only precision is lost.
+        ``names``: those that came with its columns, of which optional ones may be left out. Numbers are cast to the
+        declared datatype if only precision is lost.
         """
         specs = self.inputs
         if not specs:

@@ -224,7 +224,7 @@ def number_rows(model_input: Any) -> Any:
 
 
 def add_optional(model_input: Any) -> Any:
-    return model_input["age"] + (model_input["income"] if "income" in model_input else 100.0)
+    return model_input["age"] + model_input.get("income", 100.0)
 
 
 def list_types(model_input: Any) -> Any:

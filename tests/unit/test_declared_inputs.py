@@ -38,6 +38,8 @@ def no_texts(_names: Collection[str]) -> dict[str, Any]:
         (np.array([2**63 + 1, 1], "uint64"), "INT64", "uint64"),
         ([2**63 + 1, 1], "INT64", "uint64"),
         ([2.0**63], "INT64", "float64"),
+        ([9007199254740993.0], "INT64", "float64"),
+        ([9007199254740991.0], "INT64", "int64"),
         ([2.0**64], "UINT64", "float64"),
         ([2**63 - 1], "FP64", "int64"),
         ([-1], "UINT64", "int64"),
@@ -91,7 +93,7 @@ def test_a_series_is_the_column_of_its_name() -> None:
     "inputs", [pd.DataFrame([[1, 2]], columns=[1, "1"]), pd.DataFrame([[1, 2]], columns=["1", "1"]), [{1: 1, "1": 2}]]
 )
 def test_columns_of_one_name_are_refused(inputs: Any) -> None:
-    with pytest.raises(InvalidError, match="The columns .?1.? and '1' have the same name"):
+    with pytest.raises(InvalidError, match=r"The columns .?1.? and '1' have the same name"):
         name_columns(inputs)
 
 

@@ -141,7 +141,7 @@ def test_date_times_are_sent_as_text() -> None:
             "has no value at element 1 (None). Only numbers of floating point and date-times can be missing.",
         ),
         ([True, None], "has no value at element 1"),
-        ([1, "a"], "holds values of type int"),
+        ([1, "a"], "holds text and values of type int"),
         ([2**64, 1], "no type of 64 bits holds all"),
         ([2**63 + 1, -1], "no type of 64 bits holds all"),
         (np.array([1], dtype="timedelta64[s]"), "holds timedelta64"),

@@ -148,6 +148,8 @@ def test_numbers_from_another_node_are_cast(value: Any, dtype: str) -> None:
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([1.5]), "without loss"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([np.nan]), "without loss"),
         (NodeSignature((TensorSpec("i", "INT8", (-1,)),)), np.array([1e300]), "without loss"),
+        (NodeSignature((TensorSpec("i", "INT64", (-1,)),)), np.array([2.0**63]), "without loss"),
+        (NodeSignature((TensorSpec("i", "INT64", (-1,)),)), np.array([9007199254740993.0]), "without loss"),
         (TABLE, np.ones((2, 3)), "tables of 2 columns"),
     ],
 )
