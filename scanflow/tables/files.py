@@ -76,7 +76,11 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str]) -> Columns:
 
 def _open_zip(path: Path) -> IO[bytes]:
     with zipfile.ZipFile(path) as archive:
-        return io.BytesIO(archive.read(archive.namelist()[0]))
+        members = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+        if len(members) != 1:
+            listed = f"{len(members)} files ({', '.join(members[:5])})" if members else "no file"
+            raise InvalidError(f"{path.name} has {listed}, and is to have one. Unpack it, and give one of its files.")
+        return io.BytesIO(archive.read(members[0]))
 
 
 _OPENERS: Mapping[str, Callable[[Path], Any]] = {

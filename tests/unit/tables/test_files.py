@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +92,19 @@ def test_vectors_are_columns_and_other_lists_and_records_are_left_out(tmp_path: 
     columns = read_columns(tmp_path / "a.parquet")
     assert columns.values["e"].shape == (3, 2)
     assert columns.left_out == {"l": "lists that are no vectors of one length", "r": "nested records"}
+
+
+def pack(folder: Path, members: Mapping[str, str]) -> Path:
+    with zipfile.ZipFile(folder / "a.csv.zip", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return folder / "a.csv.zip"
+
+
+def test_a_zip_of_several_files_or_none_is_refused_and_what_a_mac_adds_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"a.csv.zip has 2 files \(x.csv, y.csv\), and is to have one. Unpack it"):
+        read_columns(pack(tmp_path, {"x.csv": "a\n1\n", "y.csv": "a\n2\n"}))
+    with pytest.raises(InvalidError, match=r"a.csv.zip has no file, and is to have one"):
+        read_columns(pack(tmp_path, {"folder/": ""}))
+    columns = read_columns(pack(tmp_path, {"__MACOSX/._b.csv": "junk", "folder/": "", "folder/b.csv": "a\n1\n2\n"}))
+    assert list(columns.values["a"]) == [1, 2]
