@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.column_types import convert_to_same_kind, infer_kind
-from scanflow.drift.table import DataTable, align
+from scanflow.drift.comparable import NEARLY_UNIQUE
+from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
-from scanflow.tables.columns import Columns, ReadOptions
+from scanflow.tables.columns import ColumnKind, Columns, ReadOptions, Spelling, is_missing
 
 INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
 
 
-_TEXT_KINDS: Final = ("text", "number")
+_MAX_WORDS_NOTED: Final = 0.9
+"""A column of text with a smaller share of numbers is just text."""
 
 
 def read_pair(
@@ -33,17 +35,18 @@ def read_pair(
         InvalidError: a file is of another kind, cannot be read or in two ways, or has other columns than the other one.
     """
     before, after = _read(reference, options), _read(current, options)
+    shared = [name for name in before.values if name in after.values]
+    kinds = {name: kind for name in shared if (kind := _choose_kind(name, before, after)) is not None}
+    before, after = (_read_as(path, side, options, kinds) for path, side in ((reference, before), (current, after)))
     old, new = dict(before.values), dict(after.values)
-    shared = [name for name in old if name in new]
-    texts = [name for name in shared if (infer_kind(old[name]), infer_kind(new[name])) == _TEXT_KINDS]
-    if texts:  # as they stand in the file: zeros in front are no part of a number
-        again = _read(current, options, texts=texts).values
-        new |= {name: again[name] for name in texts}
     notes = list(dict.fromkeys([*before.list_notes(), *after.list_notes()]))
+    notes += [note for name, kind in kinds.items() if kind == "text" and (note := _explain_text(name, before, after))]
     for name in shared:
         old[name], new[name], note = convert_to_same_kind(name, old[name], new[name])
-        if note or name in texts:
-            notes.append(note or f"{name!r} is read as text, as in the reference.")
+        notes += [note] if note else []
+    for name in (name for name in shared if name in before.words or name in after.words):
+        if f"{name} (words)" not in {*old, *new} and (both := _list_words(name, before, after)) is not None:
+            old[f"{name} (words)"], new[f"{name} (words)"] = both
     left_out = {**before.left_out, **after.left_out}
     notes += [f"{name!r} is not compared: {why}." for name, why in left_out.items()]
     for name in left_out:
@@ -52,20 +55,78 @@ def read_pair(
     return *align(DataTable.from_data(old), DataTable.from_data(new)), notes
 
 
+def _choose_kind(name: str, before: Columns, after: Columns) -> ColumnKind | None:
+    """Return whether a column is of numbers or text, by both files together; None: no file has text in it, or one has
+    neither numbers nor text."""
+    if name not in before.spellings and name not in after.spellings:
+        return None
+    old, new = (_describe_column(name, side) for side in (before, after))
+    if old is None or new is None:
+        return None
+    if any(side.code for side in (old, new)):
+        rows = sum(side.numbers + side.word_rows for side in (old, new))
+        is_unique = old.different_numbers + new.different_numbers > NEARLY_UNIQUE * rows
+        return "number" if is_unique else "text"  # unique text would not be compared at all
+    from scanflow.tables.texts import is_of_numbers
+
+    return "number" if is_of_numbers(old, new) else "text"
+
+
+def _describe_column(name: str, columns: Columns) -> Spelling | None:
+    if name in columns.spellings:
+        return columns.spellings[name]
+    values = columns.values[name]
+    if infer_kind(values) != "number" or values.ndim > 1:
+        return None
+    numbers = [value for value in values.tolist() if not is_missing(value)]
+    return Spelling(numbers=len(numbers), different_numbers=len(set(numbers))) if numbers else None
+
+
+def _read_as(path: Path, columns: Columns, options: ReadOptions | None, kinds: Mapping[str, ColumnKind]) -> Columns:
+    """Return the columns of a file, with those that are of another kind than by themselves read again."""
+    others = {
+        name: kind for name, kind in kinds.items() if (infer_kind(columns.values[name]) == "text") != (kind == "text")
+    }
+    return _read(path, options, kinds=others) if others and not _has_arrays(path) else columns
+
+
+def _explain_text(name: str, before: Columns, after: Columns) -> str:
+    """Return why a column in which there are numbers is compared as text; empty: it has few."""
+    sides = [side for columns in (before, after) if (side := _describe_column(name, columns)) is not None]
+    if code := next((side.code for side in sides if side.code), ""):
+        return f"{name!r} is compared as text: it has numbers with zeros in front, such as {code!r}."
+    rows, word_rows = sum(side.numbers + side.word_rows for side in sides), sum(side.word_rows for side in sides)
+    if max(side.different_numbers for side in sides) <= FEW_VALUES or word_rows > _MAX_WORDS_NOTED * rows:
+        return ""
+    words = next(side.words[0] for side in sides if side.words)
+    return f"{name!r} is compared as text: {word_rows / rows:.0%} of its values are no numbers, such as {words!r}."
+
+
+def _list_words(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return the words among a column's numbers, in both files; None: all values that are no numbers are one word."""
+    old, new = (
+        columns.words.get(name, np.full(len(columns.values[name]), None, object)) for columns in (before, after)
+    )
+    gone = np.array([is_missing(value) for columns in (before, after) for value in columns.values[name].tolist()], bool)
+    return (old, new) if len(set(np.concatenate([old, new])[gone])) > 1 else None
+
+
 def read_table(path: Path) -> DataTable:
     return DataTable.from_data(_read(path, None).values)
 
 
-def _read(path: Path, options: ReadOptions | None, *, texts: Collection[str] = ()) -> Columns:
-    if path.is_dir():
-        return Columns(_read_recorded(path))
-    if ".npz" in map(str.lower, path.suffixes) and path.is_file():
-        return Columns(_load_arrays(path))
+def _has_arrays(path: Path) -> bool:
+    return path.is_dir() or (".npz" in map(str.lower, path.suffixes) and path.is_file())
+
+
+def _read(path: Path, options: ReadOptions | None, *, kinds: Mapping[str, ColumnKind] | None = None) -> Columns:
+    if _has_arrays(path):
+        return Columns(_read_recorded(path) if path.is_dir() else _load_arrays(path))
     try:
         from scanflow.tables.files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
-    return read_columns(path, options, texts=texts)
+    return read_columns(path, options, kinds=kinds)
 
 
 def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:

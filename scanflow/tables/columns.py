@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -17,6 +18,7 @@ PARQUET: Final = (".parquet", ".pq")
 FEATHER: Final = (".feather", ".arrow")
 JSON_LINES: Final = (".jsonl", ".ndjson")
 PACKED: Final = (".gz", ".bz2", ".xz", ".zip")
+_SHOWN_WORDS: Final = 3
 
 
 def find_format(path: Path) -> str:
@@ -38,6 +40,25 @@ class ReadOptions:
     decimal: str = ""
 
 
+ColumnKind: TypeAlias = Literal["number", "text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """What a column that a file has as text consists of: numbers, and words (values that are none)."""
+
+    numbers: int
+    """Rows with a number."""
+
+    different_numbers: int
+    words: tuple[str, ...] = ()
+    """The different words, the first few by the alphabet: one more than numbers may have, if there are so many."""
+
+    word_rows: int = 0
+    code: str = ""
+    """A number with zeros in front, if there is one: it is a code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The columns of a file, each of numbers, date-times, text or vectors."""
@@ -49,16 +70,25 @@ class Columns:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Columns that are no values, each with what it has."""
 
-    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Columns of numbers in which words count as missing, each with these."""
+    words: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
+    """Columns of numbers in which words count as missing, each with these: (rows,), None where there is none."""
+
+    spellings: Mapping[str, Spelling] = field(default_factory=dict)
+    """What columns of text, or of numbers and words, consist of."""
 
     def list_notes(self) -> list[str]:
         """Return what a person should know of how the file was read."""
-        found = [
-            f"{name!r} is of numbers, and has {', '.join(map(repr, words))} too: counted as missing."
+        notes = [
+            f"{name!r} is of numbers, and has {_list_words(words)} too: counted as missing."
             for name, words in self.words.items()
         ]
-        return [*filter(None, [self.note]), *found]
+        return [*filter(None, [self.note]), *notes]
+
+
+def _list_words(words: NDArray[np.object_]) -> str:
+    different = sorted(set(words) - {None})
+    more = f" and {len(different) - _SHOWN_WORDS} other words" if len(different) > _SHOWN_WORDS else ""
+    return ", ".join(map(repr, different[:_SHOWN_WORDS])) + more
 
 
 def is_missing(value: Any) -> bool:

@@ -8,7 +8,7 @@ import io
 import json
 import lzma
 import zipfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Final
@@ -23,25 +23,45 @@ from scanflow.tables.columns import (
     FEATHER,
     JSON_LINES,
     PARQUET,
+    ColumnKind,
     Columns,
     ReadOptions,
+    Spelling,
     find_format,
     format_number,
     is_missing,
 )
 from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
-from scanflow.tables.texts import MISSING, Mark, find_decimal_mark, is_ambiguous, make_texts, read_texts
+from scanflow.tables.texts import (
+    MISSING,
+    Mark,
+    ReadTexts,
+    find_code,
+    find_decimal_mark,
+    is_ambiguous,
+    make_texts,
+    may_have_codes,
+    read_texts,
+)
 
 FORMATS: Final = "CSV, Parquet, Feather or JSON lines"
+_SAMPLE: Final = 1000
 
 
-def read_columns(path: Path, options: ReadOptions | None = None, *, texts: Collection[str] = ()) -> Columns:
+def read_columns(
+    path: Path,
+    options: ReadOptions | None = None,
+    *,
+    texts: Collection[str] = (),
+    kinds: Mapping[str, ColumnKind] | None = None,
+) -> Columns:
     """Read a file of a table.
 
     Args:
         path: The file; its ending says its format.
         options: What is known of it.
         texts: Columns that are text, as they stand in the file, whatever they look like.
+        kinds: Columns of which is known whether they are of numbers or text, where their own values may say otherwise.
 
     Raises:
         NotFoundError: there is none.
@@ -50,24 +70,25 @@ def read_columns(path: Path, options: ReadOptions | None = None, *, texts: Colle
     if not path.is_file():
         raise NotFoundError(f"There is no file {str(path)!r}. Give a file of {FORMATS}.")
     try:
-        return _read(path, options or ReadOptions(), texts)
+        return _read(path, options or ReadOptions(), texts, kinds or {})
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, lzma.LZMAError) as error:
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"{str(path)!r} cannot be read ({str(error).strip()}). Write it again.") from error
 
 
-def _read(path: Path, options: ReadOptions, texts: Collection[str]) -> Columns:
+def _read(path: Path, options: ReadOptions, texts: Collection[str], kinds: Mapping[str, ColumnKind]) -> Columns:
     kind = find_format(path)
     if kind in DELIMITED:
-        return _read_delimited(path, options, texts)
+        return _read_delimited(path, options, texts, kinds)
     with _open(path) as file:
         if kind in PARQUET:
-            return _read_frame(pd.read_parquet(io.BytesIO(file.read())), texts)
+            return _read_frame(pd.read_parquet(io.BytesIO(file.read())), texts, kinds)
         if kind in FEATHER:
-            return _read_frame(pd.read_feather(io.BytesIO(file.read())), texts)
+            return _read_frame(pd.read_feather(io.BytesIO(file.read())), texts, kinds)
         if kind in JSON_LINES:
-            return _read_frame(pd.DataFrame.from_records([json.loads(line) for line in file if line.strip()]), texts)
+            records = [json.loads(line) for line in file if line.strip()]
+            return _read_frame(pd.DataFrame.from_records(records), texts, kinds)
     raise InvalidError(
         f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet, .feather or .jsonl, "
         "or in one of these and .gz, .bz2, .xz or .zip."
@@ -97,18 +118,20 @@ def _open(path: Path) -> IO[bytes]:
     return opened
 
 
-def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str]) -> Columns:
+def _read_delimited(
+    path: Path, options: ReadOptions, as_texts: Collection[str], kinds: Mapping[str, ColumnKind]
+) -> Columns:
     with _open(path) as file:
         dialect = guess_dialect(
             file.read(HEAD_BYTES), path.name, encoding=options.encoding, separator=options.separator
         )
     try:
-        frame = _read_text(path, dialect, as_texts)
+        frame = _read_text(path, dialect, [*as_texts, *kinds])
     except UnicodeDecodeError:  # further on than what was looked at
         if options.encoding:
             raise
         dialect = replace(dialect, encoding=FALLBACK_ENCODING, note=describe_fallback(path.name))
-        frame = _read_text(path, dialect, as_texts)
+        frame = _read_text(path, dialect, [*as_texts, *kinds])
     mark = _check_mark(options.decimal)
     texts = {name: _list_texts(frame[name]) for name in frame.columns if frame[name].dtype.kind not in "biuf"}
     marks: dict[str, Mark | None] = {}
@@ -117,13 +140,13 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
     has_commas = mark == "," or "," in marks.values()
     numbers = [name for name in frame.columns if has_commas and frame[name].dtype.kind == "f"]
     if numbers:  # 1.234 was read as a number with a decimal point
-        frame = _read_text(path, dialect, [*as_texts, *numbers])
+        frame = _read_text(path, dialect, [*as_texts, *kinds, *numbers])
         again = {name: _list_texts(frame[name]) for name in numbers}
         marks |= {name: find_decimal_mark(column) for name, column in again.items() if mark is None}
         texts |= again
     of_others: Mark | None = "," if has_commas else None
     values: dict[str, NDArray[Any]] = {}
-    words: dict[str, list[str]] = {}
+    read: dict[str, ReadTexts] = {}
     unnamed = {f"Unnamed: {at}" for at, name in enumerate(dialect.header) if not name.strip()} | {"Unnamed: 0"}
     left_out = {name: "row numbers" for name in frame.columns if name in unnamed and _are_row_numbers(frame[name])}
     for name in frame.columns.difference(list(left_out), sort=False):
@@ -138,8 +161,45 @@ def _read_delimited(path: Path, options: ReadOptions, as_texts: Collection[str])
                 "numbers or have a decimal comma. Say which mark decimals have: --decimal . or --decimal ,"
             )
         else:
-            values[name], words[name] = read_texts(name, texts[name], own or ".")
-    return Columns(values, dialect.note, left_out, {name: listed for name, listed in words.items() if listed})
+            read[name] = read_texts(name, texts[name], own or ".", kinds.get(name))
+            values[name] = read[name].values
+    columns = _make_columns(values, read, left_out, dialect.note)
+    whole = [name for name in values if name not in texts and _are_whole(values[name])]
+    return replace(columns, spellings={**columns.spellings, **_describe_codes(path, dialect, whole)})
+
+
+def _are_whole(numbers: NDArray[Any]) -> bool:
+    if numbers.dtype.kind == "f":
+        present = numbers[~np.isnan(numbers)]
+        return bool(len(present)) and bool((present[:_SAMPLE] % 1 == 0).all()) and bool((present % 1 == 0).all())
+    return numbers.dtype.kind in "iu"
+
+
+def _describe_codes(path: Path, dialect: Dialect, names: Sequence[str]) -> dict[str, Spelling]:
+    """Return how columns are written of which some numbers have zeros in front."""
+    if not names:
+        return {}
+    with _open(path) as file:
+        content = file.read()
+    if dialect.encoding.startswith(("utf-16", "utf-32")):
+        content = content.decode(dialect.encoding).encode()
+    if not may_have_codes(content, dialect.separator):
+        return {}
+    frame = _read_text(path, dialect, names)
+    counted = {name: frame[name].str.strip().value_counts() for name in names}
+    return {
+        name: Spelling(numbers=int(counts.sum()), different_numbers=len(counts), code=code)
+        for name, counts in counted.items()
+        if (code := find_code(counts.index))
+    }
+
+
+def _make_columns(
+    values: Mapping[str, NDArray[Any]], read: Mapping[str, ReadTexts], left_out: Mapping[str, str], note: str = ""
+) -> Columns:
+    words = {name: column.words for name, column in read.items() if column.words is not None}
+    spellings = {name: column.spelling for name, column in read.items() if column.spelling is not None}
+    return Columns(values, note, left_out, words, spellings)
 
 
 def _are_row_numbers(column: Any) -> bool:
@@ -182,40 +242,45 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
 def _list_texts(column: Any) -> NDArray[np.object_]:
     gone = np.asarray(column.isna(), bool)
     texts = np.asarray(column, object)
-    return make_texts(None if missing else str(text).strip() for text, missing in zip(texts, gone, strict=True))
+    return make_texts(None if missing else _format(text).strip() for text, missing in zip(texts, gone, strict=True))
 
 
-def _read_frame(frame: pd.DataFrame, as_texts: Collection[str]) -> Columns:
+def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[str, ColumnKind]) -> Columns:
     values: dict[str, NDArray[Any]] = {}
-    words: dict[str, list[str]] = {}
+    read: dict[str, ReadTexts] = {}
     left_out: dict[str, str] = {}
     for label in frame.columns:
         name, column = str(label), frame[label]
         is_typed = isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufmM"
-        if is_typed and name not in as_texts:
+        if is_typed and name not in as_texts and kinds.get(name) != "text":
             values[name] = np.asarray(column)
             continue
         present = [value for value in column if not is_missing(value)]
-        kinds = {type(value) for value in present}
-        if kinds and kinds <= {list, tuple, np.ndarray}:
+        types = {type(value) for value in present}
+        if types and types <= {list, tuple, np.ndarray}:
             if len(present) == len(column) and len({np.shape(value) for value in present}) == 1:
                 values[name] = np.stack([np.asarray(value) for value in present])
             else:
                 left_out[name] = "lists that are no vectors of one length"
-        elif kinds == {dict}:
+        elif types == {dict}:
             left_out[name] = "nested records"
         elif name in as_texts:
             values[name] = make_texts(None if is_missing(value) else _format(value) for value in column)
-        elif kinds == {str}:
+        elif types == {str} or name in kinds or (str in types and all(map(_is_number_type, types - {str}))):
             texts = _replace_missing(column)
-            values[name], words[name] = read_texts(name, texts, find_decimal_mark(texts) or ".")
+            read[name] = read_texts(name, texts, find_decimal_mark(texts) or ".", kinds.get(name))
+            values[name] = read[name].values
         else:
             values[name] = make_texts(None if is_missing(value) else value for value in column)
-    return Columns(values, "", left_out, {name: listed for name, listed in words.items() if listed})
+    return _make_columns(values, read, left_out)
+
+
+def _is_number_type(one: type) -> bool:
+    return issubclass(one, int | float | np.number) and one is not bool
 
 
 def _format(value: Any) -> str:
-    return format_number(float(value)) if isinstance(value, int | float | np.number) else str(value)
+    return format_number(float(value)) if isinstance(value, float | np.floating) else str(value)
 
 
 def _replace_missing(column: Any) -> NDArray[np.object_]:

@@ -6,9 +6,9 @@ Each column is read by its own values; where those fit two ways (``1,234``), by 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError
-from scanflow.tables.columns import format_number
+from scanflow.tables.columns import ColumnKind, Spelling, format_number
 
 Texts: TypeAlias = NDArray[np.object_]
 """(rows,): text, or None where a value is missing."""
@@ -27,10 +27,13 @@ MISSING: Final = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", 
 """Texts that mean a missing value, in files of every kind."""
 
 MAX_WORDS: Final = 3
-"""Different words that a column of numbers may have."""
+"""Different words that a column may have which is of numbers for the most part."""
+
+MAX_CATEGORIES: Final = 10
+"""Different numbers that may be categories, as in ``1``, ``2``, ``X``."""
 
 _LEAST_NUMBERS: Final = 0.8
-"""The share of numbers in a column of numbers that has words."""
+"""The share of numbers in a column of numbers that has more words."""
 
 _SPACES: Final = " '\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}"
 _PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)", re.IGNORECASE)
@@ -44,9 +47,10 @@ _GROUPED: Mapping[Mark, re.Pattern[str]] = {
 _SIMPLE: Mapping[Mark, re.Pattern[str]] = {
     mark: re.compile(rf"[+-]?(\d+{re.escape(mark)}?\d*|{re.escape(mark)}\d+)([eE][+-]?\d+)?") for mark in (".", ",")
 }
-_CODE = re.compile(r"[+-]?0\d")
+_CODE = re.compile(r"[+-]?0\d+")
 """Zeros in front are of a code, as of a postcode."""
 
+_BLOCK: Final = 1 << 18
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
 _YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
@@ -68,18 +72,60 @@ def is_ambiguous(texts: Texts) -> bool:
     return bool(values) and all(re.fullmatch(r"[+-]?\d{1,3},\d{3}", text) for text in values)
 
 
-def parse_numbers(levels: Sequence[str], counts: NDArray[np.intp], mark: Mark) -> tuple[list[float], list[str]] | None:
-    """Return the numbers that the different values of a column are, NaN for words, and these words; None: it is not of
-    numbers. ``counts``: how many rows have each value."""
-    if any(_CODE.match(level) for level in levels):
-        return None
-    truths = [_TRUTHS.get(level.lower(), np.nan) for level in levels]
-    numbers = [_parse_number(level, mark) for level in levels] if any(map(math.isnan, truths)) else truths
-    gaps = np.isnan(numbers)
-    words = sorted(level for level, is_word in zip(levels, gaps, strict=True) if is_word)
-    if len(words) > MAX_WORDS or counts[~gaps].sum() < _LEAST_NUMBERS * counts.sum():
-        return None
-    return numbers, words
+def parse_numbers(levels: Sequence[str], mark: Mark) -> NDArray[np.float64]:
+    """Return the numbers that the different values of a column are, NaN for words. Where none is a number, true and
+    false are 1 and 0."""
+    numbers = np.array([_parse_number(level, mark) for level in levels], np.float64)
+    if np.isnan(numbers).all():
+        return np.array([_TRUTHS.get(level.lower(), np.nan) for level in levels], np.float64)
+    return numbers
+
+
+def is_of_numbers(*spellings: Spelling) -> bool:
+    """Return whether a column is of numbers, with words that count as missing, by all files that have it.
+
+    With a few words it is if most of its values are numbers, or more different ones than categories would be; with many
+    words, if nearly all are.
+    """
+    if any(spelling.code for spelling in spellings):
+        return False
+    words = {word for spelling in spellings for word in spelling.words}
+    numbers, word_rows = (sum(rows) for rows in zip(*((one.numbers, one.word_rows) for one in spellings), strict=True))
+    if len(words) > MAX_WORDS:
+        return numbers >= _LEAST_NUMBERS * (numbers + word_rows)
+    return numbers > word_rows or max(spelling.different_numbers for spelling in spellings) > MAX_CATEGORIES
+
+
+def _describe_spelling(levels: Sequence[str], numbers: NDArray[np.float64], counts: NDArray[np.intp]) -> Spelling:
+    are_words = np.isnan(numbers)
+    words = sorted(level for level, is_word in zip(levels, are_words, strict=True) if is_word)
+    return Spelling(
+        numbers=int(counts[~are_words].sum()),
+        different_numbers=int((~are_words).sum()),
+        words=tuple(words[: MAX_WORDS + 1]),
+        word_rows=int(counts[are_words].sum()),
+        code=find_code(levels),
+    )
+
+
+def find_code(levels: Iterable[str]) -> str:
+    """Return the first of different values that is a number with zeros in front; empty: there is none."""
+    return next((level for level in levels if _CODE.fullmatch(level)), "")
+
+
+def may_have_codes(content: bytes, separator: str) -> bool:
+    """Return whether some field of a delimited text, in UTF-8 or so, may have zeros in front of a number, as a code.
+
+    A quick look at the bytes, a block at a time: parsing takes thirty times as long.
+    """
+    before = np.frombuffer(f'{separator}\n\r" '.encode(), np.uint8)
+    read = np.frombuffer(content, np.uint8)
+    for start in range(0, len(read), _BLOCK):
+        block = read[start : start + _BLOCK + 2]
+        are_zeros = (block[1:-1] == ord("0")) & (block[2:] - np.uint8(ord("0")) < 10)
+        if np.isin(block[:-2][are_zeros], before).any():
+            return True
+    return False
 
 
 def _is_number(text: str, mark: Mark) -> bool:
@@ -143,7 +189,7 @@ def _read_times(texts: list[str], form: str) -> NDArray[np.datetime64] | None:
 
 def _unify(text: str) -> str:
     """Return a text as it is, but a plain number in one way; zeros in front are no part of a number."""
-    if not _PLAIN.fullmatch(text) or _CODE.match(text):
+    if not _PLAIN.fullmatch(text) or _CODE.fullmatch(text):
         return text
     number = float(text)
     return format_number(number) if np.isfinite(number) else text
@@ -154,16 +200,32 @@ def make_texts(values: Iterable[Any]) -> Texts:
     return np.array([*values, None], object)[:-1]
 
 
-def read_texts(name: str, texts: Texts, mark: Mark) -> tuple[NDArray[Any], list[str]]:
-    """Return a column's values, and the words among its numbers."""
+@dataclass(frozen=True, slots=True)
+class ReadTexts:
+    """The values that a column's texts are."""
+
+    values: NDArray[Any]
+    words: Texts | None = None
+    """(rows,): the words among numbers, None where there is none. None: there are no words."""
+
+    spelling: Spelling | None = None
+    """None: it has no values."""
+
+
+def read_texts(name: str, texts: Texts, mark: Mark, kind: ColumnKind | None = None) -> ReadTexts:
+    """Read a column's values. ``kind`` says whether it is of numbers or text; None: its own values do."""
     codes, different = pd.factorize(texts)  # -1 where missing, which is the last place below
     levels = list(map(str, different))
     if not levels:
-        return texts, []
-    parsed = parse_numbers(levels, np.bincount(codes[codes >= 0]), mark)
-    if parsed is not None:
-        return np.append(parsed[0], np.nan)[codes], parsed[1]
-    times = parse_times(name, levels)
+        return ReadTexts(texts)
+    numbers = parse_numbers(levels, mark)
+    spelling = _describe_spelling(levels, numbers, np.bincount(codes[codes >= 0]))
+    if kind == "number" or (kind is None and is_of_numbers(spelling)):
+        words = make_texts(
+            [*(level if gap else None for level, gap in zip(levels, np.isnan(numbers), strict=True)), None]
+        )
+        return ReadTexts(np.append(numbers, np.nan)[codes], words[codes] if spelling.words else None, spelling)
+    times = parse_times(name, levels) if kind is None else None
     if times is not None:
-        return np.append(times, np.datetime64("NaT", "us"))[codes], []
-    return make_texts([*map(_unify, levels), None])[codes], []
+        return ReadTexts(np.append(times, np.datetime64("NaT", "us"))[codes])
+    return ReadTexts(make_texts([*map(_unify, levels), None])[codes], None, spelling)

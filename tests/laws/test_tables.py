@@ -1,6 +1,7 @@
 """A table is its values: how it is written does not count, in whatever format, or the file is refused by name.
 
-The oracle is the table that was written.
+The oracle is the table that was written; for the verdict on numbers with words among them, SciPy's tests of the numbers
+and of each word's share.
 """
 
 from __future__ import annotations
@@ -12,10 +13,23 @@ import numpy as np
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from scanflow.drift.read import read_pair
+from scanflow.drift.two_sample import compare
 from tests.laws.strategies import SEEDED
-from tests.laws.written_tables import DAYS, ENCODINGS, KINDS, PACKINGS, SEPARATORS, Writing, make_table, write_table
+from tests.laws.written_tables import (
+    DAYS,
+    ENCODINGS,
+    KINDS,
+    PACKINGS,
+    SEPARATORS,
+    MixedColumn,
+    Writing,
+    make_table,
+    write_mixed_column,
+    write_table,
+)
 
 
 @st.composite
@@ -69,5 +83,66 @@ def test_five_hundred_written_tables_are_their_values(tmp_path_factory: pytest.T
     @given(how=writings(), number=st.integers(0, 50))
     def hold(how: Writing, number: int) -> None:
         check(tmp_path_factory.mktemp("table"), how, number)
+
+    hold()
+
+
+@st.composite
+def pairs_of_mixed_columns(draw: st.DrawFn) -> tuple[MixedColumn, MixedColumn]:
+    words = draw(st.lists(st.sampled_from(["ERR", "-", "n/k", "none yet", "#3"]), max_size=5, unique=True))
+    shares = {word: draw(st.sampled_from([0.0, 0.02, 0.04, 0.1])) for word in words}
+    if len(words) < 4 and draw(st.booleans()):  # those of which there may be many
+        shares = dict.fromkeys(words, draw(st.sampled_from([0.17, 0.2, 0.25])))
+    grown = {word: draw(st.sampled_from([1.0, 1.0, 1.15, 0.0])) * share for word, share in shares.items()}
+    number = draw(st.integers(0, 500))
+    before = MixedColumn(seed=2 * number, words=shares)
+    return before, MixedColumn(seed=2 * number + 1, words=grown, shift=draw(st.sampled_from([0.0, 0.0, 1.2])))
+
+
+def find_least_p(before: MixedColumn, after: MixedColumn) -> float:
+    """Return the smallest p-value of the numbers and of each word's share."""
+    numbers = [column.make_numbers() for column in (before, after)]
+    shares = [[column.make_texts().count(word) for column in (before, after)] for word in before.words]
+    shares.append([int(np.isnan(one).sum()) for one in numbers])
+    of_shares = [stats.fisher_exact([counts, [300 - count for count in counts]]).pvalue for counts in shares]
+    return float(min(stats.ks_2samp(*(one[~np.isnan(one)] for one in numbers)).pvalue, *of_shares))
+
+
+def check_mixed(folder: Path, before: MixedColumn, after: MixedColumn, endings: tuple[str, str], level: float) -> None:
+    files = [
+        write_mixed_column(folder / f"{at}.{end}", one)
+        for at, (one, end) in enumerate(zip((before, after), endings, strict=True))
+    ]
+    old, new, notes = read_pair(files[0], files[1])
+    found, p = compare(old, new), find_least_p(before, after)
+    about = f"{before} against {after} as {endings}: {found.p:.3g}, SciPy {p:.3g}, {notes}"
+    assert old.columns["q"].is_numeric is new.columns["q"].is_numeric, about
+    is_named = any(note.startswith("'q' is compared as text") for note in notes)
+    if p < 1e-6:
+        assert found.drifted or is_named, about
+    elif p > 0.1:
+        assert found.p > level, about
+
+
+ENDINGS = st.tuples(*[st.sampled_from(["csv", "parquet", "jsonl"])] * 2)
+
+
+@settings(SEEDED, max_examples=10)
+@given(pair=pairs_of_mixed_columns(), endings=ENDINGS)
+def test_numbers_with_words_are_judged_by_both(
+    tmp_path_factory: pytest.TempPathFactory, pair: tuple[MixedColumn, MixedColumn], endings: tuple[str, str]
+) -> None:
+    check_mixed(tmp_path_factory.mktemp("mixed"), *pair, endings, level=0.01)
+
+
+@pytest.mark.slow
+def test_three_hundred_columns_of_numbers_with_words_are_judged_by_both(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    @seed(7)
+    @settings(SEEDED, derandomize=False, max_examples=300)
+    @given(pair=pairs_of_mixed_columns(), endings=ENDINGS)
+    def hold(pair: tuple[MixedColumn, MixedColumn], endings: tuple[str, str]) -> None:
+        check_mixed(tmp_path_factory.mktemp("mixed"), *pair, endings, level=0.0005)  # chance is one in 300
 
     hold()

@@ -127,3 +127,42 @@ def _format_cell(value: Any, how: Writing) -> str:
     if isinstance(value, int | np.integer) and how.is_whole_as_float:
         text += ".0"
     return text.replace(",", "\0").replace(".", how.decimal).replace("\0", how.thousands)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedColumn:
+    """A column of 300 numbers of which some are words."""
+
+    seed: int
+    words: Mapping[str, float]
+    """Each with its share of the rows."""
+
+    shift: float = 0.0
+    """Of the numbers' mean, in deviations."""
+
+    def make_numbers(self) -> Any:
+        """Return the numbers, (300,), NaN where there is a word."""
+        return np.array([float(text) if text not in self.words else np.nan for text in self.make_texts()])
+
+    def make_texts(self) -> list[str]:
+        generator = np.random.default_rng(self.seed)
+        texts = list(map(str, np.round(generator.normal(self.shift, size=300), 3)))
+        rows = iter(generator.permutation(300))
+        for word, share in self.words.items():
+            for _ in range(round(share * 300)):
+                texts[next(rows)] = word
+        return texts
+
+
+def write_mixed_column(path: Path, column: MixedColumn) -> Path:
+    """Write a column as text, or in JSON lines its numbers as numbers; beside it is one of numbers that never drift."""
+    beside = np.random.default_rng(100 + column.seed).normal(size=300).round(3)
+    frame = pd.DataFrame({"q": column.make_texts(), "beside": beside})
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        values = [text if text in column.words else float(text) for text in frame["q"]]
+        frame.assign(q=pd.Series(values, dtype=object)).to_json(path, orient="records", lines=True)
+    return path
