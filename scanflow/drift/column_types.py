@@ -50,12 +50,19 @@ def convert_to_same_kind(
     kind, of_text = (new, reference) if old == "text" else (old, current)
     if all(map(is_missing, of_text)):
         return reference, current, ""
+    if all(map(is_missing, current if old == "text" else reference)):  # of no kind: an empty column of CSV
+        return _empty(reference), _empty(current), ""
     read = _parse_texts(of_text, kind)
     if read is None:
         return reference, current, f"{name!r} is compared as text: not all of it can be read as {kind}s."
     where = "reference" if old == "text" else "current"
     note = f"{name!r} is text in the {where} file, and was read as {kind}s."
     return (read, current, note) if old == "text" else (reference, read, note)
+
+
+def _empty(values: NDArray[Any]) -> NDArray[Any]:
+    """Return a column of text; one without values as that of no text."""
+    return np.full(len(values), None, object) if all(map(is_missing, values)) else values
 
 
 def _infer_type_kind(one: type) -> Kind:

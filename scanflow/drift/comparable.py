@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanflow.drift.table import Column, DataTable
 from scanflow.errors import InvalidError
@@ -16,8 +18,12 @@ _LEAST_ROWS = 20
 _ID = re.compile(r"(^|[_\s.-])(id|uuid|guid|index|key|row)$|[a-z]I[dD]$", re.IGNORECASE)
 
 
+_MISSING_ONLY = ": only whether it is missing"
+
+
 def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[str, str]:
-    """Return the columns that cannot be compared, each with the reason.
+    """Return the columns that cannot be compared, each with the reason. Of those in which some values are missing, that
+    is compared.
 
     Raises:
         InvalidError: none can.
@@ -34,10 +40,27 @@ def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[
             left_out[name] = "nearly unique text"
         elif _is_identifier(name, both):
             left_out[name] = "an identifier, another in each row"
-    if len(left_out) == len(reference.columns):
+        if name in left_out and both.missing.any() and not both.missing.all():
+            left_out[name] += _MISSING_ONLY
+    if len(left_out) == len(reference.columns) and not any(why.endswith(_MISSING_ONLY) for why in left_out.values()):
         named = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
         raise InvalidError(f"No column can be compared: {named}. Give a table with others.")
     return left_out
+
+
+def keep_comparable(table: DataTable, left_out: Mapping[str, str]) -> DataTable:
+    """Return a table without the columns that are left out; of those with missing values, whether each is there."""
+    columns = {
+        name: Column(mark_present(column.missing)) if name in left_out else column
+        for name, column in table.columns.items()
+        if left_out.get(name, _MISSING_ONLY).endswith(_MISSING_ONLY)
+    }
+    return DataTable(columns)
+
+
+def mark_present(missing: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """Return a column of text that says of each row whether it has a value: (rows,), None where that is missing."""
+    return np.where(missing, None, "present").astype(object)
 
 
 def _is_nearly_unique(column: Column) -> bool:

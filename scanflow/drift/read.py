@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.column_types import convert_to_same_kind, infer_kind
-from scanflow.drift.comparable import NEARLY_UNIQUE
+from scanflow.drift.comparable import NEARLY_UNIQUE, mark_present
 from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
@@ -50,8 +50,11 @@ def read_pair(
     left_out = {**before.left_out, **after.left_out}
     notes += [f"{name!r} is not compared: {why}." for name, why in left_out.items()]
     for name in left_out:
+        sides = [_mark_present(name, side) for side in (before, after)]
         old.pop(name, None)
         new.pop(name, None)
+        if sides[0] is not None and sides[1] is not None and 0 < sum(map(_count_missing, sides)) < sum(map(len, sides)):
+            old[name], new[name] = sides
     return *align(DataTable.from_data(old), DataTable.from_data(new)), notes
 
 
@@ -109,6 +112,18 @@ def _list_words(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any
     )
     gone = np.array([is_missing(value) for columns in (before, after) for value in columns.values[name].tolist()], bool)
     return (old, new) if len(set(np.concatenate([old, new])[gone])) > 1 else None
+
+
+def _mark_present(name: str, columns: Columns) -> NDArray[Any] | None:
+    if name in columns.missing:
+        return mark_present(columns.missing[name])
+    if name not in columns.values:
+        return None
+    return mark_present(np.array([is_missing(value) for value in columns.values[name].tolist()], bool))
+
+
+def _count_missing(values: NDArray[Any]) -> int:
+    return sum(map(is_missing, values.tolist()))
 
 
 def read_table(path: Path) -> DataTable:

@@ -33,7 +33,7 @@ from scanflow.drift.column_tests import (
     run_repeated_value_test,
     standardise,
 )
-from scanflow.drift.comparable import find_incomparable_columns
+from scanflow.drift.comparable import find_incomparable_columns, keep_comparable
 from scanflow.drift.table import MIN_ROWS, Column, DataTable, Shares, align, compute_shares, project_on_main_directions
 from scanflow.errors import InvalidError
 
@@ -179,7 +179,7 @@ def compare(
     current.check("batch")
     left_out = find_incomparable_columns(reference, current)
     rows = reference.rows, current.rows
-    reference, current = (table.drop(left_out) for table in (reference, current))
+    reference, current = (keep_comparable(table, left_out) for table in (reference, current))
     generator = np.random.default_rng(seed)
     before, after = align(reference.sample(MAX_ROWS, generator), current.sample(MAX_ROWS, generator))
     divisions = Divisions.draw(before.rows, after.rows, permutations, generator)

@@ -70,6 +70,9 @@ class Columns:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Columns that are no values, each with what it has."""
 
+    missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Which rows of these have nothing: (rows,) each, where the file says so."""
+
     words: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
     """Columns of numbers in which words count as missing, each with these: (rows,), None where there is none."""
 

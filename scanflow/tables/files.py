@@ -199,7 +199,7 @@ def _make_columns(
 ) -> Columns:
     words = {name: column.words for name, column in read.items() if column.words is not None}
     spellings = {name: column.spelling for name, column in read.items() if column.spelling is not None}
-    return Columns(values, note, left_out, words, spellings)
+    return Columns(values, note, left_out, words=words, spellings=spellings)
 
 
 def _are_row_numbers(column: Any) -> bool:
@@ -272,7 +272,8 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[s
             values[name] = read[name].values
         else:
             values[name] = make_texts(None if is_missing(value) else value for value in column)
-    return _make_columns(values, read, left_out)
+    missing = {name: np.array([is_missing(value) for value in frame[name]], bool) for name in left_out}
+    return replace(_make_columns(values, read, left_out), missing=missing)
 
 
 def _is_number_type(one: type) -> bool:

@@ -130,7 +130,9 @@ def _format_column(
 ) -> tuple[str, ...]:
     from scanflow.drift.table import compute_column_shares
 
-    bars = compute_column_shares(reference.columns[column.name], current.columns[column.name], most=12)
+    bars = column.shares
+    if column.name not in comparison.left_out:
+        bars = compute_column_shares(reference.columns[column.name], current.columns[column.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
     mark = "*" if comparison.has_drifted(column) else ""
     return (
@@ -158,4 +160,5 @@ def _summarize_column(own: dict[str, float], other: dict[str, float], *, is_time
     if "mean" in own:
         return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
     moved = sorted(own.keys() - {"missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
-    return ", ".join(f"{name or repr(name)} {format_percent(own[name])}" for name in moved) + gone
+    shares = ", ".join(f"{name or repr(name)} {format_percent(own[name])}" for name in moved)
+    return shares + gone if shares else gone.removeprefix(", ")

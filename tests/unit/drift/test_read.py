@@ -168,6 +168,22 @@ def test_a_measure_that_is_filled_up_with_zeros_stays_one(tmp_path: Path) -> Non
     assert after.columns["q"].is_numeric
 
 
+def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path) -> None:
+    text = [f"u{number}" for number in range(60)]
+    for ending in ("csv", "parquet"):
+        before, after, notes = read_pair(
+            write_column(tmp_path / f"a.{ending}", text), write_column(tmp_path / "b.csv", [None] * 60)
+        )
+        assert notes == []
+        assert compare(before, after).left_out == {"q": "nearly unique text: only whether it is missing"}
+        assert compare(before, after).drifted
+    old, new = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    for values in ([{"a": 1}] * 60, [[1], [1, 2]] * 30):
+        for later in ([None] * 60, [*values[:30], *[None] * 30]):
+            before, after, _ = read_pair(write_column(old, values), write_column(new, later))
+            assert [column.test for column in compare(before, after).drifted_columns] == ["missing"]
+
+
 def test_recorded_predictions_and_pictures_become_columns(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for folder in ("old", "new"):

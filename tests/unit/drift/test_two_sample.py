@@ -56,6 +56,20 @@ def test_the_column_that_changed_is_named(column: str, values: Any, test: str) -
     assert 0 < first.effect <= 1
 
 
+@pytest.mark.parametrize("gone", [1, 3])
+def test_text_that_is_not_compared_is_so_for_what_is_missing(gone: int) -> None:
+    generator = np.random.default_rng(3)
+    old = table(generator, 600, note=[f"note {number}" for number in range(600)])
+    notes = [None if number % gone == 0 else f"other {number}" for number in range(300)]
+    changed = compare(old, table(generator, 300, note=notes))
+    [note] = changed.drifted_columns
+    assert (note.name, note.test) == ("note", "missing")
+    assert (note.reference["missing"], note.current["missing"]) == (0, pytest.approx(1 / gone, abs=0.01))
+    assert changed.left_out == {"note": "nearly unique text: only whether it is missing"}
+    alone = [DataTable({"note": data.columns["note"]}) for data in (old, table(generator, 300, note=notes))]
+    assert compare(*alone).drifted
+
+
 def ages(generator: np.random.Generator, n: int, default: float = 0.0) -> np.ndarray:
     return np.where(generator.random(n) < default, 40, generator.integers(18, 90, n))
 
