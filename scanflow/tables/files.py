@@ -240,9 +240,11 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
 
 
 def _list_texts(column: Any) -> NDArray[np.object_]:
+    """Return a column as texts without blanks around them, None for those that mean a missing value."""
     gone = np.asarray(column.isna(), bool)
-    texts = np.asarray(column, object)
-    return make_texts(None if missing else _format(text).strip() for text, missing in zip(texts, gone, strict=True))
+    values = zip(np.asarray(column, object), gone, strict=True)
+    texts = ("" if missing else _format(value).strip() for value, missing in values)
+    return make_texts(None if text in MISSING else text for text in texts)
 
 
 def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[str, ColumnKind]) -> Columns:
@@ -267,7 +269,7 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[s
         elif name in as_texts:
             values[name] = make_texts(None if is_missing(value) else _format(value) for value in column)
         elif types == {str} or name in kinds or (str in types and all(map(_is_number_type, types - {str}))):
-            texts = _replace_missing(column)
+            texts = _list_texts(column)
             read[name] = read_texts(name, texts, find_decimal_mark(texts) or ".", kinds.get(name))
             values[name] = read[name].values
         else:
@@ -282,9 +284,3 @@ def _is_number_type(one: type) -> bool:
 
 def _format(value: Any) -> str:
     return format_number(float(value)) if isinstance(value, float | np.floating) else str(value)
-
-
-def _replace_missing(column: Any) -> NDArray[np.object_]:
-    texts = _list_texts(column)
-    texts[np.isin(texts.astype(str), MISSING)] = None
-    return texts

@@ -220,6 +220,9 @@ def read_texts(name: str, texts: Texts, mark: Mark, kind: ColumnKind | None = No
         return ReadTexts(texts)
     numbers = parse_numbers(levels, mark)
     spelling = _describe_spelling(levels, numbers, np.bincount(codes[codes >= 0]))
+    if kind is None and {level.lower() for level in levels} <= _TRUTHS.keys():
+        truths = make_texts([*(level.lower() == "true" for level in levels), None])[codes]
+        return ReadTexts(truths if (codes < 0).any() else truths.astype(bool), None, spelling)
     if kind == "number" or (kind is None and is_of_numbers(spelling)):
         words = make_texts(
             [*(level if gap else None for level, gap in zip(levels, np.isnan(numbers), strict=True)), None]

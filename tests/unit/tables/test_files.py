@@ -108,3 +108,10 @@ def test_a_zip_of_several_files_or_none_is_refused_and_what_a_mac_adds_is_no_fil
         read_columns(pack(tmp_path, {"folder/": ""}))
     columns = read_columns(pack(tmp_path, {"__MACOSX/._b.csv": "junk", "folder/": "", "folder/b.csv": "a\n1\n2\n"}))
     assert list(columns.values["a"]) == [1, 2]
+
+
+def test_truth_values_are_no_numbers_however_they_are_written(tmp_path: Path) -> None:
+    assert read(tmp_path, "a, b\ntrue, True\nfalse, False\n") == {"a": [True, False], "b": [True, False]}
+    columns = read_columns(write(tmp_path, "a, b\n1, True\n2, \n3, False\n"))
+    assert list(columns.values["b"]) == [True, None, False]
+    assert read_columns(write(tmp_path, "b\n True\n")).values["b"].dtype == bool
