@@ -11,6 +11,8 @@ from scanflow.drift.two_sample import Comparison, choose_permutations, compare
 from scanflow.errors import InvalidError
 
 MAX_SEGMENTS = 20
+_MISSING = -1
+"""The code of a missing category."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Segment:
 def compare_by(
     reference: DataTable, current: DataTable, by: str, *, level: float = 0.01, least_effect: float = 0.0
 ) -> tuple[Comparison, list[Segment]]:
-    """Compare two tables as a whole and within each category of a column, the most common first.
+    """Compare two tables as a whole and within each category of a column, the most common first, and where it is missing.
 
     Raises:
         InvalidError: there is no such column, or it has too many values.
@@ -39,9 +41,11 @@ def compare_by(
         raise InvalidError(f"{by!r} has {len(levels)} different numbers. Give a column of categories.")
     rest = [table.drop([by]) for table in (reference, current)]
     parts: list[tuple[str, DataTable, DataTable]] = []
-    for at in np.argsort(counts, kind="stable")[::-1][:MAX_SEGMENTS]:
+    commonest = np.argsort(counts, kind="stable")[::-1][:MAX_SEGMENTS]
+    for at in [*commonest, *([_MISSING] if both.missing.any() else [])]:
         old, new = np.flatnonzero(codes[: reference.rows] == at), np.flatnonzero(codes[reference.rows :] == at)
-        parts.append((f"{levels[at]:g}" if both.is_numeric else str(levels[at]), rest[0].take(old), rest[1].take(new)))
+        name = "(missing)" if at == _MISSING else f"{levels[at]:g}" if both.is_numeric else str(levels[at])
+        parts.append((name, rest[0].take(old), rest[1].take(new)))
     enough = [min(old.rows, new.rows) >= MIN_ROWS for _, old, new in parts]
     shared = level / (1 + sum(enough))
     options = {"level": shared, "least_effect": least_effect, "permutations": choose_permutations(shared)}

@@ -27,6 +27,18 @@ def test_a_segment_that_drifts_is_named_though_the_whole_does_not() -> None:
     assert {one.name for one in whole.columns} == {"city", "price"}
 
 
+def test_rows_whose_category_is_missing_are_a_segment() -> None:
+    generator = np.random.default_rng(0)
+    old, new = (shop(generator, rows, lima=lima) for rows, lima in ((1500, 0), (600, 1.2)))
+    unnamed = [
+        DataTable.from_data({"city": [None if city == "Lima" else city for city in cities], "price": prices})
+        for cities, prices in ((table.columns["city"].values, table.columns["price"].values) for table in (old, new))
+    ]
+    _, within = compare_by(*unnamed, "city")
+    assert [segment.name for segment in within] == ["Rome", "Oslo", "Bonn", "(missing)"]
+    assert [segment.name for segment in within if segment.comparison and segment.comparison.drifted] == ["(missing)"]
+
+
 def test_a_column_that_is_no_category_is_refused() -> None:
     table = shop(np.random.default_rng(0), 100, lima=0)
     with pytest.raises(InvalidError, match=r"no column 'town'.*city, price"):
