@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.installation import explain_install
-from scanflow.tables.columns import is_table
-from scanflow_client.declared_inputs import fetch_declared, fit_inputs, name_columns
+from scanflow.tables.columns import Columns, ReadOptions, is_table
+from scanflow_client.declared_inputs import Declared, fetch_declared, fit_inputs, name_columns
 from scanflow_client.formatting.text import to_document
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
 _JSON = {"content-type": "application/json"}
 _MAX_SHOWN = 1000  # numbers of one output that are written out for a person
+
+
+@dataclass(frozen=True, slots=True)
+class InputTable:
+    """A file of a table, and how it is to be read."""
+
+    path: Path
+    options: ReadOptions
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +49,7 @@ class PredictRequest:
 
     raw: bytes | None = None
 
-    table: Path | None = None
+    table: InputTable | None = None
     """The file that the columns of ``inputs`` were read from."""
 
     @property
@@ -52,8 +61,10 @@ class PredictRequest:
         return max(1, len(first))
 
 
-def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO) -> PredictRequest:
-    """Return the request from JSON, a NumPy array, or raw bytes."""
+def read_request(
+    *, file: str | None, data: str | None, npy: Path | None, stdin: BinaryIO, options: ReadOptions | None = None
+) -> PredictRequest:
+    """Return the request from a table, JSON, a NumPy array, or raw bytes. ``options``: how a table is written."""
     sources = [source for source in (file, data, npy) if source is not None]
     if len(sources) > 1:
         raise UsageError("Several inputs are given. Keep one: a file, --data or --npy.")
@@ -67,7 +78,9 @@ def read_request(*, file: str | None, data: str | None, npy: Path | None, stdin:
         return _parse_bytes(stdin.read(), "standard input")
     path = Path(file)
     if is_table(path):
-        return PredictRequest(inputs=_read_columns(path), table=path)
+        columns = _read_columns(path, options or ReadOptions())
+        inputs = {name: _round_large(values) for name, values in columns.values.items()}
+        return PredictRequest(inputs=inputs, table=InputTable(path, options or ReadOptions(), columns))
     content = _read_bytes(path)
     return (
         _parse_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _parse_bytes(content, file)
@@ -177,27 +190,76 @@ def _is_seldon(request: PredictRequest, seldon: bool) -> bool:
 
 def _fit_inputs(deployer: Deployer, name: str, request: PredictRequest, node: str | None, dtype: str | None) -> Any:
     """Return a request's inputs with the types that the service declares: 1 in JSON may stand for 1.0."""
+    if request.table is not None:
+        declared = () if dtype is not None else fetch_declared(deployer, name, node)
+        return _fit_table(request.table, request.inputs, declared)
     if dtype is not None or hasattr(request.inputs, "dtype"):
         return request.inputs
+    return fit_inputs(request.inputs, fetch_declared(deployer, name, node))
+
+
+def _fit_table(table: InputTable, inputs: Mapping[str, Any], declared: Declared) -> Any:
+    """Return a table's columns with the types that the service declares.
+
+    Raises:
+        InvalidError: a column of numbers has words, or one of text has dates of which one is missing.
+    """
+    types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
+    times = [
+        str(tensor["name"]) for tensor in declared if (tensor.get("parameters") or {}).get("content_type") == "datetime"
+    ]
+    for name, words in table.columns.words.items():
+        if types.get(name) != "BYTES":
+            word = next(word for word in words if word is not None)
+            raise InvalidError(
+                f"{table.path.name}: {name!r} is of numbers, and has {word!r} too. Mend or drop that row."
+            )
+
+    for name, values in table.columns.values.items():
+        if types.get(name) == "BYTES" and name not in times and values.dtype.kind == "M" and (values != values).any():
+            row = 1 + int((values != values).argmax())
+            raise InvalidError(
+                f"{table.path.name}: {name!r} has no date in row {row}, and the model takes text there. Fill or drop "
+                "that row, or log the model with a signature that has date-times."
+            )
 
     def read_texts(names: Collection[str]) -> Mapping[str, Any]:
-        columns = {} if request.table is None else _read_columns(request.table, names)
-        return {one: column for one, column in columns.items() if one in names}
+        texts = _read_columns(table.path, table.options, names).values
+        return {name: _fill(texts[name], "NaT") if name in times else texts[name] for name in names}
 
-    return fit_inputs(request.inputs, fetch_declared(deployer, name, node), read_texts)
+    exact = {
+        name: _to_whole(values)
+        for name, values in table.columns.values.items()
+        if types.get(name, "").lstrip("U").startswith("INT")
+    }
+    return fit_inputs({**inputs, **exact} if declared else inputs, declared, read_texts)
 
 
-def _read_columns(path: Path, texts: Collection[str] = ()) -> dict[str, Any]:
+def _round_large(values: Any) -> Any:
+    """Return whole numbers that are too large for floats as the nearest floats; others as they are."""
+    return values.astype(float) if values.dtype.kind == "f" and values.dtype.itemsize > 8 else values
+
+
+def _to_whole(values: Any) -> Any:
+    """Return whole numbers that are too large for floats as integers, if none is missing; others as they are."""
+    rounded = _round_large(values)
+    if rounded is values or (values != values).any():
+        return rounded
+    return values.astype("int64" if abs(values).max() < 2**63 else "uint64")
+
+
+def _fill(texts: Any, text: str) -> Any:
+    texts = texts.copy()
+    texts[[value is None for value in texts]] = text
+    return texts
+
+
+def _read_columns(path: Path, options: ReadOptions, texts: Collection[str] = ()) -> Columns:
     try:
         from scanflow.tables.files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
-    columns = read_columns(path, texts=texts)
-    if gaps := next(iter(columns.words.items()), None):
-        raise InvalidError(
-            f"{path.name}: {gaps[0]!r} is of numbers, and has {gaps[1][0]!r} too. Mend or drop that row."
-        )
-    return dict(columns.values)
+    return read_columns(path, options, texts=texts)
 
 
 def _post(deployer: Deployer, name: str, request: HttpRequest) -> Reply:

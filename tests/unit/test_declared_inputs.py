@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError
+from scanflow.tables.columns import ReadOptions
+from scanflow.transport import PredictionResponse
+from scanflow.transport.tensors import as_arrays
 from scanflow_client.declared_inputs import Declared, fit_inputs, name_columns
-from scanflow_client.predict_io import read_request
+from scanflow_client.predict_io import read_request, send
 
 
 def declare(**types: str) -> Declared:
@@ -126,6 +132,69 @@ def test_a_table_and_records_are_columns(tmp_path: Path, ending: str) -> None:
         request = read_request(file=str(path), data=None, npy=None, stdin=stdin)
     assert {name: list(values) for name, values in request.inputs.items()} == {"age": [1, 2], "city": ["a", "b"]}
     assert request.rows == 2
+
+
+def fit_table(path: Path, content: str, declared: Declared, options: ReadOptions | None = None) -> dict[str, Any]:
+    """Return what is sent of a file to a service that declares these inputs."""
+    path.write_text(content)
+
+    class Service:
+        def connect(self, _name: str) -> AbstractContextManager[Any]:
+            return nullcontext(self)
+
+        def document(self, _path: str) -> dict[str, Any]:
+            return {"inputs": declared}
+
+        def infer(self, _model: str, inputs: Any, **_: Any) -> PredictionResponse:
+            return PredictionResponse(outputs=as_arrays(inputs), instance="1", revision="r1")
+
+    request = read_request(file=str(path), data=None, npy=None, stdin=io.BytesIO(), options=options)
+    answer = send(cast(Deployer, Service()), "x", request, node=None, dtype=None, seldon=False)
+    return {name: (values.dtype.name, values.tolist()) for name, values in answer.outputs.items()}  # type: ignore[union-attr]
+
+
+def test_whole_numbers_of_a_text_file_are_exact_where_the_model_has_whole_ones(tmp_path: Path) -> None:
+    content = "i,u,d\n9007199254740993.0,9223372036854775809,9007199254740993.0\n2.0,1,0.5\n"
+    sent = fit_table(tmp_path / "a.csv", content, declare(i="INT64", u="UINT64", d="FP64"))
+    assert sent["i"] == ("int64", [2**53 + 1, 2])
+    assert sent["u"] == ("uint64", [2**63 + 1, 1])
+    assert sent["d"] == ("float64", [float(2**53), 0.5])
+    sent = fit_table(tmp_path / "a.csv", "i,d\n9007199254740993,1\n,2\n", declare(i="INT64", d="FP64"))
+    assert sent["i"][0] == "float64", "the server refuses it"
+
+
+def test_truth_values_with_blanks_are_no_numbers(tmp_path: Path) -> None:
+    sent = fit_table(tmp_path / "a.csv", "x, d\n1, True\n2, False\n", declare(x="INT64", d="FP64"))
+    assert sent["d"] == ("bool", [True, False])
+    with pytest.raises(InvalidError, match="'d' holds values of type NoneType, bool"):
+        fit_table(tmp_path / "a.csv", "x, d\n1, True\n2, \n", declare(x="INT64", d="FP64"))
+
+
+def test_a_date_that_is_missing_is_sent_as_such_where_the_model_has_dates(tmp_path: Path) -> None:
+    times = [{**declare(t="BYTES")[0], "parameters": {"content_type": "datetime"}}]
+    content = "x,t\n1,2024-03-01\n2,\n"
+    sent = fit_table(tmp_path / "a.csv", content, [*declare(x="INT64"), *times])
+    assert sent["t"] == ("object", ["2024-03-01", "NaT"])
+    with pytest.raises(
+        InvalidError, match=r"a.csv: 't' has no date in row 2, and the model takes text there. Fill or drop"
+    ):
+        fit_table(tmp_path / "a.csv", content, declare(x="INT64", t="BYTES"))
+
+
+def test_numbers_with_words_are_text_where_the_model_has_text_and_else_refused(tmp_path: Path) -> None:
+    content = "x,y\n1,1\nERR,2\n3,3\n"
+    sent = fit_table(tmp_path / "a.csv", content, declare(x="BYTES", y="INT64"))
+    assert sent["x"] == ("object", ["1", "ERR", "3"])
+    with pytest.raises(InvalidError, match=r"a.csv: 'x' is of numbers, and has 'ERR' too. Mend or drop that row."):
+        fit_table(tmp_path / "a.csv", content, declare(x="INT64", y="INT64"))
+
+
+def test_options_say_how_a_table_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="--decimal"):
+        fit_table(tmp_path / "a.csv", "x;s\n1,234;š\n", declare(x="FP64", s="BYTES"))
+    options = ReadOptions(separator=";", decimal=",", encoding="utf-8")
+    sent = fit_table(tmp_path / "a.csv", "x;s\n1,234;š\n", declare(x="FP64", s="BYTES"), options)
+    assert sent == {"x": ("float64", [1.234]), "s": ("object", ["š"])}
 
 
 def test_records_of_unlike_names_are_refused(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from scanflow.errors import InvalidError, UsageError
-from scanflow_client.cli.options import EncodingOption, JsonOption, SeparatorOption
+from scanflow_client.cli.options import DecimalOption, EncodingOption, JsonOption, SeparatorOption
 from scanflow_client.cli.output import respond
 
 EXIT_DRIFTED = 3
-
-DecimalOption = Annotated[str, typer.Option(help="The decimal mark of numbers in text files: . or ,")]
 
 drift = typer.Typer(name="drift", help="Detect drift in tables and streams.", no_args_is_help=True)
 

@@ -51,6 +51,7 @@ JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
 LimitOption = Annotated[int, Option("--limit", "-n", min=1, max=1000, help="List at most this many.")]
 SeparatorOption = Annotated[str, Option(help="What separates the columns of text files: , ; | or a tab.")]
 EncodingOption = Annotated[str, Option(help="The encoding of text files, such as cp1252.")]
+DecimalOption = Annotated[str, Option(help="The decimal mark of numbers in text files: . or ,")]
 ParameterOption = Annotated[
     list[str] | None,
     Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter: epochs=3, or train.epochs=3."),

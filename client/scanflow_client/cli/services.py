@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow_client.cli.options import JsonOption, ServiceArgument, TargetArgument, open_deployer
+from scanflow_client.cli.options import (
+    DecimalOption,
+    EncodingOption,
+    JsonOption,
+    SeparatorOption,
+    ServiceArgument,
+    TargetArgument,
+    open_deployer,
+)
 from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
@@ -32,9 +40,8 @@ IntoOption = Annotated[int | None, Option("--into", metavar="N", min=1, help="In
 NodeOption = Annotated[
     str | None, Option("--node", metavar="NODE", help="The node with the model. Default: the only such node.")
 ]
-InputArgument = Annotated[
-    str | None, Argument(metavar="[FILE|-]", help="A .npy, .npz or .json file, or any other as raw bytes.")
-]
+_INPUT_HELP = "A table (CSV, Parquet, Feather, JSON lines), a .npy, .npz or .json file, or any other as raw bytes."
+InputArgument = Annotated[str | None, Argument(metavar="[FILE|-]", help=_INPUT_HELP)]
 DataOption = Annotated[str | None, Option("--data", metavar="JSON", help="Rows: '[[1, 2, 3]]'.")]
 NpyOption = Annotated[Path | None, Option("--npy", metavar="FILE", help="An array saved by NumPy.")]
 OneNodeOption = Annotated[
@@ -204,12 +211,17 @@ def predict(
     node: OneNodeOption = None,
     dtype: DtypeOption = None,
     seldon: SeldonOption = False,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Request a prediction from a service."""
+    from scanflow.tables.columns import ReadOptions
     from scanflow_client.predict_io import format_response, read_request, send
 
-    request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
+    request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer, options=options)
     response = send(open_deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
     if isinstance(response, bytes):
         write_blocks(iter([response]), raw=False)

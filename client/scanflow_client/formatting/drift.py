@@ -153,12 +153,16 @@ def _draw_bars(values: Sequence[float], tallest: float) -> str:
 
 def _summarize_column(own: dict[str, float], other: dict[str, float], *, is_time: bool) -> str:
     """Return mean and deviation, or the shares of the two categories that moved most, and the missing share."""
-    gone = f", {format_percent(own['missing'])} missing" if own.get("missing") or other.get("missing") else ""
+    gone = "".join(
+        f", {format_percent(own.get(share, 0.0))} {share}"
+        for share in ("infinite", "missing")
+        if own.get(share) or other.get(share)
+    )
     if "mean" in own and is_time:
         day = dt.datetime.fromtimestamp(own["mean"], dt.UTC).date()
         return f"{day} ± {own['sd'] / SECONDS_PER_DAY:.3g} days{gone}"
     if "mean" in own:
         return f"{own['mean']:.3g} ± {own['sd']:.3g}{gone}"
-    moved = sorted(own.keys() - {"missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
+    moved = sorted(own.keys() - {"infinite", "missing"}, key=lambda name: -abs(own[name] - other.get(name, 0.0)))[:2]
     shares = ", ".join(f"{name or repr(name)} {format_percent(own[name])}" for name in moved)
     return shares + gone if shares else gone.removeprefix(", ")
