@@ -73,7 +73,8 @@ def run_ks_test(numbers: NDArray[Any], missing: NDArray[np.bool_], divisions: Di
     order = rows[np.argsort(numbers[rows], kind="stable")]
     if len(order) == 0:
         return ColumnTest(np.ones(divisions.members.shape[1]))
-    last = np.flatnonzero(np.append(np.diff(numbers[order]) != 0, True)) + 1
+    ascending = numbers[order]
+    last = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], True)) + 1
     if len(last) > MAX_CUTS:
         last = last[np.linspace(0, len(last) - 1, MAX_CUTS).round().astype(np.intp)]
     starts = np.concatenate([[0], last])
@@ -181,10 +182,10 @@ def _count_current(codes: NDArray[np.intp], levels: NDArray[np.intp], divisions:
 
 def _merge_near_levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], NDArray[np.intp]]:
     """Return :attr:`Column.levels`, with nearly equal numbers merged."""
-    if not column.is_numeric or column.missing.all():
+    if not column.is_numeric or column.values.dtype == np.longdouble or not np.isfinite(column.values).any():
         return column.levels
     numbers = column.values.astype(np.float64)
-    unit = RELATIVE_TOLERANCE * float(np.subtract(*np.nanquantile(numbers, [0.75, 0.25])))
+    unit = RELATIVE_TOLERANCE * float(np.subtract(*np.quantile(numbers[np.isfinite(numbers)], [0.75, 0.25])))
     if unit == 0:
         return column.levels
     levels, codes, counts = Column(np.round(numbers / unit)).levels

@@ -17,6 +17,13 @@ Kind = Literal["number", "date-time", "duration", "text"]
 _TRUTHS = {"true": 1.0, "false": 0.0}
 
 
+def find_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values of a column are missing: (rows,)."""
+    if values.dtype.kind in "fmM":
+        return np.isnan(values) if values.dtype.kind == "f" else np.isnat(values)
+    return np.array([is_missing(value) for value in values], bool)
+
+
 def infer_kind(values: NDArray[Any]) -> Kind:
     """Return the kind of a column's values; text for mixed kinds or no values."""
     kind_by_code: dict[str, Kind] = {"M": "date-time", "m": "duration", "U": "text", "S": "text"}
@@ -48,9 +55,9 @@ def convert_to_same_kind(
             f"{name!r} has {old}s in the reference and {new}s now. Write the column with the same type in both files."
         )
     kind, of_text = (new, reference) if old == "text" else (old, current)
-    if all(map(is_missing, of_text)):
+    if find_missing(of_text).all():
         return reference, current, ""
-    if all(map(is_missing, current if old == "text" else reference)):  # of no kind: an empty column of CSV
+    if find_missing(current if old == "text" else reference).all():  # of no kind: an empty column of CSV
         return _empty(reference), _empty(current), ""
     read = _parse_texts(of_text, kind)
     if read is None:
@@ -62,7 +69,7 @@ def convert_to_same_kind(
 
 def _empty(values: NDArray[Any]) -> NDArray[Any]:
     """Return a column of text; one without values as that of no text."""
-    return np.full(len(values), None, object) if all(map(is_missing, values)) else values
+    return np.full(len(values), None, object) if find_missing(values).all() else values
 
 
 def _infer_type_kind(one: type) -> Kind:

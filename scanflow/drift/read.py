@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.column_types import convert_to_same_kind, infer_kind
+from scanflow.drift.column_types import convert_to_same_kind, find_missing, infer_kind
 from scanflow.drift.comparable import NEARLY_UNIQUE, mark_present
 from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
-from scanflow.tables.columns import ColumnKind, Columns, ReadOptions, Spelling, is_missing
+from scanflow.tables.columns import ColumnKind, Columns, ReadOptions, Spelling
 
 INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
@@ -81,8 +81,8 @@ def _describe_column(name: str, columns: Columns) -> Spelling | None:
     values = columns.values[name]
     if infer_kind(values) != "number" or values.ndim > 1:
         return None
-    numbers = [value for value in values.tolist() if not is_missing(value)]
-    return Spelling(numbers=len(numbers), different_numbers=len(set(numbers))) if numbers else None
+    numbers = values[~find_missing(values)]
+    return Spelling(numbers=len(numbers), different_numbers=len(set(numbers.tolist()))) if len(numbers) else None
 
 
 def _read_as(path: Path, columns: Columns, options: ReadOptions | None, kinds: Mapping[str, ColumnKind]) -> Columns:
@@ -110,7 +110,7 @@ def _list_words(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any
     old, new = (
         columns.words.get(name, np.full(len(columns.values[name]), None, object)) for columns in (before, after)
     )
-    gone = np.array([is_missing(value) for columns in (before, after) for value in columns.values[name].tolist()], bool)
+    gone = np.concatenate([find_missing(columns.values[name]) for columns in (before, after)])
     return (old, new) if len(set(np.concatenate([old, new])[gone])) > 1 else None
 
 
@@ -119,11 +119,12 @@ def _mark_present(name: str, columns: Columns) -> NDArray[Any] | None:
         return mark_present(columns.missing[name])
     if name not in columns.values:
         return None
-    return mark_present(np.array([is_missing(value) for value in columns.values[name].tolist()], bool))
+    values = columns.values[name]
+    return mark_present(find_missing(values) if values.ndim == 1 else np.zeros(len(values), bool))
 
 
 def _count_missing(values: NDArray[Any]) -> int:
-    return sum(map(is_missing, values.tolist()))
+    return int(find_missing(values).sum())
 
 
 def read_table(path: Path) -> DataTable:

@@ -28,7 +28,7 @@ class Segment:
 def compare_by(
     reference: DataTable, current: DataTable, by: str, *, level: float = 0.01, least_effect: float = 0.0
 ) -> tuple[Comparison, list[Segment]]:
-    """Compare two tables as a whole and within each category of a column, the most common first, and where it is missing.
+    """Compare two tables as a whole and within each category of a column, the commonest first, and where it is missing.
 
     Raises:
         InvalidError: there is no such column, or it has too many values.

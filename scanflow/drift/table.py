@@ -21,6 +21,9 @@ FEW_VALUES = 10
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
+EXACT_MAX = 2**53
+"""Larger whole numbers are not all exact as float64; they are kept as long doubles, exact up to 2**64 (on x86)."""
+
 MIN_ROWS = 10
 """Minimum number of rows of either table for a comparison."""
 
@@ -59,8 +62,7 @@ class Column:
         if array.ndim != 1:
             raise InvalidError(f"The column {name!r} has the shape {array.shape}. Give one value per row.")
         if array.dtype.kind in "biuf":
-            numbers = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
-            return cls(np.clip(numbers, -FLOAT32_MAX, FLOAT32_MAX))
+            return cls(_to_floats(array))
         if array.dtype.kind in "mM":
             return cls(_convert_to_seconds(array), is_time=array.dtype.kind == "M")
         if set(map(type, array)) <= {str, type(None)}:
@@ -70,8 +72,9 @@ class Column:
         if present and all(
             isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) for value in present
         ):
-            numbers = np.full(len(array), np.nan)
-            numbers[~missing] = np.array(present, np.float64)
+            is_large = any(isinstance(value, int | np.integer) and abs(value) > EXACT_MAX for value in present)
+            numbers = np.full(len(array), np.nan, np.longdouble if is_large else np.float64)
+            numbers[~missing] = np.array(list(map(float, present)) if not is_large else present, numbers.dtype)
             return cls(numbers)
         if present and all(isinstance(value, dt.date) for value in present):
             numbers = np.full(len(array), np.nan)
@@ -93,11 +96,11 @@ class Column:
         return mask
 
     def concatenate(self, other: Column) -> Column:
-        """Concatenate the rows of both; as text if only one is numeric, as float32 if either is."""
+        """Concatenate the rows of both; as text if only one is numeric, as float32 if either is and all fit."""
         if self.is_numeric != other.is_numeric:
             return Column(np.concatenate([self._as_text(), other._as_text()]))
         both = np.concatenate([self.values, other.values])
-        if np.float32 in (self.values.dtype, other.values.dtype):
+        if np.float32 in (self.values.dtype, other.values.dtype) and _fits_float32(both):
             both = _merge_near_values(both.astype(np.float32))
         return Column(both, is_time=self.is_time)
 
@@ -156,12 +159,16 @@ class Column:
         if missing.all():
             pass
         elif self.is_numeric:
-            numbers = self.values[rows][~missing].astype(np.float64)
-            statistics = {
-                "mean": float(numbers.mean()),
-                "sd": float(numbers.std()),
-                "median": float(np.median(numbers)),
-            }
+            present = self.values[rows][~missing].astype(np.float64)
+            numbers = present[np.isfinite(present)]
+            statistics = {"infinite": 1 - len(numbers) / len(present)} if len(numbers) < len(present) else {}
+            if len(numbers):
+                scale = max(float(np.abs(numbers).max()) / FLOAT32_MAX, 1.0)  # their squares may be too large
+                statistics |= {
+                    "mean": float((numbers / scale).mean()) * scale,
+                    "sd": float((numbers / scale).std()) * scale,
+                    "median": float(np.median(numbers)),
+                }
         else:
             levels, codes, counts = self.levels
             own = np.bincount(codes[rows][~missing], minlength=len(levels)) / int((~missing).sum())
@@ -334,11 +341,23 @@ def _to_epoch_seconds(day: dt.date) -> float:
     return (day if day.tzinfo is not None else day.replace(tzinfo=dt.UTC)).timestamp()
 
 
+def _to_floats(array: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers as floats in which each of them is exact."""
+    if array.dtype.kind in "iu" and len(array) and (array.max() > EXACT_MAX or array.min() < -EXACT_MAX):
+        return array.astype(np.longdouble)
+    return array if array.dtype in (np.float32, np.longdouble) else array.astype(np.float64)
+
+
+def _fits_float32(numbers: NDArray[Any]) -> bool:
+    return not (np.isfinite(numbers) & (np.abs(numbers) > FLOAT32_MAX)).any()
+
+
 def _merge_near_values(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Merge values that differ by no more than rounding."""
     order = np.argsort(values, kind="stable")  # NaN comes last
     ascending = values[order].astype(np.float64)
-    apart = ~(np.diff(ascending) <= FLOAT32_DIGITS * np.abs(ascending[1:]))
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        apart = ~(np.diff(ascending) <= FLOAT32_DIGITS * np.abs(ascending[1:])) | np.isinf(ascending[1:])
     group = np.concatenate([[0], np.cumsum(apart)]) if len(values) else np.empty(0, np.intp)
     merged = np.empty_like(values)
     merged[order] = values[order][np.searchsorted(group, group)]
@@ -368,7 +387,7 @@ def compute_shares(both: Column, old: int, *, most: int = 20) -> Shares:
     if both.is_numeric and len(levels) > FEW_VALUES:
         edges = levels
         if len(edges) > most:  # else each value is one
-            low, high = np.quantile(both.values[~both.missing], [0.005, 0.995])
+            low, high = np.quantile(both.values[np.isfinite(both.values)], [0.005, 0.995])
             edges = np.linspace(low, high if high > low else low + 1, most + 1)[:-1]
         within = np.clip(np.searchsorted(edges, both.values, side="right") - 1, 0, len(edges) - 1)
         codes, names = np.where(both.missing, -1, within), tuple(f"{edge:.3g}" for edge in edges)

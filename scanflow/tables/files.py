@@ -83,9 +83,9 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str], kinds: Mappi
         return _read_delimited(path, options, texts, kinds)
     with _open(path) as file:
         if kind in PARQUET:
-            return _read_frame(pd.read_parquet(io.BytesIO(file.read())), texts, kinds)
+            return _read_frame(_read_typed(pd.read_parquet, file.read()), texts, kinds)
         if kind in FEATHER:
-            return _read_frame(pd.read_feather(io.BytesIO(file.read())), texts, kinds)
+            return _read_frame(_read_typed(pd.read_feather, file.read()), texts, kinds)
         if kind in JSON_LINES:
             records = [json.loads(line) for line in file if line.strip()]
             return _read_frame(pd.DataFrame.from_records(records), texts, kinds)
@@ -93,6 +93,16 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str], kinds: Mappi
         f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet, .feather or .jsonl, "
         "or in one of these and .gz, .bz2, .xz or .zip."
     )
+
+
+def _read_typed(read: Callable[..., pd.DataFrame], content: bytes) -> pd.DataFrame:
+    """Read a file that has types. Of whole numbers of which some are missing pandas makes floats, if it may not keep
+    them; large ones would be others then."""
+    frame = read(io.BytesIO(content))
+    if names := [name for name in frame.columns if isinstance(name, str) and _has_large(frame[name])]:
+        exact = read(io.BytesIO(content), columns=names, dtype_backend="numpy_nullable")
+        frame = frame.assign(**{name: exact[name] for name in names if exact[name].dtype.kind in "iu"})
+    return frame
 
 
 def _open_zip(path: Path) -> IO[bytes]:
@@ -144,6 +154,9 @@ def _read_delimited(
         again = {name: _list_texts(frame[name]) for name in numbers}
         marks |= {name: find_decimal_mark(column) for name, column in again.items() if mark is None}
         texts |= again
+    large = _read_large(
+        path, dialect, [name for name in frame.columns if name not in texts and _has_large(frame[name])]
+    )
     of_others: Mark | None = "," if has_commas else None
     values: dict[str, NDArray[Any]] = {}
     read: dict[str, ReadTexts] = {}
@@ -152,7 +165,7 @@ def _read_delimited(
     for name in frame.columns.difference(list(left_out), sort=False):
         own: Mark | None = mark or marks.get(name) or of_others
         if name not in texts:
-            values[name] = np.asarray(frame[name])
+            values[name] = large.get(name, np.asarray(frame[name]))
         elif name in as_texts:
             values[name] = make_texts(None if is_missing(text) else text for text in frame[name])
         elif own is None and is_ambiguous(texts[name]):
@@ -168,10 +181,22 @@ def _read_delimited(
     return replace(columns, spellings={**columns.spellings, **_describe_codes(path, dialect, whole)})
 
 
+def _has_large(column: Any) -> bool:
+    """Return whether numbers were read as floats that may have been other ones, whole ones of many digits."""
+    return column.dtype.kind == "f" and bool((column.abs() >= 2**53).any())
+
+
+def _read_large(path: Path, dialect: Dialect, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the columns of whole numbers that are no floats, exactly."""
+    frame = _read_text(path, dialect, names) if names else {}
+    read = {name: read_texts(name, _list_texts(frame[name]), ".", "number").values for name in names}
+    return {name: numbers for name, numbers in read.items() if numbers.dtype == np.longdouble}
+
+
 def _are_whole(numbers: NDArray[Any]) -> bool:
     if numbers.dtype.kind == "f":
         present = numbers[~np.isnan(numbers)]
-        return bool(len(present)) and bool((present[:_SAMPLE] % 1 == 0).all()) and bool((present % 1 == 0).all())
+        return bool(len(present)) and all((part == np.floor(part)).all() for part in (present[:_SAMPLE], present))
     return numbers.dtype.kind in "iu"
 
 

@@ -50,6 +50,7 @@ _SIMPLE: Mapping[Mark, re.Pattern[str]] = {
 _CODE = re.compile(r"[+-]?0\d+")
 """Zeros in front are of a code, as of a postcode."""
 
+_EXACT_MAX: Final = 1 << 53
 _BLOCK: Final = 1 << 18
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
@@ -72,10 +73,15 @@ def is_ambiguous(texts: Texts) -> bool:
     return bool(values) and all(re.fullmatch(r"[+-]?\d{1,3},\d{3}", text) for text in values)
 
 
-def parse_numbers(levels: Sequence[str], mark: Mark) -> NDArray[np.float64]:
+def parse_numbers(levels: Sequence[str], mark: Mark) -> NDArray[np.floating[Any]]:
     """Return the numbers that the different values of a column are, NaN for words. Where none is a number, true and
-    false are 1 and 0."""
-    numbers = np.array([_parse_number(level, mark) for level in levels], np.float64)
+    false are 1 and 0. Large whole numbers are exact: long doubles."""
+    texts = [_write_plain(level, mark) for level in levels]
+    numbers = np.array([float(text) for text in texts], np.float64)
+    if (np.abs(numbers) >= _EXACT_MAX).any():
+        exact = np.array([_parse_whole(text) or float(text) for text in texts], object)
+        if not all(isinstance(number, float) for number in exact):
+            return exact.astype(np.longdouble)
     if np.isnan(numbers).all():
         return np.array([_TRUTHS.get(level.lower(), np.nan) for level in levels], np.float64)
     return numbers
@@ -96,7 +102,7 @@ def is_of_numbers(*spellings: Spelling) -> bool:
     return numbers > word_rows or max(spelling.different_numbers for spelling in spellings) > MAX_CATEGORIES
 
 
-def _describe_spelling(levels: Sequence[str], numbers: NDArray[np.float64], counts: NDArray[np.intp]) -> Spelling:
+def _describe_spelling(levels: Sequence[str], numbers: NDArray[Any], counts: NDArray[np.intp]) -> Spelling:
     are_words = np.isnan(numbers)
     words = sorted(level for level, is_word in zip(levels, are_words, strict=True) if is_word)
     return Spelling(
@@ -132,14 +138,20 @@ def _is_number(text: str, mark: Mark) -> bool:
     return bool(_SIMPLE[mark].fullmatch(text) or _GROUPED[mark].fullmatch(text))
 
 
-def _parse_number(text: str, mark: Mark) -> float:
+def _write_plain(text: str, mark: Mark) -> str:
+    """Return a number as Python writes it, and ``nan`` for a word."""
     text = text.strip()
     if _PLAIN.fullmatch(text) and (mark == "." or "." not in text):
-        return float(text)
+        return text
     if not _is_number(text, mark):
-        return np.nan
-    kept = re.sub(rf"[{_SPACES}{'.' if mark == ',' else ','}]", "", text)
-    return float(kept.replace(",", "."))
+        return "nan"
+    return re.sub(rf"[{_SPACES}{'.' if mark == ',' else ','}]", "", text).replace(",", ".")
+
+
+def _parse_whole(text: str) -> int | None:
+    """Return a whole number that is written with all of its digits, if it is too large for a float."""
+    digits = re.fullmatch(r"([+-]?\d{16,20})(\.0*)?", text)
+    return None if digits is None or abs(int(digits[1])) <= _EXACT_MAX else int(digits[1])
 
 
 def parse_times(name: str, levels: Sequence[str]) -> NDArray[np.datetime64] | None:

@@ -184,6 +184,31 @@ def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path)
             assert [column.test for column in compare(before, after).drifted_columns] == ["missing"]
 
 
+@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize("ending", ["csv", "parquet", "text.parquet"])
+def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: str, is_missing: bool) -> None:
+    generator = np.random.default_rng(1)
+    numbers = [[2**60 + int(one) for one in generator.integers(0, most, 200)] for most in (100, 100, 20)]
+    if is_missing:
+        numbers = [[*part[:-1], None] for part in numbers]
+    columns = [pd.array(part, "Int64") for part in numbers]
+    old = write_column(tmp_path / "a.parquet", columns[0])
+    for column, drifts in zip(columns, (False, False, True), strict=True):
+        values = [None if one is pd.NA else str(one) for one in column] if ending.startswith("text") else column
+        before, after, _ = read_pair(old, write_column(tmp_path / f"b.{ending}", values))
+        assert compare(before, after).drifted is drifts
+    before, after, _ = read_pair(old, write_column(tmp_path / f"b.{ending}", columns[0]))
+    np.testing.assert_array_equal(before.columns["q"].values, after.columns["q"].values)
+
+
+@pytest.mark.parametrize(("old", "new"), [(2**53, 2**53 + 1), (2**63, 2**63 + 1), (1e39, 1e300), (3e38, np.inf)])
+def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old: float, new: float) -> None:
+    files = [write_column(tmp_path / f"{name}.csv", [one, *[1] * 9] * 20) for name, one in (("a", old), ("b", new))]
+    before, after, _ = read_pair(*files)
+    assert compare(before, after).drifted
+    assert not compare(before, before).drifted
+
+
 def test_recorded_predictions_and_pictures_become_columns(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for folder in ("old", "new"):

@@ -70,6 +70,20 @@ def test_text_that_is_not_compared_is_so_for_what_is_missing(gone: int) -> None:
     assert compare(*alone).drifted
 
 
+def test_infinite_numbers_are_shown_as_such() -> None:
+    generator = np.random.default_rng(3)
+    ages = generator.normal(40, 10, 300)
+    ages[:60] = np.inf
+    [age] = found(age=ages).drifted_columns
+    assert (age.test, age.current) == ("value", {"inf": 0.2})
+    ages[1:60] = -np.inf
+    [age] = found(age=ages).drifted_columns
+    assert (age.test, age.current) == ("value", {"-inf": pytest.approx(59 / 300)})
+    column = Column.from_values("age", ages)
+    assert column.summarize(slice(None))["infinite"] == pytest.approx(0.2)
+    assert 35 < column.summarize(slice(None))["mean"] < 45
+
+
 def ages(generator: np.random.Generator, n: int, default: float = 0.0) -> np.ndarray:
     return np.where(generator.random(n) < default, 40, generator.integers(18, 90, n))
 
