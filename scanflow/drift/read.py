@@ -44,6 +44,11 @@ def read_pair(
     for name in shared:
         old[name], new[name], note = convert_to_same_kind(name, old[name], new[name])
         notes += [note] if note else []
+        if (name in before.zoned) != (name in after.zoned) and infer_kind(old[name]) == infer_kind(new[name]) != "text":
+            zoned, other = ("reference", "current") if name in before.zoned else ("current", "reference")
+            notes.append(
+                f"{name!r} has a time zone in the {zoned} file; the times of the {other} one were taken as UTC."
+            )
     for name in (name for name in shared if name in before.words or name in after.words):
         if f"{name} (words)" not in {*old, *new} and (both := _list_words(name, before, after)) is not None:
             old[f"{name} (words)"], new[f"{name} (words)"] = both

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -75,6 +75,9 @@ class Columns:
 
     words: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
     """Columns of numbers in which words count as missing, each with these: (rows,), None where there is none."""
+
+    zoned: Collection[str] = ()
+    """Columns of date-times with a time zone, which are in UTC."""
 
     spellings: Mapping[str, Spelling] = field(default_factory=dict)
     """What columns of text, or of numbers and words, consist of."""

@@ -224,7 +224,8 @@ def _make_columns(
 ) -> Columns:
     words = {name: column.words for name, column in read.items() if column.words is not None}
     spellings = {name: column.spelling for name, column in read.items() if column.spelling is not None}
-    return Columns(values, note, left_out, words=words, spellings=spellings)
+    zoned = [name for name, column in read.items() if column.has_zone]
+    return Columns(values, note, left_out, words=words, spellings=spellings, zoned=zoned)
 
 
 def _are_row_numbers(column: Any) -> bool:
@@ -300,7 +301,9 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[s
         else:
             values[name] = make_texts(None if is_missing(value) else value for value in column)
     missing = {name: np.array([is_missing(value) for value in frame[name]], bool) for name in left_out}
-    return replace(_make_columns(values, read, left_out), missing=missing)
+    columns = _make_columns(values, read, left_out)
+    zoned = [str(label) for label in frame.columns if getattr(frame[label].dtype, "tz", None) is not None]
+    return replace(columns, missing=missing, zoned=[*columns.zoned, *zoned])
 
 
 def _is_number_type(one: type) -> bool:

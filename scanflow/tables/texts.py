@@ -54,6 +54,7 @@ _EXACT_MAX: Final = 1 << 53
 _BLOCK: Final = 1 << 18
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
+_ZONE = re.compile(r":\d\d(\.\d+)? ?(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
 _YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
 
 
@@ -221,7 +222,10 @@ class ReadTexts:
     """(rows,): the words among numbers, None where there is none. None: there are no words."""
 
     spelling: Spelling | None = None
-    """None: it has no values."""
+    """None: it has no values, or is of date-times."""
+
+    has_zone: bool = False
+    """Whether a date-time has a time zone."""
 
 
 def read_texts(name: str, texts: Texts, mark: Mark, kind: ColumnKind | None = None) -> ReadTexts:
@@ -242,5 +246,6 @@ def read_texts(name: str, texts: Texts, mark: Mark, kind: ColumnKind | None = No
         return ReadTexts(np.append(numbers, np.nan)[codes], words[codes] if spelling.words else None, spelling)
     times = parse_times(name, levels) if kind is None else None
     if times is not None:
-        return ReadTexts(np.append(times, np.datetime64("NaT", "us"))[codes])
+        moments = np.append(times, np.datetime64("NaT", "us"))[codes]
+        return ReadTexts(moments, has_zone=any(map(_ZONE.search, levels)))
     return ReadTexts(make_texts([*map(_unify, levels), None])[codes], None, spelling)

@@ -209,6 +209,17 @@ def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old
     assert not compare(before, before).drifted
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_times_without_a_zone_beside_some_with_one_are_named(tmp_path: Path, ending: str) -> None:
+    times = pd.Timestamp("2026-01-01T10:00:00") + pd.to_timedelta(np.arange(40), unit="h")
+    plain = write_column(tmp_path / f"a.{ending}", times)
+    zoned = write_column(tmp_path / f"b.{ending}", times.tz_localize("Asia/Tokyo"))
+    said = "'q' has a time zone in the {} file; the times of the {} one were taken as UTC."
+    assert read_pair(plain, zoned)[2] == [said.format("current", "reference")]
+    assert read_pair(zoned, plain)[2] == [said.format("reference", "current")]
+    assert read_pair(zoned, zoned)[2] == read_pair(plain, plain)[2] == []
+
+
 def test_recorded_predictions_and_pictures_become_columns(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for folder in ("old", "new"):
