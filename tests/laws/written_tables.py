@@ -51,7 +51,7 @@ PACKINGS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def make_table(seed: int, rows: int = 60) -> pd.DataFrame:
-    """Return a table of numbers, whole numbers, truth values, categories, codes and days, with values missing."""
+    """Return a table of numbers, whole and large ones too, truth values, categories, codes and days, some missing."""
     generator = np.random.default_rng(seed)
     price = np.round(generator.normal(1500, 900, rows), 2)
     price[generator.random(rows) < 0.1] = np.nan
@@ -66,6 +66,7 @@ def make_table(seed: int, rows: int = 60) -> pd.DataFrame:
             "code": [f"{number:05d}" for number in generator.integers(0, 40, rows)],
             "day": days.astype("datetime64[us]"),
             "paid": generator.random(rows) < 0.5,
+            "serial": 2**60 + generator.integers(0, 40, rows),
         }
     )
 
