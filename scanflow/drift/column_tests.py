@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special, stats
 
-from scanflow.drift.table import FEW_VALUES, Column, compute_normal_scores
+from scanflow.drift.table import EXACT_MAX, FEW_VALUES, Column, compute_normal_scores
 
 Floats = NDArray[np.float64]
 
@@ -185,11 +185,12 @@ def _merge_near_levels(column: Column) -> tuple[NDArray[Any], NDArray[np.intp], 
     if not column.is_numeric or column.values.dtype == np.longdouble or not np.isfinite(column.values).any():
         return column.levels
     numbers = column.values.astype(np.float64)
-    unit = RELATIVE_TOLERANCE * float(np.subtract(*np.quantile(numbers[np.isfinite(numbers)], [0.75, 0.25])))
-    if unit == 0:
-        return column.levels
-    levels, codes, counts = Column(np.round(numbers / unit)).levels
-    return levels * unit + 0.0, codes, counts  # without it a zero may be -0
+    with np.errstate(over="ignore"):
+        unit = RELATIVE_TOLERANCE * float(np.subtract(*np.quantile(numbers[np.isfinite(numbers)], [0.75, 0.25])))
+        if unit == 0 or not np.isfinite(unit):
+            return column.levels
+        rounded = np.round(numbers / unit) * unit + 0.0  # without it a zero may be -0
+    return Column(np.where(np.abs(numbers) < EXACT_MAX * unit, rounded, numbers)).levels
 
 
 def standardise(features: NDArray[Any]) -> NDArray[np.float32]:

@@ -20,7 +20,8 @@ _TRUTHS = {"true": 1.0, "false": 0.0}
 def find_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values of a column are missing: (rows,)."""
     if values.dtype.kind in "fmM":
-        return np.isnan(values) if values.dtype.kind == "f" else np.isnat(values)
+        missing: NDArray[np.bool_] = np.isnan(values) if values.dtype.kind == "f" else np.isnat(values)
+        return missing
     return np.array([is_missing(value) for value in values], bool)
 
 

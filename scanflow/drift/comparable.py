@@ -60,7 +60,9 @@ def keep_comparable(table: DataTable, left_out: Mapping[str, str]) -> DataTable:
 
 def mark_present(missing: NDArray[np.bool_]) -> NDArray[np.object_]:
     """Return a column of text that says of each row whether it has a value: (rows,), None where that is missing."""
-    return np.where(missing, None, "present").astype(object)
+    present = np.full(len(missing), "present", object)
+    present[missing] = None
+    return present
 
 
 def _is_nearly_unique(column: Column) -> bool:

@@ -50,16 +50,15 @@ def read_pair(
                 f"{name!r} has a time zone in the {zoned} file; the times of the {other} one were taken as UTC."
             )
     for name in (name for name in shared if name in before.words or name in after.words):
-        if f"{name} (words)" not in {*old, *new} and (both := _list_words(name, before, after)) is not None:
+        if f"{name} (words)" not in {*old, *new} and (both := _separate_texts(name, before, after)) is not None:
             old[f"{name} (words)"], new[f"{name} (words)"] = both
     left_out = {**before.left_out, **after.left_out}
     notes += [f"{name!r} is not compared: {why}." for name, why in left_out.items()]
     for name in left_out:
-        sides = [_mark_present(name, side) for side in (before, after)]
         old.pop(name, None)
         new.pop(name, None)
-        if sides[0] is not None and sides[1] is not None and 0 < sum(map(_count_missing, sides)) < sum(map(len, sides)):
-            old[name], new[name] = sides
+        if (both := _mark_present(name, before, after)) is not None:
+            old[name], new[name] = both
     return *align(DataTable.from_data(old), DataTable.from_data(new)), notes
 
 
@@ -110,7 +109,7 @@ def _explain_text(name: str, before: Columns, after: Columns) -> str:
     return f"{name!r} is compared as text: {word_rows / rows:.0%} of its values are no numbers, such as {words!r}."
 
 
-def _list_words(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _separate_texts(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return the words among a column's numbers, in both files; None: all values that are no numbers are one word."""
     old, new = (
         columns.words.get(name, np.full(len(columns.values[name]), None, object)) for columns in (before, after)
@@ -119,17 +118,19 @@ def _list_words(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any
     return (old, new) if len(set(np.concatenate([old, new])[gone])) > 1 else None
 
 
-def _mark_present(name: str, columns: Columns) -> NDArray[Any] | None:
-    if name in columns.missing:
-        return mark_present(columns.missing[name])
-    if name not in columns.values:
+def _mark_present(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return where a column that is not compared has values, in both files; None: everywhere, or nowhere."""
+    old, new = (_find_missing(name, columns) for columns in (before, after))
+    if old is None or new is None or not 0 < old.sum() + new.sum() < len(old) + len(new):
         return None
+    return mark_present(old), mark_present(new)
+
+
+def _find_missing(name: str, columns: Columns) -> NDArray[np.bool_] | None:
+    if name in columns.missing or name not in columns.values:
+        return columns.missing.get(name)
     values = columns.values[name]
-    return mark_present(find_missing(values) if values.ndim == 1 else np.zeros(len(values), bool))
-
-
-def _count_missing(values: NDArray[Any]) -> int:
-    return int(find_missing(values).sum())
+    return find_missing(values) if values.ndim == 1 else np.zeros(len(values), bool)
 
 
 def read_table(path: Path) -> DataTable:

@@ -72,7 +72,7 @@ class Column:
         if present and all(
             isinstance(value, int | float | np.number | np.bool_ | decimal.Decimal) for value in present
         ):
-            is_large = any(isinstance(value, int | np.integer) and abs(value) > EXACT_MAX for value in present)
+            is_large = any(isinstance(value, int | np.integer) and abs(int(value)) > EXACT_MAX for value in present)
             numbers = np.full(len(array), np.nan, np.longdouble if is_large else np.float64)
             numbers[~missing] = np.array(list(map(float, present)) if not is_large else present, numbers.dtype)
             return cls(numbers)

@@ -85,13 +85,13 @@ class Columns:
     def list_notes(self) -> list[str]:
         """Return what a person should know of how the file was read."""
         notes = [
-            f"{name!r} is of numbers, and has {_list_words(words)} too: counted as missing."
+            f"{name!r} is of numbers, and has {_join_texts(words)} too: counted as missing."
             for name, words in self.words.items()
         ]
         return [*filter(None, [self.note]), *notes]
 
 
-def _list_words(words: NDArray[np.object_]) -> str:
+def _join_texts(words: NDArray[np.object_]) -> str:
     different = sorted(set(words) - {None})
     more = f" and {len(different) - _SHOWN_WORDS} other words" if len(different) > _SHOWN_WORDS else ""
     return ", ".join(map(repr, different[:_SHOWN_WORDS])) + more

@@ -97,9 +97,9 @@ def is_of_numbers(*spellings: Spelling) -> bool:
     if any(spelling.code for spelling in spellings):
         return False
     words = {word for spelling in spellings for word in spelling.words}
-    numbers, word_rows = (sum(rows) for rows in zip(*((one.numbers, one.word_rows) for one in spellings), strict=True))
+    numbers, word_rows = (sum(getattr(side, rows) for side in spellings) for rows in ("numbers", "word_rows"))
     if len(words) > MAX_WORDS:
-        return numbers >= _LEAST_NUMBERS * (numbers + word_rows)
+        return bool(numbers >= _LEAST_NUMBERS * (numbers + word_rows))
     return numbers > word_rows or max(spelling.different_numbers for spelling in spellings) > MAX_CATEGORIES
 
 

@@ -188,7 +188,9 @@ def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path)
 @pytest.mark.parametrize("ending", ["csv", "parquet", "text.parquet"])
 def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: str, is_missing: bool) -> None:
     generator = np.random.default_rng(1)
-    numbers = [[2**60 + int(one) for one in generator.integers(0, most, 200)] for most in (100, 100, 20)]
+    numbers: list[list[int | None]] = [
+        [2**60 + int(one) for one in generator.integers(0, most, 200)] for most in (100, 100, 20)
+    ]
     if is_missing:
         numbers = [[*part[:-1], None] for part in numbers]
     columns = [pd.array(part, "Int64") for part in numbers]
@@ -203,8 +205,8 @@ def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: s
 
 @pytest.mark.parametrize(("old", "new"), [(2**53, 2**53 + 1), (2**63, 2**63 + 1), (1e39, 1e300), (3e38, np.inf)])
 def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old: float, new: float) -> None:
-    files = [write_column(tmp_path / f"{name}.csv", [one, *[1] * 9] * 20) for name, one in (("a", old), ("b", new))]
-    before, after, _ = read_pair(*files)
+    first, second = (tmp_path / "a.csv", tmp_path / "b.csv")
+    before, after, _ = read_pair(write_column(first, [old, *[1] * 9] * 20), write_column(second, [new, *[1] * 9] * 20))
     assert compare(before, after).drifted
     assert not compare(before, before).drifted
 

@@ -34,7 +34,7 @@ def test_rows_whose_category_is_missing_are_a_segment() -> None:
         DataTable.from_data({"city": [None if city == "Lima" else city for city in cities], "price": prices})
         for cities, prices in ((table.columns["city"].values, table.columns["price"].values) for table in (old, new))
     ]
-    _, within = compare_by(*unnamed, "city")
+    _, within = compare_by(unnamed[0], unnamed[1], "city")
     assert [segment.name for segment in within] == ["Rome", "Oslo", "Bonn", "(missing)"]
     assert [segment.name for segment in within if segment.comparison and segment.comparison.drifted] == ["(missing)"]
 

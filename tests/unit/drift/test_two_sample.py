@@ -64,7 +64,8 @@ def test_text_that_is_not_compared_is_so_for_what_is_missing(gone: int) -> None:
     changed = compare(old, table(generator, 300, note=notes))
     [note] = changed.drifted_columns
     assert (note.name, note.test) == ("note", "missing")
-    assert (note.reference["missing"], note.current["missing"]) == (0, pytest.approx(1 / gone, abs=0.01))
+    assert note.reference["missing"] == 0
+    assert note.current["missing"] == pytest.approx(1 / gone, abs=0.01)
     assert changed.left_out == {"note": "nearly unique text: only whether it is missing"}
     alone = [DataTable({"note": data.columns["note"]}) for data in (old, table(generator, 300, note=notes))]
     assert compare(*alone).drifted
@@ -78,7 +79,7 @@ def test_infinite_numbers_are_shown_as_such() -> None:
     assert (age.test, age.current) == ("value", {"inf": 0.2})
     ages[1:60] = -np.inf
     [age] = found(age=ages).drifted_columns
-    assert (age.test, age.current) == ("value", {"-inf": pytest.approx(59 / 300)})
+    assert age.current == {"-inf": pytest.approx(59 / 300)}
     column = Column.from_values("age", ages)
     assert column.summarize(slice(None))["infinite"] == pytest.approx(0.2)
     assert 35 < column.summarize(slice(None))["mean"] < 45
