@@ -36,7 +36,9 @@ def read_pair(
     """
     before, after = _read(reference, options), _read(current, options)
     shared = [name for name in before.values if name in after.values]
-    kinds = {name: kind for name in shared if (kind := _choose_kind(name, before, after)) is not None}
+    kinds: dict[str, ColumnKind] = {
+        name: kind for name in shared if (kind := _choose_kind(name, before, after)) is not None
+    }
     before, after = (_read_as(path, side, options, kinds) for path, side in ((reference, before), (current, after)))
     old, new = dict(before.values), dict(after.values)
     notes = list(dict.fromkeys([*before.list_notes(), *after.list_notes()]))
@@ -91,7 +93,7 @@ def _describe_column(name: str, columns: Columns) -> Spelling | None:
 
 def _read_as(path: Path, columns: Columns, options: ReadOptions | None, kinds: Mapping[str, ColumnKind]) -> Columns:
     """Return the columns of a file, with those that are of another kind than by themselves read again."""
-    others = {
+    others: dict[str, ColumnKind] = {
         name: kind for name, kind in kinds.items() if (infer_kind(columns.values[name]) == "text") != (kind == "text")
     }
     return _read(path, options, kinds=others) if others and not _has_arrays(path) else columns

@@ -345,7 +345,8 @@ def _to_floats(array: NDArray[Any]) -> NDArray[Any]:
     """Return numbers as floats in which each of them is exact."""
     if array.dtype.kind in "iu" and len(array) and (array.max() > EXACT_MAX or array.min() < -EXACT_MAX):
         return array.astype(np.longdouble)
-    return array if array.dtype in (np.float32, np.longdouble) else array.astype(np.float64)
+    is_kept = array.dtype == np.float32 or array.dtype == np.longdouble
+    return array if is_kept else array.astype(np.float64)
 
 
 def _fits_float32(numbers: NDArray[Any]) -> bool:

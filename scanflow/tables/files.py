@@ -46,6 +46,7 @@ from scanflow.tables.texts import (
 
 FORMATS: Final = "CSV, Parquet, Feather or JSON lines"
 _SAMPLE: Final = 1000
+_MEANS_MISSING: Final = frozenset(MISSING)
 
 
 def read_columns(
@@ -267,10 +268,10 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
 
 def _list_texts(column: Any) -> NDArray[np.object_]:
     """Return a column as texts without blanks around them, None for those that mean a missing value."""
-    gone = np.asarray(column.isna(), bool)
-    values = zip(np.asarray(column, object), gone, strict=True)
-    texts = ("" if missing else _format(value).strip() for value, missing in values)
-    return make_texts(None if text in MISSING else text for text in texts)
+    codes, values = pd.factorize(column) if isinstance(column.dtype, pd.StringDtype) else (None, column)
+    texts = ("" if is_missing(value) else _format(value).strip() for value in values)
+    levels = make_texts([*(None if text in _MEANS_MISSING else text for text in texts), None])
+    return levels[:-1] if codes is None else levels[codes]  # -1 where missing, which is the last place
 
 
 def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[str, ColumnKind]) -> Columns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,8 +105,10 @@ def find_least_p(before: MixedColumn, after: MixedColumn) -> float:
     numbers = [column.make_numbers() for column in (before, after)]
     shares = [[column.make_texts().count(word) for column in (before, after)] for word in before.words]
     shares.append([int(np.isnan(one).sum()) for one in numbers])
-    of_shares = [stats.fisher_exact([counts, [300 - count for count in counts]]).pvalue for counts in shares]
-    return float(min(stats.ks_2samp(*(one[~np.isnan(one)] for one in numbers)).pvalue, *of_shares))
+    tables = [[counts, [300 - count for count in counts]] for counts in shares]
+    of_shares: list[Any] = [stats.fisher_exact(counts) for counts in tables]
+    of_numbers: Any = stats.ks_2samp(*(one[~np.isnan(one)] for one in numbers))
+    return float(min(of_numbers.pvalue, *(one.pvalue for one in of_shares)))
 
 
 def check_mixed(folder: Path, before: MixedColumn, after: MixedColumn, endings: tuple[str, str], level: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import decimal
-from collections.abc import Collection
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_as_the_reference_is_compared_as_text_or_refused(tmp
         read_pair(tmp_path / "a.parquet", tmp_path / "c.parquet")
 
 
-def write_column(path: Path, values: Collection[object]) -> Path:
+def write_column(path: Path, values: Iterable[object]) -> Path:
     frame = pd.DataFrame({"q": pd.Series(list(values))})
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
@@ -213,7 +213,7 @@ def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_times_without_a_zone_beside_some_with_one_are_named(tmp_path: Path, ending: str) -> None:
-    times = pd.Timestamp("2026-01-01T10:00:00") + pd.to_timedelta(np.arange(40), unit="h")
+    times = pd.DatetimeIndex(pd.Timestamp("2026-01-01T10:00:00") + pd.to_timedelta(np.arange(40), unit="h"))
     plain = write_column(tmp_path / f"a.{ending}", times)
     zoned = write_column(tmp_path / f"b.{ending}", times.tz_localize("Asia/Tokyo"))
     said = "'q' has a time zone in the {} file; the times of the {} one were taken as UTC."
