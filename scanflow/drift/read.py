@@ -105,7 +105,8 @@ def _explain_text(name: str, before: Columns, after: Columns) -> str:
     if code := next((side.code for side in sides if side.code), ""):
         return f"{name!r} is compared as text: it has numbers with zeros in front, such as {code!r}."
     rows, word_rows = sum(side.numbers + side.word_rows for side in sides), sum(side.word_rows for side in sides)
-    if max(side.different_numbers for side in sides) <= FEW_VALUES or word_rows > _MAX_WORDS_NOTED * rows:
+    is_plain = max(side.different_numbers for side in sides) <= FEW_VALUES or word_rows > _MAX_WORDS_NOTED * rows
+    if is_plain and all(side.word_rows for side in sides):
         return ""
     words = next(side.words[0] for side in sides if side.words)
     return f"{name!r} is compared as text: {word_rows / rows:.0%} of its values are no numbers, such as {words!r}."

@@ -130,6 +130,13 @@ def test_a_few_numbers_more_or_less_do_not_decide_whether_a_column_is_of_numbers
     assert notes == ["'q' is compared as text: 40% of its values are no numbers, such as 'a'."]
 
 
+def test_numbers_that_become_text_are_named(tmp_path: Path) -> None:
+    first, second = write_column(tmp_path / "a.csv", [True, False] * 20), tmp_path / "b.csv"
+    before, after, notes = read_pair(first, write_column(second, ["yes", "no"] * 20))
+    assert notes == ["'q' is compared as text: 50% of its values are no numbers, such as 'no'."]
+    assert compare(before, after).drifted
+
+
 def test_words_that_change_among_numbers_are_a_drift(tmp_path: Path) -> None:
     old, new = mix(1, "ERR", "", each=40), mix(2, "ERR", each=80)
     before, after, _ = read_pair(write_column(tmp_path / "a.csv", old), write_column(tmp_path / "b.csv", new))
