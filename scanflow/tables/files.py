@@ -284,7 +284,8 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[s
         if is_typed and name not in as_texts and kinds.get(name) != "text":
             values[name] = np.asarray(column)
             continue
-        present = [value for value in column if not is_missing(value)]
+        different = column.unique() if isinstance(column.dtype, pd.StringDtype) else column
+        present = [value for value in different if not is_missing(value)]
         types = {type(value) for value in present}
         if types and types <= {list, tuple, np.ndarray}:
             if len(present) == len(column) and len({np.shape(value) for value in present}) == 1:
