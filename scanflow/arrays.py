@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LARGEST_EXACT = 2**53
-"""Up to here a floating-point number of 64 bits holds every whole number."""
+EXACT_MAX = 2**53
+"""Up to here a floating-point number of 64 bits holds every whole number; tables keep larger ones as long doubles,
+exact up to 2**64 (on x86)."""
 
 
 def is_missing(value: object) -> bool:
@@ -164,4 +165,4 @@ def _has_large(array: NDArray[Any]) -> bool:
     """Whether a number of floating point is so large that it may be a rounded whole number."""
     import numpy as np
 
-    return bool((np.abs(array, dtype=np.float64) >= _LARGEST_EXACT).any())
+    return bool((np.abs(array, dtype=np.float64) >= EXACT_MAX).any())

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, special, stats
 
-from scanflow.drift.table import EXACT_MAX, FEW_VALUES, Column, compute_normal_scores
+from scanflow.arrays import EXACT_MAX
+from scanflow.drift.table import FEW_VALUES, Column, compute_normal_scores
 
 Floats = NDArray[np.float64]
 

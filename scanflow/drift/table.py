@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError
 from scanflow.tables.columns import format_number, is_missing
 
@@ -20,9 +21,6 @@ FEW_VALUES = 10
 """A column of numbers with at most this many different ones is compared by their shares."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-
-EXACT_MAX = 2**53
-"""Larger whole numbers are not all exact as float64; they are kept as long doubles, exact up to 2**64 (on x86)."""
 
 MIN_ROWS = 10
 """Minimum number of rows of either table for a comparison."""

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.tables.columns import (
     DELIMITED,
@@ -184,7 +185,7 @@ def _read_delimited(
 
 def _has_large(column: Any) -> bool:
     """Return whether numbers were read as floats that may have been other ones, whole ones of many digits."""
-    return column.dtype.kind == "f" and bool((column.abs() >= 2**53).any())
+    return column.dtype.kind == "f" and bool((column.abs() >= EXACT_MAX).any())
 
 
 def _read_large(path: Path, dialect: Dialect, names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError
 from scanflow.tables.columns import ColumnKind, Spelling, format_number
 
@@ -50,7 +51,6 @@ _SIMPLE: Mapping[Mark, re.Pattern[str]] = {
 _CODE = re.compile(r"[+-]?0\d+")
 """Zeros in front are of a code, as of a postcode."""
 
-_EXACT_MAX: Final = 1 << 53
 _BLOCK: Final = 1 << 18
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
@@ -79,7 +79,7 @@ def parse_numbers(levels: Sequence[str], mark: Mark) -> NDArray[np.floating[Any]
     false are 1 and 0. Large whole numbers are exact: long doubles."""
     texts = [_write_plain(level, mark) for level in levels]
     numbers = np.array([float(text) for text in texts], np.float64)
-    if (np.abs(numbers) >= _EXACT_MAX).any():
+    if (np.abs(numbers) >= EXACT_MAX).any():
         exact = np.array([_parse_whole(text) or float(text) for text in texts], object)
         if not all(isinstance(number, float) for number in exact):
             return exact.astype(np.longdouble)
@@ -152,7 +152,7 @@ def _write_plain(text: str, mark: Mark) -> str:
 def _parse_whole(text: str) -> int | None:
     """Return a whole number that is written with all of its digits, if it is too large for a float."""
     digits = re.fullmatch(r"([+-]?\d{16,20})(\.0*)?", text)
-    return None if digits is None or abs(int(digits[1])) <= _EXACT_MAX else int(digits[1])
+    return None if digits is None or abs(int(digits[1])) <= EXACT_MAX else int(digits[1])
 
 
 def parse_times(name: str, levels: Sequence[str]) -> NDArray[np.datetime64] | None:

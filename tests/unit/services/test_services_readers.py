@@ -25,12 +25,17 @@ def is_answered(peer: socket.socket) -> bool:
         return False
 
 
+def wait(readers: Readers, peer: socket.socket) -> float:
+    """Have a process wait for a report; return since when."""
+    readers.add(peer)
+    assert readers.since is not None
+    return readers.since
+
+
 def test_a_reader_is_answered_once_all_counts_are_from_after_it_came(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     readers = Readers()
-    readers.add(ours)
-    at = readers.since
-    assert at is not None
+    at = wait(readers, ours)
     assert not readers.has_due(at - 0.001, at)
     readers.answer(at - 0.001, at)
     assert not is_answered(theirs)
@@ -42,9 +47,7 @@ def test_a_reader_is_answered_once_all_counts_are_from_after_it_came(pair: tuple
 def test_an_instance_that_is_stuck_keeps_no_reader(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     readers = Readers()
-    readers.add(ours)
-    at = readers.since
-    assert at is not None
+    at = wait(readers, ours)
     later = at + PATIENCE_S + 0.001
     assert readers.has_due(0.0, later)
     readers.answer(0.0, later)
