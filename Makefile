@@ -34,7 +34,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
 	@$(BIN)/python -m tests.suite -q -n 3 --dist loadscope --no-loadscope-reorder -m '$(GATE)' $(PYTEST_ARGS)
-GATE := not (slow or science or endurance or benchmark or mpi or browser or cluster or cluster_slow)
+GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or cluster or cluster_slow)
 
 .PHONY: nightly
 nightly: ## Run what takes longer, stage by stage, in an hour or two; STAGES="mpi science" some of it
@@ -99,6 +99,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newe
 	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:torch -c dev.txt -o torch.txt
 
 .PHONY: clean
 clean: ## Remove what the targets above made, .venv included

@@ -169,5 +169,8 @@ def keep_modules(below: Path) -> Iterator[None]:
     sys.path[:] = path
     for name in sys.modules.keys() - loaded:
         module = sys.modules[name]
-        if str(below) in f"{getattr(module, '__file__', None)} {getattr(module, '__path__', None)}":
+        attributes = getattr(
+            module, "__dict__", {}
+        )  # not by getattr: PyTorch has modules that raise for what they lack
+        if str(below) in f"{attributes.get('__file__')} {attributes.get('__path__')}":
             del sys.modules[name]

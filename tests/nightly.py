@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from tests import leftovers
 from tests.suite import RESULT, Result
@@ -38,6 +39,8 @@ class Stage:
     runners: int = 0
     """How many tests go on side by side; 0: one after the other, in pytest's own process."""
     on_a_cluster: bool = False
+    brings: str = ""
+    """What ``requirements/install`` brings, in an environment of its own, beside this one's packages."""
 
     def command(self, report: Path) -> list[str]:
         side_by_side = ("-n", str(self.runners), "--dist", "loadscope", "--no-loadscope-reorder")
@@ -47,6 +50,7 @@ class Stage:
 
 STAGES = (
     Stage(name="benchmarks", marker="benchmark", limit_s=600),
+    Stage(name="torch", marker="torch", limit_s=1200, path="tests/laws", brings="torch"),
     Stage(name="browser", marker="browser", limit_s=600),
     Stage(name="mpi", marker="mpi and not cluster and not cluster_slow", limit_s=1800, runners=2),
     Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=3600, runners=3),
@@ -72,6 +76,8 @@ def run_stage(stage: Stage, folder: Path) -> Outcome:
     with (folder / f"{stage.name}.log").open("wb") as log:
         command = stage.command(folder / f"{stage.name}.xml")
         environment = {**os.environ, RESULT: str(path)}
+        if stage.brings:
+            environment["PYTHONPATH"] = _bring(stage.brings, log)
         process = subprocess.Popen(
             command, cwd=CHECKOUT, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
         )
@@ -93,6 +99,16 @@ def run_stage(stage: Stage, folder: Path) -> Outcome:
     else:
         state = "interrupted" if code == 2 else "failed"
     return Outcome(stage=stage.name, seconds=time.monotonic() - begun, state=state, result=result)
+
+
+def _bring(name: str, log: IO[bytes]) -> str:
+    """Install what ``requirements/NAME.txt`` locks; return the folder of its packages.
+
+    Where that fails the tests do, which miss them.
+    """
+    environment = CHECKOUT / ".cache" / name
+    subprocess.run([CHECKOUT / "requirements" / "install", name, environment], stdout=log, stderr=log, check=False)
+    return sysconfig.get_path("purelib", vars={"base": str(environment)})
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> int:

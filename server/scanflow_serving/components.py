@@ -35,7 +35,7 @@ METHODS_BY_ROLE: Final = {
 
 _OWN_FOLDERS: Final = (str(Path(__file__).parent), str(Path(inspect.getfile(load_function)).parent))
 _FRAMES_READ: Final = 60
-_UNSIGNED: Final = "send what it was trained with."
+_UNSIGNED: Final = "send what it was trained with, in its types (an array of float32, or datatype FP32)."
 PARAMETERS: Final = "parameters"
 """The key of a request's metadata that holds the parameters for its models."""
 
@@ -47,6 +47,9 @@ class Predictor(Protocol):
     signature: NodeSignature
     notes: tuple[str, ...]
     """What a person should know of it, and what to do."""
+
+    input_errors: tuple[type[RuntimeError], ...]
+    """The exceptions by which it refuses an input, and no subclass of them; others may be faults of its own."""
 
     def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None, /) -> Any:
         """Return the model's answer; ProblemError (4xx) names what is wrong with the input."""
@@ -142,12 +145,14 @@ def _from_registry(node: Node, threads: int) -> Component:
     predictor = open_model(node.model, node.parameters, threads=threads, follows_node=bool(node.parents))
     predict, signature = predictor.predict, predictor.signature
     who = f"The model {node.model.name!r}, version {node.model.version},"
-    unsure = (TypeError, LookupError, AttributeError) if not signature.inputs else (TypeError,)
+    unsure = (TypeError,) if signature.inputs else (TypeError, LookupError, AttributeError)
 
     def call(value: Any, names: Any, meta: dict[str, Any]) -> Any:
         try:
             return predict(fill_masked_parts(value), names, meta.get(PARAMETERS))
-        except (ValueError, *unsure) as error:
+        except (ValueError, RuntimeError, *unsure) as error:
+            if isinstance(error, RuntimeError) and type(error) not in predictor.input_errors:
+                raise
             takes = (
                 f"It takes {signature.format_inputs()}." if signature.inputs else "It has no signature: " + _UNSIGNED
             )

@@ -71,6 +71,8 @@ def open_model(
     if flavor == "pyfunc":
         declared = replace(declared, parameters=declared.parameters or ())
         opened = _Pyfunc(folder, declared, who, follows_node=follows_node)
+        if "pytorch" in flavors:  # for shapes and types that it does not take; where memory is short, a subclass
+            opened.input_errors = (RuntimeError,)
     else:  # only MLflow's wrapper passes parameters on
         declared = replace(declared, parameters=())
         if flavor == "keras":
@@ -183,6 +185,7 @@ class _Model:
     """What all flavors have."""
 
     notes: tuple[str, ...] = ()
+    input_errors: tuple[type[RuntimeError], ...] = ()
 
 
 class _Keras(_Model):

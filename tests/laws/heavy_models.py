@@ -1,4 +1,4 @@
-"""Models of LightGBM, XGBoost and Keras, as people bring them; see :mod:`tests.laws.zoo`."""
+"""Models of LightGBM, XGBoost, Keras and PyTorch, as people bring them; see :mod:`tests.laws.zoo`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MATRIX = NUMBERS.to_numpy()
 LABELS: Any = (TARGET.median() < TARGET).astype(int)
 
 
-def save_as(flavor: str, model: Any, example: Any, folder: Path) -> None:
+def save_as(flavor: str, model: Any, example: Any, folder: Path, **options: Any) -> None:
     from mlflow.models import infer_signature
 
     signature = None if example is None else infer_signature(example)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         save_model = import_module(f"mlflow.{flavor}").save_model
-        save_model(model, path=str(folder), signature=signature, pip_requirements=[])
+        save_model(model, path=str(folder), signature=signature, pip_requirements=[], **options)
 
 
 def list_boosted(number: int) -> list[Animal]:
@@ -111,4 +111,45 @@ def list_networks(number: int) -> list[Animal]:
         Animal(name="keras-array", save=partial(save_as, "keras", dense, matrix), asked=matrix),
         Animal(name="keras-unsigned", save=partial(save_as, "keras", dense, None), asked=matrix),
         Animal(name="keras-two-inputs", save=partial(save_as, "keras", joined, pair), asked=pair, unasked=("seldon",)),
+    ]
+
+
+UNTYPED = ("client with a list", "command", "seldon")
+"""The ways whose numbers have no type: PyTorch takes no others than its weights'."""
+
+
+def list_torch(number: int) -> list[Animal]:
+    """Modules of PyTorch: over columns, arrays of several types and ranks; MLflow's pyfunc is the oracle."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    table: Any = make_table(number=number)[["age", "income"]].astype(float)
+    double = table.to_numpy()
+    single = double.astype("float32")
+    pictures = np.random.default_rng(number).random((4, 1, 6, 6), dtype="float32")
+    words = np.random.default_rng(number).integers(0, 9, (4, 5))
+    dense = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
+    classes = nn.Sequential(nn.Linear(2, 3), nn.Softmax(dim=1))
+    seen = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+    read = nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(15, 2))
+
+    def make(name: str, model: Any, example: Any, inputs: Any, unasked: tuple[str, ...] = ()) -> Animal:
+        # MLflow's default, a graph of torch.export, takes no other number of rows than its example's.
+        save = partial(save_as, "pytorch", model.eval(), example, serialization_format="pickle")
+        return Animal(name=f"torch-{name}", save=save, asked=inputs, unasked=unasked)
+
+    return [
+        make("array", dense, single, single),
+        make("columns", dense, table, table),
+        make("classes", classes, single, single),
+        make("pictures", seen, pictures, pictures),
+        make("whole", read, words, words),
+        make("double", nn.Sequential(nn.Linear(2, 1)).double(), double, double),
+        make("in-place", nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 1)), -single, -single),
+        make("unsigned", dense, None, single, UNTYPED),
+        make("pictures-unsigned", seen, None, pictures, UNTYPED),
+        make("whole-unsigned", read, None, words),
+        make("double-unsigned", nn.Sequential(nn.Linear(2, 1)).double(), None, double),
     ]

@@ -157,6 +157,16 @@ def test_boosted_models_and_networks_are_served_as_they_are(tmp_path: Path) -> N
             assert hold(animal, tmp_path / f"{animal.name}-{number}") > 0
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("home")
+def test_modules_of_pytorch_are_served_as_they_are(tmp_path: Path) -> None:
+    from tests.laws.heavy_models import list_torch
+
+    for number in range(2, 6):
+        for animal in list_torch(number):
+            assert hold(animal, tmp_path / f"{animal.name}-{number}") > 0
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("home")
 def test_four_hundred_models_are_served_as_they_are(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.wire import Node
+from scanflow.wire import ModelFiles, Node
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.signature import UNDECLARED
 from tests.unit.serving.harness import node, write_class
 
 
@@ -176,3 +178,33 @@ def test_a_module_of_the_path_is_found_by_its_name(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(tmp_path))
     component = load_component(Node(name="n", implementation="user_module:Model"), threads=1)
     assert component.call(2, [], {}) == 2
+
+
+class ScarceError(RuntimeError):
+    """As ``torch.OutOfMemoryError``."""
+
+
+@pytest.mark.parametrize(
+    ("error", "input_errors", "is_refused"),
+    [
+        (RuntimeError("mat1 and mat2 must have the same dtype"), (RuntimeError,), True),
+        (ScarceError("no memory left"), (RuntimeError,), False),
+        (RuntimeError("the feature store is away"), (), False),
+    ],
+)
+def test_a_model_of_pytorch_refuses_an_input_by_a_runtime_error(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, input_errors: tuple[type[RuntimeError], ...], is_refused: bool
+) -> None:
+    def predict(*_: Any) -> Any:
+        raise error
+
+    predictor = SimpleNamespace(
+        predict=predict, signature=UNDECLARED, platform="pyfunc", notes=(), input_errors=input_errors
+    )
+    monkeypatch.setattr("scanflow_serving.flavors.open_model", lambda *_, **_options: predictor)
+    component = load_component(Node(name="n", model=ModelFiles(name="m", version=1, path="")), threads=1)
+    with pytest.raises(ProblemError if is_refused else RuntimeError) as caught:
+        component.call([1.0], (), {})
+    problem = make_component_problem("The node 'n'", caught.value)
+    assert problem.status == (422 if is_refused else 500)
+    assert ("datatype FP32" in problem.detail) is is_refused
