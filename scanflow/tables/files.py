@@ -250,9 +250,12 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
     if (doubled := next((name for name in header if name and header.count(name) > 1), None)) is not None:
         raise InvalidError(f"{path.name} has two columns {doubled!r}. Name each of them otherwise.")
     names = [name or f"Unnamed: {at}" for at, name in enumerate(header)]  # as pandas names them
+    single = len(names) == 1
     with _open(path) as file:
+        # An empty line is a missing value where there is one column; at the end of the file it is nothing.
+        content = io.StringIO(file.read().decode(dialect.encoding).strip("\r\n")) if single else file
         frame = pd.read_csv(
-            file,
+            content,
             sep=dialect.separator,
             encoding=dialect.encoding,
             header=0,
@@ -262,6 +265,7 @@ def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataF
             keep_default_na=False,
             na_values=list(MISSING),
             low_memory=False,
+            skip_blank_lines=not single,
         )
     unnamed = [name for name, given in zip(names, header, strict=True) if not given]
     return frame.drop(columns=[name for name in unnamed if bool(frame[name].isna().all())])

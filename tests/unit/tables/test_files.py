@@ -115,3 +115,12 @@ def test_truth_values_are_no_numbers_however_they_are_written(tmp_path: Path) ->
     columns = read_columns(write(tmp_path, "a, b\n1, True\n2, \n3, False\n"))
     assert list(columns.values["b"]) == [True, None, False]
     assert read_columns(write(tmp_path, "b\n True\n")).values["b"].dtype == bool
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("line", ["\n", "\r\n"])
+def test_an_empty_line_of_one_column_is_a_missing_value(tmp_path: Path, line: str, encoding: str, end: str) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(f"size\n1.5\n\n\"\"\n2.5{end}".replace("\n", line).encode(encoding))
+    np.testing.assert_equal(read_columns(file).values["size"], [1.5, np.nan, np.nan, 2.5])
