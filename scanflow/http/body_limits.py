@@ -5,6 +5,7 @@ Imports nothing beyond the standard library and our errors.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,9 @@ MAX_EVENT_BYTES: Final = 256 * 2**10
 
 MAX_BATCH_BYTES: Final = MAX_BODY_BYTES - 16 * 2**10
 """How much a batch of items takes at most, so that the other fields of its request's body have room."""
+
+STALLED_S: Final = 10.0
+"""How long the next part of a body may take, in seconds."""
 
 T = TypeVar("T")
 
@@ -48,11 +52,17 @@ async def read_body(
 
     Raises:
         TooLargeError: it exceeds the limit; the rest is left unread.
-        InvalidError: the client disconnected before its end.
+        InvalidError: the client disconnected before its end, or stopped sending.
     """
     body, is_complete = bytearray(), False
     while not is_complete:
-        message = await receive()
+        try:
+            async with asyncio.timeout(STALLED_S):
+                message = await receive()
+        except TimeoutError:
+            raise InvalidError(
+                f"Nothing of the body arrived for {STALLED_S:g} s, after {len(body):,} bytes. Send the request again."
+            ) from None
         if message["type"] == "http.disconnect":
             raise InvalidError("The client closed the connection before the end of the body.")
         body += message.get("body", b"")

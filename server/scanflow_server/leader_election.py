@@ -139,7 +139,10 @@ class LeaseRenewal:
 
 def build_http_options(settings: ServerSettings) -> dict[str, Any]:
     """Return the uvicorn options that all servers here share."""
+    from scanflow.http.connections import LimitedConnection
+
     return {
+        "http": LimitedConnection,
         "log_config": None,
         "access_log": False,
         "server_header": False,

@@ -26,6 +26,7 @@ from starlette.requests import Request
 
 from scanflow.errors import InvalidError, ScanflowError, UsageError
 from scanflow.http.body_limits import SEND_LESS, read_body
+from scanflow.http.connections import LimitedConnection
 from scanflow.http.home_token import parse_step_token
 from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
 from scanflow.knowledge.mlflow.server_address import listen_as_server
@@ -238,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 2 if isinstance(error, UsageError) else 3
     os.environ.update(_COMMON)
-    config = uvicorn.Config(app, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, http=LimitedConnection, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=5
+    )
     uvicorn.Server(config).run(sockets=[listener])
     return 0
 

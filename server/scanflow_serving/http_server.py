@@ -23,13 +23,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES
 from scanflow_serving.problems import ProblemError
-
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""The largest head of a request that arrives in several pieces, in bytes."""
-
-HEAD_S: Final = 10.0
-"""The timeout of a head from its first byte to its last, in seconds."""
 
 IDLE_S: Final = 120.0
 """The timeout of a connection without a request, in seconds."""

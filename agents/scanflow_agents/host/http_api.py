@@ -24,6 +24,7 @@ from starlette.routing import Route
 from scanflow.agent.records import Event, SampleAccepted, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.body_limits import MAX_BODY_BYTES, check_declared_length, read_body
+from scanflow.http.connections import LimitedConnection
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
 from scanflow.text.masking import mask_secrets
@@ -150,6 +151,7 @@ def build_quiet_server(api: Starlette) -> QuietServer:
     return QuietServer(
         uvicorn.Config(
             api,
+            http=LimitedConnection,
             log_level="warning",
             access_log=False,
             lifespan="off",

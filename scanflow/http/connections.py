@@ -1,0 +1,97 @@
+"""HTTP connections for uvicorn whose heads are small and arrive in time: its own wait for a head without end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""The largest head of a request that arrives in several pieces, in bytes."""
+
+HEAD_S: Final = 10.0
+"""How long a head may take from the opening of its connection or its first byte to its last, in seconds; and the rest
+of a body after an answer that did not wait for it."""
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that is closed while no head completes: without a word before the first byte, then with 408 or 431.
+
+    Between requests uvicorn's ``timeout_keep_alive`` holds.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._is_receiving = False
+        self._head_bytes = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(HEAD_S, self._expire)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if not self._reads_head():
+            if not self._discards_body():
+                self._stop_timer()
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEAD_S, self._expire)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._discards_body() and not self.transport.is_closing():
+            self._stop_timer()
+            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_receiving = True
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_receiving = False
+
+    def _reads_head(self) -> bool:
+        return self._is_receiving and (self.cycle is None or self.cycle.scope is not self.scope)  # pyright: ignore[reportUnnecessaryComparison]
+
+    def _discards_body(self) -> bool:
+        """Return whether a request was answered before its body was complete."""
+        return self._is_receiving and not self._reads_head() and self.cycle.response_complete
+
+    def _stop_timer(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        self._deadline = None
+        if self._head_bytes:
+            self._refuse(408, f"The head of the request was not complete within {HEAD_S:g} s. Send it again.")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answer, unless an earlier request is still being answered, and close."""
+        self._stop_timer()
+        phrase = HTTPStatus(status).phrase
+        if self.cycle is None or self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            body = json.dumps({"type": "about:blank", "title": phrase, "status": status, "detail": detail}).encode()
+            head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/problem+json\r\n"
+            end = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode() + end.encode() + body)
+        self.transport.close()
