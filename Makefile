@@ -34,7 +34,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
 	@$(BIN)/python -m tests.suite -q -n 3 --dist loadscope --no-loadscope-reorder -m '$(GATE)' $(PYTEST_ARGS)
-GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or cluster or cluster_slow)
+GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or supply or cluster or cluster_slow)
 
 .PHONY: nightly
 nightly: ## Run what takes longer, stage by stage, in an hour or two; STAGES="mpi science" some of it
@@ -74,6 +74,14 @@ images: env ## Build the base images; BUILDER, REGISTRY=host:5000/ (pushed there
 		$(BUILDER) build $(BUILD_ARGS) --build-arg BASE_IMAGE=$(REGISTRY)scanflow/base:$(TAG) -f deploy/images/$$name/Dockerfile -t $$image .; \
 		$(if $(REGISTRY),$(BUILDER) push $$image;) done
 
+MATERIALS = wheel=demo base=image-base server=image-server
+.PHONY: sbom
+sbom: ## Write what wheel and images are made of (CycloneDX) into dist/sbom
+	@requirements/install supply .cache/supply && mkdir -p dist/sbom
+	@set -e; for pair in $(MATERIALS); do \
+		PYTHONWARNINGS=ignore .cache/supply/bin/cyclonedx-py requirements requirements/$${pair#*=}.txt \
+			--pyproject pyproject.toml --output-reproducible -o dist/sbom/$${pair%=*}.cdx.json; done
+
 .PHONY: docs
 docs: env ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -100,6 +108,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newe
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:torch -c dev.txt -o torch.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:supply -c dev.txt -o supply.txt
 
 .PHONY: clean
 clean: ## Remove what the targets above made, .venv included

@@ -122,5 +122,5 @@ def test_truth_values_are_no_numbers_however_they_are_written(tmp_path: Path) ->
 @pytest.mark.parametrize("line", ["\n", "\r\n"])
 def test_an_empty_line_of_one_column_is_a_missing_value(tmp_path: Path, line: str, encoding: str, end: str) -> None:
     file = tmp_path / "a.csv"
-    file.write_bytes(f"size\n1.5\n\n\"\"\n2.5{end}".replace("\n", line).encode(encoding))
+    file.write_bytes(f'size\n1.5\n\n""\n2.5{end}'.replace("\n", line).encode(encoding))
     np.testing.assert_equal(read_columns(file).values["size"], [1.5, np.nan, np.nan, 2.5])
