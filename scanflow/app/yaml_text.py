@@ -73,6 +73,8 @@ def read_yaml(text: str) -> Any:
         place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         parts = [getattr(error, "context", None), getattr(error, "problem", None)]
         problem = ", ".join(filter(None, parts)) or make_one_line(str(error), 200)
+        if "maximum nesting depth" in problem:  # libyaml's own limit, of 1,000, from 0.2.6 on
+            raise _make_depth_error() from None
         raise InvalidError(
             f"This is not YAML: {problem}{place}. Write it there in YAML, or name another file."
         ) from error
@@ -90,12 +92,16 @@ def _check_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise InvalidError(
-                    f"This file is nested more than {MAX_DEPTH} levels deep, too deeply for an application. Look for "
-                    "an extra bracket."
-                )
+                raise _make_depth_error()
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
+
+
+def _make_depth_error() -> InvalidError:
+    return InvalidError(
+        f"This file is nested more than {MAX_DEPTH} levels deep, too deeply for an application. Look for an extra "
+        "bracket."
+    )
 
 
 def _count_values(node: yaml.Node | None, sizes: dict[int, int]) -> int:
