@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -36,9 +36,9 @@ from scanflow.processes.files import is_locked, take_lock
 from scanflow.processes.ports import forget_ports, reserve_port
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient, build_path
+from scanflow_client.server_address import LOOPBACK, ServerAddress, choose_server_address
 from scanflow_client.shutdown import AgentShutdown
 
-HOST = "127.0.0.1"
 PORT = 46666  # of the server, unless another is given; if it is taken, the next free one
 READY_S = 30.0  # the longest that the server may take to be ready; it takes about two seconds
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
@@ -78,8 +78,13 @@ class DownResult:
     """The agents that should have stopped but still run."""
 
 
-def start_control_plane(settings: Settings, *, port: int | None = None, tracker: bool = True) -> UpResult:
-    """Start the server and the tracker unless they are up, and wait until the server is ready."""
+def start_control_plane(
+    settings: Settings, *, port: int | None = None, tracker: bool = True, tls: bool = False
+) -> UpResult:
+    """Start the server and the tracker unless they are up, and wait until the server is ready.
+
+    ``tls``: serve over TLS, with a certificate of the home's own authority unless one is given.
+    """
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
@@ -92,7 +97,10 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         before = read_up_state(home)
         notes: list[str] = []
         if before is None or not before.server.is_alive():
-            server = _start_process(home, "server", ["scanflow_server"], _choose_port(home, port, before, notes))
+            address = choose_server_address(home, tls=tls)
+            server = _start_server(home, address, _choose_port(home, port, before, notes, address.host))
+            if address.authority is not None:
+                notes.append(f"Clients elsewhere trust it by this file: SCANFLOW_TLS_CA={address.authority}")
             old = _keep_if_alive(before.tracker) if before is not None else None
             if old is not None:  # it is behind this server from now on
                 old = old.model_copy(update={"port": server.port, "url": build_mlflow_url(server.url)})
@@ -100,6 +108,8 @@ def start_control_plane(settings: Settings, *, port: int | None = None, tracker:
         else:
             if port not in {None, before.server.port}:
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
+            if tls and not before.server.url.startswith("https:"):
+                raise UsageError("The server is up without TLS already. Stop it first: scanflow down")
             running, fresh = before.model_copy(update={"tracker": _keep_if_alive(before.tracker)}), False
         write_up_state(home, running)
         # Before the server starts agents: they use the tracker's server, and would each load MLflow without it.
@@ -196,13 +206,15 @@ def _connect(url: str, settings: Settings) -> ServerClient:
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
-def _choose_port(home: Path, requested: int | None, before: UpState | None, notes: list[str]) -> int:
+def _choose_port(
+    home: Path, requested: int | None, before: UpState | None, notes: list[str], host: str = LOOPBACK
+) -> int:
     if requested is not None:
-        if reserve_port(requested, tried=1, host=HOST, whose=home) is None:
+        if reserve_port(requested, tried=1, host=host, whose=home) is None:
             raise UsageError(f"The port {requested} is taken by another program. Name a free one, or none: scanflow up")
         return requested
     usual = PORT if before is None else before.server.port  # clients expect the previous port
-    port = reserve_home_port(home, usual)
+    port = reserve_home_port(home, usual, host)
     if port != usual:
         notes.append(f"Port {usual} is taken by another program, so it listens on {port}.")
     return port
@@ -214,7 +226,8 @@ def _start_server_to_stop_agents(
     """Start a server to stop the agents that outlived the previous one; None: it cannot be started."""
     process: UpProcess | None = None
     try:
-        process = _start_process(home, "server", ["scanflow_server"], _choose_port(home, None, recorded, []))
+        address = choose_server_address(home, tls=recorded is not None and recorded.server.url.startswith("https:"))
+        process = _start_server(home, address, _choose_port(home, None, recorded, [], address.host))
         write_up_state(
             home, UpState(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time())
         )
@@ -263,11 +276,19 @@ def _start_tracker(home: Path, settings: Settings, running: UpState, notes: list
     if find_spec("mlflow") is None:
         notes.append(f"There is no tracker: MLflow is not installed. {explain_install('local')}")
         return None
-    process = _start_process(home, "tracker", ["scanflow_server.mlflow_server"], running.server.port)
-    return process.model_copy(update={"url": build_mlflow_url(running.server.url)})
+    url = build_mlflow_url(running.server.url)
+    return _start_process(home, "tracker", ["scanflow_server.mlflow_server"], running.server.port, url)
 
 
-def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> UpProcess:
+def _start_server(home: Path, address: ServerAddress, port: int) -> UpProcess:
+    url = address.format_url(port)
+    public = {"SCANFLOW_PUBLIC_URL": os.environ.get("SCANFLOW_PUBLIC_URL") or url}  # for agents, which may check it
+    return _start_process(home, "server", ["scanflow_server"], port, url, environment=address.environment | public)
+
+
+def _start_process(
+    home: Path, name: str, command: Sequence[str], port: int, url: str, *, environment: Mapping[str, str] | None = None
+) -> UpProcess:
     log = get_up_state_file(home).with_name(f"{name}.log")
     create_private_folder(log.parent)
     if log.exists() and log.stat().st_size > _LOG_BYTES:
@@ -275,16 +296,16 @@ def _start_process(home: Path, name: str, command: Sequence[str], port: int) -> 
     folder = log.parent / "daemons" / name
     # Children must not use another server's address.
     inherited = {name: value for name, value in os.environ.items() if name != "SCANFLOW_URL"}
-    place = {"SCANFLOW_SERVER_HOST": HOST, "SCANFLOW_SERVER_PORT": str(port)}
-    environment = inherited | place | {"SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    place = {"SCANFLOW_SERVER_PORT": str(port), "SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    variables = {**inherited, **(environment or {}), **place}
     daemon = Daemon(folder)
-    daemon.start([sys.executable, "-m", *command], log=log, environment=environment, grace_s=GRACE_S)
-    return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=f"http://{HOST}:{port}", log=str(log))
+    daemon.start([sys.executable, "-m", *command], log=log, environment=variables, grace_s=GRACE_S)
+    return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=url, log=str(log))
 
 
-def reserve_home_port(home: Path, first: int) -> int:
-    """Return a free port, from ``first`` on, and reserve it for the home until it is used."""
-    port = reserve_port(first, tried=_PORT_ATTEMPTS, host=HOST, whose=home)
+def reserve_home_port(home: Path, first: int, host: str = LOOPBACK) -> int:
+    """Return a free port of ``host``, from ``first`` on, and reserve it for the home until it is used."""
+    port = reserve_port(first, tried=_PORT_ATTEMPTS, host=host, whose=home)
     if port is not None:
         return port
     raise UnavailableError(

@@ -22,6 +22,7 @@ from typing import Any
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.knowledge.checks import check_environment
+from scanflow.pki import find_authority_file
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 
@@ -109,9 +110,14 @@ def build_served_variables(url: str, token: str) -> dict[str, str]:
     """Return the variables with which MLflow's client speaks to a tracker behind Scanflow's server."""
     # Each client takes one or the other, and the user's own are not the server's.
     names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-    return {"MLFLOW_TRACKING_URI": url, "MLFLOW_REGISTRY_URI": url, "MLFLOW_TRACKING_TOKEN": token} | dict.fromkeys(
-        names, ""
-    )
+    authority = find_authority_file() if url.startswith("https:") else None
+    return {
+        "MLFLOW_TRACKING_URI": url,
+        "MLFLOW_REGISTRY_URI": url,
+        "MLFLOW_TRACKING_TOKEN": token,
+        **dict.fromkeys(names, ""),
+        **({} if authority is None else {"MLFLOW_TRACKING_SERVER_CERT_PATH": str(authority.expanduser().absolute())}),
+    }
 
 
 def add_run_tags(environment: Mapping[str, str], tags: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,6 +15,7 @@ import httpx
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.http.problems import parse_error
 from scanflow.http.security import is_loopback_host
+from scanflow.pki import find_authority_file
 
 T = TypeVar("T")
 
@@ -36,7 +36,8 @@ def build_client_options(url: str, token: str | None, timeout_s: float) -> dict[
 
 
 def build_tls_context(url: str) -> ssl.SSLContext:
-    """Build the TLS context for a server: the system's authorities, and those in ``SCANFLOW_TLS_CA``.
+    """Build the TLS context for a server: the system's authorities, and those in ``SCANFLOW_TLS_CA``; unset: the home's
+    own.
 
     Nobody is trusted where the address speaks no TLS: to read the authorities takes longer than a request.
 
@@ -45,11 +46,20 @@ def build_tls_context(url: str) -> ssl.SSLContext:
     """
     if url.startswith("http://"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return load_authorities(os.environ.get("SCANFLOW_TLS_CA", ""))
+    file = find_authority_file()
+    return load_authorities("" if file is None else str(file), 0 if file is None else _read_time(file))
+
+
+def _read_time(file: Path) -> int:
+    try:
+        return file.expanduser().stat().st_mtime_ns
+    except OSError:  # which is said when it is read
+        return 0
 
 
 @lru_cache(maxsize=4)
-def load_authorities(ca: str) -> ssl.SSLContext:
+def load_authorities(ca: str, _written: int = 0) -> ssl.SSLContext:
+    """``_written``: a file that is written anew is read again."""
     if not ca:
         return httpx.create_ssl_context()
     context = ssl.create_default_context()

@@ -7,7 +7,8 @@ checked as for the API.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import MutableMapping
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.applications import Starlette
@@ -18,7 +19,7 @@ from starlette.routing import Route
 
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http.problems import build_problem
-from scanflow.http.security import App, Receive, RequestGuard, Scope, Send
+from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server import overview_html, page_html, requests
@@ -41,6 +42,7 @@ _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_SHOWN: Final = 20
 _ALL: Final = 2**31 - 1  # of the events that are kept
 _MAX_LABELS: Final = 2_000
+_STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
 class Pages:
@@ -64,7 +66,10 @@ class Pages:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         here = path == "/" or any(path == prefix or path.startswith(f"{prefix}/") for prefix in _PAGE_PATHS)
-        await (self._pages if scope["type"] == "http" and here else self._app)(scope, receive, send)
+        if scope["type"] != "http" or not here:
+            await self._app(scope, receive, send)
+        else:
+            await self._pages(scope, receive, _demand_tls(send) if _may_demand_tls(scope) else send)
 
     async def _login_page(self, request: Request) -> Response:
         return make_page_response(page_html.render_login(_check_next(request.query_params.get("next", ""))))
@@ -139,6 +144,23 @@ class Pages:
         if caller is None:
             raise NoSessionError
         return caller
+
+
+def _may_demand_tls(scope: Scope) -> bool:
+    """Return whether a page came over TLS, by a name that is this server's alone: loopback has other programs, too."""
+    host = parse_host_name(dict(scope["headers"]).get(b"host", b""))
+    return scope.get("scheme") == "https" and bool(host) and not is_loopback_host(host)
+
+
+def _demand_tls(send: Send) -> Send:
+    """Have browsers use nothing but TLS with this server from now on (RFC 6797)."""
+
+    async def send_with_header(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], _STRICT]}
+        await send(message)
+
+    return send_with_header
 
 
 def _check_next(address: str) -> str:

@@ -6,11 +6,14 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -82,6 +85,51 @@ def up(quick_cli: Cli, home: Path, port: int) -> Iterator[UpState]:
     yield found
     control_plane.stop_control_plane(Settings(home=home))
     assert not found.server.is_alive()
+
+
+LOGS = """
+import mlflow
+import scanflow as sf
+
+@sf.step
+def train() -> int:
+    mlflow.log_metric("loss", 0.5)
+    return 7
+
+app = sf.Application(name="demo", workflows=[sf.Workflow(name="w", nodes=[train.bind()])], tracker=sf.Tracker())
+"""
+
+
+def test_over_tls_everything_of_the_home_trusts_its_own_authority(
+    cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.write_text(LOGS)
+    raised = cli("up", "--tls", "--port", str(port))
+    assert raised.returncode == 0, raised.stderr
+    try:
+        url = f"https://127.0.0.1:{port}"
+        authority = home / "pki" / "authority.pem"
+        assert f"The server is up: {url}" in raised.stdout
+        assert f"SCANFLOW_TLS_CA={authority}" in raised.stdout
+        monkeypatch.setenv("SCANFLOW_TOKEN", quick_cli("token", "show").stdout.strip())
+        monkeypatch.setenv("SCANFLOW_URL", url)  # as from another machine
+        ran = cli("run", "app.py")
+        assert (ran.returncode, "train = 7" in ran.stdout) == (0, True), ran.stderr
+        context = ssl.create_default_context(cafile=authority)
+        with urlopen(f"https://localhost:{port}/login", context=context) as page:
+            assert page.headers["strict-transport-security"] is None  # loopback has other programs, too
+        with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            urlopen(f"{url}/healthz")
+        (home / "pki" / "authority.pem").rename(home / "kept.pem")
+        refused = quick_cli("status")
+        assert (refused.returncode, "CERTIFICATE_VERIFY_FAILED" in refused.stdout + refused.stderr) == (3, True)
+        (home / "kept.pem").rename(home / "pki" / "authority.pem")
+        monkeypatch.delenv("SCANFLOW_URL")
+        assert "is up without" not in quick_cli("up", "--tls").stderr
+    finally:
+        monkeypatch.delenv("SCANFLOW_URL", raising=False)
+        ended = cli("down")
+    assert f"Stopped the server at {url}" in ended.stdout
 
 
 def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:

@@ -11,6 +11,7 @@ from typer import Option
 from scanflow_client.cli import (
     EXIT_CODES,
     agents,
+    certificates,
     characterize,
     control,
     demo,
@@ -78,3 +79,4 @@ app.add_typer(models.models, name="models")
 app.add_typer(drift.drift, name="drift")
 app.add_typer(mpi.mpi, name="mpi")
 app.add_typer(control.tokens, name="token")
+app.add_typer(certificates.pki, name="pki")

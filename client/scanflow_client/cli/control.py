@@ -24,6 +24,9 @@ def up(
         ),
     ] = None,
     no_tracker: Annotated[bool, Option("--no-tracker", help="Do not start an MLflow server.")] = False,
+    tls: Annotated[
+        bool, Option("--tls", help="Serve over TLS, with a certificate of the home's own authority.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start the control plane: our server and MLflow's server. Servers that already run are kept."""
@@ -31,7 +34,7 @@ def up(
     from scanflow_client.formatting.control_plane import format_up
 
     settings = load_settings()
-    result = start_control_plane(settings, port=port, tracker=not no_tracker)
+    result = start_control_plane(settings, port=port, tracker=not no_tracker, tls=tls)
     respond(result.up, as_json, lambda: format_up(result, server_url=settings.url))
 
 

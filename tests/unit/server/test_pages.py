@@ -19,8 +19,10 @@ from scanflow.backends.records import RunRecord
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.names import RunName
 from scanflow_server.access import TokenHolder
+from scanflow_server.context import ServerContext
 from scanflow_server.overview_html import Overview, render_overview
 from scanflow_server.page_sessions import SESSION_S, Sessions
+from scanflow_server.pages import Pages
 from tests.asking import HTTP, http_client
 from tests.server import bearer
 from tests.unit.server.arbiter.making import action, intent
@@ -310,3 +312,34 @@ def test_other_paths_are_the_api_s(api: Api) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
     assert HTTP.get(f"{root}/labelsx").status_code == 401
     assert HTTP.get(f"{root}/labels/none", headers=bearer("x")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "is_demanded"),
+    [
+        ("https", b"models.example:46666", True),
+        ("https", b"localhost:46666", False),
+        ("https", b"127.0.0.1", False),
+        ("http", b"models.example", False),
+    ],
+)
+def test_browsers_keep_to_tls_with_a_name_that_is_the_servers_alone(
+    context: ServerContext, scheme: str, host: bytes, is_demanded: bool
+) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def answer_nothing(_scope: Any, _receive: Any, _send: Any) -> None: ...
+
+    async def find_nobody(_token: str) -> None: ...
+
+    pages = Pages(answer_nothing, context=context, sessions=Sessions(find_nobody))
+    scope = {"type": "http", "path": "/login", "method": "GET", "scheme": scheme, "headers": [(b"host", host)]}
+    asyncio.run(pages({**scope, "query_string": b"", "http_version": "1.1", "root_path": ""}, receive, send))
+    headers = dict(sent[0]["headers"])
+    assert (b"strict-transport-security" in headers) is is_demanded
