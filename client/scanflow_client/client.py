@@ -393,7 +393,7 @@ class Client(MeasuringClient):
         """Return all outputs of a prediction, with the instance and revision that made it. See :meth:`predict`."""
         named = name_columns(inputs)
         if dtype is None and (named is not inputs or not all(hasattr(part, "dtype") for part in list_parts(named))):
-            named = fit_inputs(named, fetch_declared(self._deployer, name, node))
+            named = fit_inputs(inputs, fetch_declared(self._deployer, name, node))
         return predict(self._deployer, name, named, node=node, dtype=dtype)
 
     def models(self, name: str | None = None) -> VersionList:

@@ -65,13 +65,16 @@ def fit_inputs(
     """Return a caller's input with the declared types, where no value changes by that; the server refuses the others.
 
     Args:
-        inputs: A list of rows, or a mapping of names to columns.
+        inputs: A list of rows or records, a DataFrame, or a mapping of names to columns.
         declared: The service's inputs.
         read_texts: Reads columns as the text that stands in the file.
 
     Raises:
         InvalidError: columns have other names than the service's inputs.
     """
+    if (elements := _write_elements(inputs, declared)) is not None:
+        return elements
+    inputs = name_columns(inputs)
     types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
     if not isinstance(inputs, Mapping):
         return (
@@ -85,7 +88,7 @@ def fit_inputs(
         )
     texts = [name for name, kind in types.items() if kind == "BYTES" and name in inputs]
     given = {**inputs, **(read_texts(texts) if texts else {})}
-    contents = {str(tensor["name"]): (tensor.get("parameters") or {}).get("content_type") for tensor in declared}
+    contents = {str(tensor["name"]): _get_content(tensor) for tensor in declared}
     return {
         name: _write_json(value)
         if contents.get(name) == "application/json"
@@ -96,6 +99,19 @@ def fit_inputs(
         else value
         for name, value in given.items()
     }
+
+
+def _get_content(tensor: Mapping[str, Any]) -> str | None:
+    return (tensor.get("parameters") or {}).get("content_type")
+
+
+def _write_elements(inputs: Any, declared: Declared) -> dict[str, list[Any]] | None:
+    """Return a list whose elements are what the one input takes, as JSON texts; None: they are rows or records."""
+    if not isinstance(inputs, list) or len(declared) != 1 or _get_content(declared[0]) != "application/json":
+        return None
+    name = str(declared[0]["name"])
+    is_column = all(isinstance(element, Mapping) and name in element for element in inputs)
+    return None if is_column else {name: _write_json(inputs)}
 
 
 def _write_json(values: Any) -> Any:

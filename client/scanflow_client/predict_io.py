@@ -194,7 +194,7 @@ def _fit_inputs(deployer: Deployer, name: str, request: PredictRequest, node: st
         declared = () if dtype is not None else fetch_declared(deployer, name, node)
         return _fit_table(request.table, request.inputs, declared)
     if dtype is not None or hasattr(request.inputs, "dtype"):
-        return request.inputs
+        return name_columns(request.inputs)
     return fit_inputs(request.inputs, fetch_declared(deployer, name, node))
 
 
@@ -222,6 +222,11 @@ def _fit_table(table: InputTable, inputs: Mapping[str, Any], declared: Declared)
                 f"{table.path.name}: {name!r} has no date in row {row}, and the model takes text there. Fill or drop "
                 "that row, or log the model with a signature that has date-times."
             )
+
+    # Of what no type is declared text goes as it stands in the file, as pandas reads it: a date may be just text.
+    plain = [name for name in table.columns.from_texts if name not in types and inputs[name].dtype.kind in "MO"]
+    if plain:
+        inputs = {**inputs, **_read_columns(table.path, table.options, plain).values}
 
     def read_texts(names: Collection[str]) -> Mapping[str, Any]:
         texts = _read_columns(table.path, table.options, names).values
@@ -287,7 +292,7 @@ def _build_seldon_message(request: PredictRequest) -> Mapping[str, Any]:
         return request.message
     if request.raw is not None:
         return {"binData": base64.b64encode(request.raw).decode()}
-    inputs = request.inputs
+    inputs = name_columns(request.inputs)
     if isinstance(inputs, Mapping):
         raise InvalidError("Seldon's protocol takes one input. Give a list of rows, or leave out --seldon.")
     return {"data": {"ndarray": inputs.tolist() if hasattr(inputs, "tolist") else inputs}}
@@ -311,7 +316,7 @@ def _parse_json(text: str, source: str) -> PredictRequest:
         raise InvalidError(f"{source} is not JSON: {error}. Write rows, such as '[[1, 2, 3]]'.") from error
     if isinstance(document, dict) and (_SELDON & document.keys() or _are_tensors(document.get("inputs"))):
         return PredictRequest(message=document)
-    return PredictRequest(inputs=name_columns(document))
+    return PredictRequest(inputs=document)
 
 
 def _are_tensors(inputs: Any) -> bool:

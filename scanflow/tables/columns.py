@@ -76,6 +76,9 @@ class Columns:
     words: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
     """Columns of numbers in which words count as missing, each with these: (rows,), None where there is none."""
 
+    from_texts: Collection[str] = ()
+    """Columns that the file has as text, whatever they are read as."""
+
     zoned: Collection[str] = ()
     """Columns of date-times with a time zone, which are in UTC."""
 

@@ -89,9 +89,8 @@ class ServingCall(msgspec.Struct, eq=False):
         return self._join({tensor.name: tensor.data.copy() for tensor in self.inputs})
 
     def _join(self, arrays: dict[str, Any]) -> Any:
-        """Return named arrays as the value of a request: one is itself, unless it is a column among optional others."""
-        roots = [step.component.signature for step in self.graph.roots]
-        if len(arrays) == 1 and not all(root.has_column(*arrays) for root in roots):
+        """Return named arrays as the value of a request: one is itself, unless it is a column of a table."""
+        if len(arrays) == 1 and not all(step.component.takes_column(*arrays.items()) for step in self.graph.roots):
             return next(iter(arrays.values()))
         return arrays
 

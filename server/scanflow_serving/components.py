@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from numpy.typing import NDArray
+
 from scanflow.arrays import fill_masked_parts
 from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mean
 from scanflow.modules import load_function
@@ -36,6 +38,9 @@ METHODS_BY_ROLE: Final = {
 _OWN_FOLDERS: Final = (str(Path(__file__).parent), str(Path(inspect.getfile(load_function)).parent))
 _FRAMES_READ: Final = 60
 _UNSIGNED: Final = "send what it was trained with, in its types (an array of float32, or datatype FP32)."
+_NAMELESS: Final = frozenset({"input", "input-0"})
+"""The names of inputs that have none: of our client, and of the protocols' tensors."""
+
 PARAMETERS: Final = "parameters"
 """The key of a request's metadata that holds the parameters for its models."""
 
@@ -89,6 +94,14 @@ class Component:
         named: Any = getattr(subject, "class_names", None)
         named = named() if callable(named) else named
         self.class_names = None if named is None else [str(name) for name in named]
+
+    def takes_column(self, named: tuple[str, NDArray[Any]]) -> bool:
+        """Whether a single named input is a column of a table: one of several that are declared, or, for a model that
+        declares nothing, any that has a name of its own, as each of several is."""
+        name, array = named
+        if self.signature.inputs:
+            return self.signature.has_column(name)
+        return self.node.model is not None and array.ndim == 1 and name not in _NAMELESS
 
     @property
     def version(self) -> str:

@@ -14,6 +14,9 @@ from scanflow.errors import did_you_mean
 from scanflow_serving.problems import invalid
 from scanflow_serving.signature import UNDECLARED, NodeSignature, TensorSpec, cast
 
+_CLOCKS: Final = frozenset({"now", "today"})
+"""What pandas takes for a moment, and is another with each request."""
+
 _DATETIME_EXAMPLE: Final = "2024-03-01T12:30:00"
 _BOOSTING: Final = frozenset({"catboost", "lightgbm", "xgboost"})
 _NUMBERED: Final = {"catboost": re.compile(r"\d+"), "lightgbm": re.compile(r"Column_\d+")}
@@ -188,17 +191,22 @@ def _convert_texts(spec: TensorSpec, array: NDArray[Any], where: str) -> NDArray
 def _parse_datetimes(array: NDArray[Any], where: str) -> NDArray[Any]:
     import pandas as pd
 
-    if array.dtype.kind == "M":
-        return array.astype("datetime64[ns]")
-    texts = decode_texts(array.astype(object), where)
+    texts = array.astype(object) if array.dtype.kind != "M" else np.datetime_as_string(array).astype(object)
+    texts = decode_texts(texts, where)
 
     def parse(text: Any) -> Any:
-        if not isinstance(text, str):
-            raise ValueError(text)  # noqa: TRY004 - told below, as any other
+        if not isinstance(text, str) or text.strip().lower() in _CLOCKS:
+            raise ValueError(text)
         moment = pd.to_datetime(text, format="ISO8601")
         if moment is not pd.NaT and moment.tzinfo is not None:
             raise ValueError(text)
-        return moment.to_datetime64()
+        try:
+            return moment.as_unit("ns").to_datetime64()
+        except pd.errors.OutOfBoundsDatetime:
+            raise invalid(
+                f"{where}: {text!r} is beyond the date-times that pandas counts in nanoseconds, as MLflow does: send "
+                f"{pd.Timestamp.min:%Y-%m-%d} to {pd.Timestamp.max:%Y-%m-%d}."
+            ) from None
 
     moments = _map_elements(
         parse, texts, where, f"a date and time without a time zone. Send ISO 8601: {_DATETIME_EXAMPLE!r}"

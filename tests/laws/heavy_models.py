@@ -120,9 +120,8 @@ UNTYPED = ("client with a list", "command", "seldon")
 
 def list_torch(number: int) -> list[Animal]:
     """Modules of PyTorch: over columns, arrays of several types and ranks; MLflow's pyfunc is the oracle."""
-    import torch
-    from torch import nn
-
+    torch: Any = import_module("torch")
+    nn = torch.nn
     torch.manual_seed(1)
     torch.set_num_threads(1)
     table: Any = make_table(number=number)[["age", "income"]].astype(float)

@@ -39,7 +39,7 @@ def predict_plainly(folder: Path, asked: Any, parameters: Any = None) -> Any:
 
     model = load_model(str(folder))
     if isinstance(asked, np.ndarray) and asked.dtype == object:
-        asked = [json.loads(text) if text.startswith("{") else text for text in asked]
+        asked = [json.loads(text) if text.startswith(("{", "[")) else text for text in asked]
     answer = model.predict(asked, params=parameters)
     return list(answer) if hasattr(answer, "send") else answer
 

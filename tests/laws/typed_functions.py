@@ -23,3 +23,7 @@ def measure(model_input: list[str]) -> list[int]:
 @pyfunc  # type: ignore[untyped-decorator]  # MLflow's has no types
 def add_all(model_input: list[dict[str, float]]) -> list[float]:
     return [sum(row.values()) for row in model_input]
+
+
+def add_lists(model_input: list[list[float]]) -> list[float]:
+    return [sum(values) for values in model_input]

@@ -109,6 +109,7 @@ def list_estimators(number: int) -> list[Animal]:
         with_table("linear", linear),
         replace(with_table("linear-other-order", linear, turned), answer=linear.predict(asked)),  # MLflow refuses it
         with_table("linear-unsigned", linear, None),
+        with_table("one-column-unsigned", LinearRegression().fit(numbers[["age"]], TARGET), None, asked[["age"]]),
         with_table("logistic", logistic),
         with_table("probabilities", logistic, pyfunc_predict_fn="predict_proba"),
         with_table("log-probabilities", logistic, pyfunc_predict_fn="predict_log_proba"),
@@ -227,6 +228,14 @@ def add_optional(model_input: Any) -> Any:
     return model_input["age"] + model_input.get("income", 100.0)
 
 
+def measure_rows(model_input: Any) -> Any:
+    return np.linalg.norm(model_input, axis=-1)
+
+
+def count_letters(model_input: Any) -> Any:
+    return [len(text) for text in model_input["day"]]
+
+
 def list_types(model_input: Any) -> Any:
     return [str(value) for value in model_input["when"]]
 
@@ -275,6 +284,13 @@ def list_functions(number: int) -> list[Animal]:
         animal("ragged", list_ragged, table, example=table),
         animal("stream", stream_ages, table, example=table),
         animal("scaled", Scaled(), table, example=table, params={"by": 2}),
+        animal("one-column-measured", measure_rows, numbers[["age"]] - 40, is_open=True),
+        animal(
+            "dates-as-text-unsigned",
+            count_letters,
+            table[["code"]].assign(day=" 2024-01-" + table["code"]),
+            is_open=True,
+        ),
         animal("sums", sum_rows, numbers, example=numbers),
         animal("masked", mask_ages, numbers, example=numbers),
         animal("durations", list_durations, table, example=table),
@@ -304,7 +320,7 @@ def list_functions(number: int) -> list[Animal]:
 
 def list_typed(number: int) -> list[Animal]:
     """Functions with types, from which MLflow makes a signature."""
-    from tests.laws.typed_functions import add, add_all, measure
+    from tests.laws.typed_functions import add, add_all, add_lists, measure
 
     records = make_table(number=number).to_dict("records")
     maps = np.array(['{"a": 1.5, "b": 2.0}', '{"a": 0.5}'], dtype=object)
@@ -314,6 +330,12 @@ def list_typed(number: int) -> list[Animal]:
             name="texts-typed",
             save=lambda folder: save_function(measure, folder),
             asked=np.array(["a", "abc"], dtype=object),
+            unasked=("seldon",),
+        ),
+        Animal(
+            name="lists-typed",
+            save=lambda folder: save_function(add_lists, folder),
+            asked=np.array(["[1.0, 2.0]", "[3.0]"], dtype=object),
             unasked=("seldon",),
         ),
         Animal(name="maps-typed", save=lambda folder: save_function(add_all, folder), asked=maps, unasked=("seldon",)),

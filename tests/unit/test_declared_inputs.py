@@ -130,13 +130,18 @@ def test_a_table_and_records_are_columns(tmp_path: Path, ending: str) -> None:
             frame.to_json(path, orient="records", lines=ending == "jsonl")
     with (tmp_path / "none").open("wb+") as stdin:
         request = read_request(file=str(path), data=None, npy=None, stdin=stdin)
-    assert {name: list(values) for name, values in request.inputs.items()} == {"age": [1, 2], "city": ["a", "b"]}
+    columns = name_columns(request.inputs)
+    assert {name: list(values) for name, values in columns.items()} == {"age": [1, 2], "city": ["a", "b"]}
     assert request.rows == 2
 
 
 def fit_table(path: Path, content: str, declared: Declared, options: ReadOptions | None = None) -> dict[str, Any]:
-    """Return what is sent of a file to a service that declares these inputs."""
     path.write_text(content)
+    return fit_file(path, declared, options)
+
+
+def fit_file(path: Path, declared: Declared, options: ReadOptions | None = None) -> dict[str, Any]:
+    """Return what is sent of a file to a service that declares these inputs."""
 
     class Service:
         def connect(self, _name: str) -> AbstractContextManager[Any]:
@@ -197,9 +202,42 @@ def test_options_say_how_a_table_is_written(tmp_path: Path) -> None:
     assert sent == {"x": ("float64", [1.234]), "s": ("object", ["š"])}
 
 
-def test_records_of_unlike_names_are_refused(tmp_path: Path) -> None:
-    with (tmp_path / "none").open("wb+") as stdin, pytest.raises(InvalidError, match="Record 1 has no 'b'"):
-        read_request(file=None, data='[{"a": 1, "b": 2}, {"a": 1}]', npy=None, stdin=stdin)
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_text_that_looks_like_dates_goes_as_it_stands_where_no_type_is_declared(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    frame = pd.DataFrame({"day": [" 2024-01-05", "2024-02-06"], "word": ["a ", "b"], "n": [1.5, 2.0]})
+    match ending:
+        case "csv":
+            frame.to_csv(path, index=False)
+        case "parquet":
+            frame.to_parquet(path)
+        case _:
+            frame.to_json(path, orient="records", lines=True)
+    sent = fit_file(path, [])
+    assert sent["day"] == ("object", [" 2024-01-05", "2024-02-06"])
+    assert (sent["word"], sent["n"]) == (("object", ["a ", "b"]), ("float64", [1.5, 2.0]))
+    frame.assign(day=pd.to_datetime(frame["day"].str.strip())).to_parquet(path)
+    if ending == "parquet":
+        assert fit_file(path, [])["day"][1][0].startswith("2024-01-05T00:00:00")
+
+
+def test_the_elements_of_a_list_go_as_json_where_that_is_what_the_model_takes() -> None:
+    lists: Declared = [{**declare(all="BYTES")[0], "parameters": {"content_type": "application/json"}}]
+    for given, sent in (
+        ([[1.0, 2.0], [3.0]], ["[1.0, 2.0]", "[3.0]"]),
+        ([{"a": 1}, {"a": 2}], ['{"a": 1}', '{"a": 2}']),
+        ([{"all": [1]}, {"all": [2]}], ["[1]", "[2]"]),
+        (["[1]"], ["[1]"]),
+    ):
+        assert fit_inputs(given, lists) == {"all": sent}
+
+
+def test_records_of_unlike_names_are_refused_unless_each_is_an_element_of_its_own() -> None:
+    records = [{"a": 1, "b": 2}, {"a": 1}]
+    with pytest.raises(InvalidError, match="Record 1 has no 'b'"):
+        fit_inputs(records, declare(a="INT64", b="INT64"))
+    elements: Declared = [{**declare(maps="BYTES")[0], "parameters": {"content_type": "application/json"}}]
+    assert fit_inputs(records, elements) == {"maps": ['{"a": 1, "b": 2}', '{"a": 1}']}
 
 
 def test_a_data_frame_and_records_are_named_columns() -> None:
