@@ -62,10 +62,20 @@ def convert_to_same_kind(
         return _empty(reference), _empty(current), ""
     read = _parse_texts(of_text, kind)
     if read is None:
-        return reference, current, f"{name!r} is compared as text: not all of it can be read as {kind}s."
+        note = f"{name!r} is compared as text: not all of it can be read as {kind}s."
+        return _write_texts(reference), _write_texts(current), note
     where = "reference" if old == "text" else "current"
     note = f"{name!r} is text in the {where} file, and was read as {kind}s."
     return (read, current, note) if old == "text" else (reference, read, note)
+
+
+def _write_texts(values: NDArray[Any]) -> NDArray[Any]:
+    """Return date-times and durations as text; others as they are."""
+    if values.dtype.kind not in "mM":
+        return values
+    texts = np.array([*map(str, values), None], object)[:-1]
+    texts[np.isnat(values)] = None
+    return texts
 
 
 def _empty(values: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ _LEAST_ROWS = 20
 _ID = re.compile(r"(^|[_\s.-])(id|uuid|guid|index|key|row)$|[a-z]I[dD]$", re.IGNORECASE)
 
 
-_MISSING_ONLY = ": only whether it is missing"
+MISSING_ONLY = ": only whether it is missing"
 
 
 def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[str, str]:
@@ -41,11 +41,14 @@ def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[
         elif _is_identifier(name, both):
             left_out[name] = "an identifier, another in each row"
         if name in left_out and both.missing.any() and not both.missing.all():
-            left_out[name] += _MISSING_ONLY
-    if len(left_out) == len(reference.columns) and not any(why.endswith(_MISSING_ONLY) for why in left_out.values()):
-        named = ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
-        raise InvalidError(f"No column can be compared: {named}. Give a table with others.")
+            left_out[name] += MISSING_ONLY
+    if len(left_out) == len(reference.columns) and not any(why.endswith(MISSING_ONLY) for why in left_out.values()):
+        raise InvalidError(f"No column can be compared: {format_left_out(left_out)}. Give a table with others.")
     return left_out
+
+
+def format_left_out(left_out: Mapping[str, str]) -> str:
+    return ", ".join(f"{name!r} ({why})" for name, why in left_out.items())
 
 
 def keep_comparable(table: DataTable, left_out: Mapping[str, str]) -> DataTable:
@@ -53,7 +56,7 @@ def keep_comparable(table: DataTable, left_out: Mapping[str, str]) -> DataTable:
     columns = {
         name: Column(mark_present(column.missing)) if name in left_out else column
         for name, column in table.columns.items()
-        if left_out.get(name, _MISSING_ONLY).endswith(_MISSING_ONLY)
+        if left_out.get(name, MISSING_ONLY).endswith(MISSING_ONLY)
     }
     return DataTable(columns)
 

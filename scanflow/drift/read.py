@@ -5,13 +5,13 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.drift.column_types import convert_to_same_kind, find_missing, infer_kind
-from scanflow.drift.comparable import NEARLY_UNIQUE, mark_present
+from scanflow.drift.comparable import MISSING_ONLY, NEARLY_UNIQUE, format_left_out, mark_present
 from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
@@ -25,10 +25,18 @@ _MAX_WORDS_NOTED: Final = 0.9
 """A column of text with a smaller share of numbers is just text."""
 
 
-def read_pair(
-    reference: Path, current: Path, options: ReadOptions | None = None
-) -> tuple[DataTable, DataTable, list[str]]:
-    """Read two tables for comparison, the second with the first one's types; return both, and notes on conversions.
+class TablePair(NamedTuple):
+    reference: DataTable
+    current: DataTable
+    notes: list[str]
+    """On conversions."""
+
+    left_out: dict[str, str]
+    """Columns of which no values are compared, each with the reason."""
+
+
+def read_pair(reference: Path, current: Path, options: ReadOptions | None = None) -> TablePair:
+    """Read two tables for comparison, the second with the first one's types.
 
     Raises:
         NotFoundError: a file is missing, or a folder has no recorded predictions.
@@ -43,6 +51,7 @@ def read_pair(
     old, new = dict(before.values), dict(after.values)
     notes = list(dict.fromkeys([*before.list_notes(), *after.list_notes()]))
     notes += [note for name, kind in kinds.items() if kind == "text" and (note := _explain_text(name, before, after))]
+    left_out = {**before.left_out, **after.left_out}
     for name in shared:
         old[name], new[name], note = convert_to_same_kind(name, old[name], new[name])
         notes += [note] if note else []
@@ -54,14 +63,15 @@ def read_pair(
     for name in (name for name in shared if name in before.words or name in after.words):
         if f"{name} (words)" not in {*old, *new} and (both := _separate_texts(name, before, after)) is not None:
             old[f"{name} (words)"], new[f"{name} (words)"] = both
-    left_out = {**before.left_out, **after.left_out}
-    notes += [f"{name!r} is not compared: {why}." for name, why in left_out.items()]
     for name in left_out:
         old.pop(name, None)
         new.pop(name, None)
         if (both := _mark_present(name, before, after)) is not None:
             old[name], new[name] = both
-    return *align(DataTable.from_data(old), DataTable.from_data(new)), notes
+            left_out[name] += MISSING_ONLY
+    if not old:
+        raise InvalidError(f"No column can be compared: {format_left_out(left_out)}. Give a table with others.")
+    return TablePair(*align(DataTable.from_data(old), DataTable.from_data(new)), notes, left_out)
 
 
 def _choose_kind(name: str, before: Columns, after: Columns) -> ColumnKind | None:

@@ -66,8 +66,13 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
         self._is_receiving = False
 
+    @property
+    def _cycle(self) -> Any:
+        """The request that uvicorn has; None before the first, which its types do not say."""
+        return self.cycle
+
     def _reads_head(self) -> bool:
-        return self._is_receiving and (self.cycle is None or self.cycle.scope is not self.scope)  # pyright: ignore[reportUnnecessaryComparison]
+        return self._is_receiving and (self._cycle is None or self._cycle.scope is not self.scope)
 
     def _discards_body(self) -> bool:
         """Return whether a request was answered before its body was complete."""
@@ -89,7 +94,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Answer, unless an earlier request is still being answered, and close."""
         self._stop_timer()
         phrase = HTTPStatus(status).phrase
-        if self.cycle is None or self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+        if self._cycle is None or self._cycle.response_complete:
             body = json.dumps({"type": "about:blank", "title": phrase, "status": status, "detail": detail}).encode()
             head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/problem+json\r\n"
             end = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -89,12 +89,45 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str], kinds: Mappi
         if kind in FEATHER:
             return _read_frame(_read_typed(pd.read_feather, file.read()), texts, kinds)
         if kind in JSON_LINES:
-            records = [json.loads(line) for line in file if line.strip()]
-            return _read_frame(pd.DataFrame.from_records(records), texts, kinds)
+            return _read_frame(_read_lines(file, path.name), texts, kinds)
     raise InvalidError(
         f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet, .feather or .jsonl, "
         "or in one of these and .gz, .bz2, .xz or .zip."
     )
+
+
+def _read_lines(file: IO[bytes], name: str) -> pd.DataFrame:
+    """Read JSON lines, an object each; whole numbers stay whole where others are missing or have fractions.
+
+    Raises:
+        InvalidError: a line holds something else.
+    """
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise InvalidError(
+                f"Line {number} of {name} is not an object. Write one a line, with the columns' names: "
+                '{"age": 31, "city": "Bern"}'
+            )
+        records.append(record)
+    names = dict.fromkeys(column for record in records for column in record)
+    return pd.DataFrame({column: _make_column([record.get(column) for record in records]) for column in names})
+
+
+def _make_column(values: Sequence[Any]) -> Any:
+    """Return values of JSON as a column: floats would be other numbers than large whole ones."""
+    if any(isinstance(value, int) and abs(value) >= EXACT_MAX for value in values):
+        types = set(map(type, values))
+        if types <= {int, float, type(None)} and types != {int}:
+            numbers = [
+                np.longdouble("nan" if value is None else value if isinstance(value, float) else str(int(value)))
+                for value in values
+            ]
+            return pd.Series(np.array(numbers, np.longdouble))
+    return pd.Series(values, dtype=None if values else object)
 
 
 def _read_typed(read: Callable[..., pd.DataFrame], content: bytes) -> pd.DataFrame:
@@ -227,7 +260,7 @@ def _make_columns(
     words = {name: column.words for name, column in read.items() if column.words is not None}
     spellings = {name: column.spelling for name, column in read.items() if column.spelling is not None}
     zoned = [name for name, column in read.items() if column.has_zone]
-    return Columns(values, note, left_out, words=words, spellings=spellings, zoned=zoned)
+    return Columns(values, note, left_out, words=words, spellings=spellings, zoned=zoned, from_texts=tuple(read))
 
 
 def _are_row_numbers(column: Any) -> bool:

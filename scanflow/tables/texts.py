@@ -54,6 +54,7 @@ _CODE = re.compile(r"[+-]?0\d+")
 _BLOCK: Final = 1 << 18
 _TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _DAY = re.compile(r"(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
+_HALF_DAY = re.compile(r"(.*[ T])(\d{1,2})((?::\d{2}){1,2}(?:\.\d+)?) ?([ap])\.?m\.?", re.IGNORECASE)
 _ZONE = re.compile(r":\d\d(\.\d+)? ?(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
 _YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
 
@@ -161,11 +162,21 @@ def parse_times(name: str, levels: Sequence[str]) -> NDArray[np.datetime64] | No
     Raises:
         InvalidError: day and month cannot be told apart.
     """
+    levels = [*map(_write_24_hours, levels)]
     if all(map(_YEAR_FIRST.fullmatch, levels)):
         read = _read_times([re.sub(r"^(\d{4})[/.](\d{1,2})[/.]", r"\1-\2-", level) for level in levels], "ISO8601")
         return _read_times([_pad(level) for level in levels], "ISO8601") if read is None else read
     matches = [match for level in levels if (match := _DAY.fullmatch(level)) is not None]
     return _read_days(name, matches) if len(matches) == len(levels) else None
+
+
+def _write_24_hours(text: str) -> str:
+    """Return a date-time with a time of 24 hours instead of one with AM or PM; others as they are."""
+    match = _HALF_DAY.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 12:
+        return text
+    hour = int(match[2]) % 12 + (12 if match[4].lower() == "p" else 0)
+    return f"{match[1]}{hour:02}{match[3]}"
 
 
 def _pad(text: str) -> str:
@@ -178,18 +189,33 @@ def _read_days(name: str, matches: list[re.Match[str]]) -> NDArray[np.datetime64
     separators = {match[2] for match in matches}
     if len(separators) > 1:
         return None
-    first, second = (max(int(match[at]) for match in matches) for at in (1, 3))
+    first, second, third = (max(int(match[at]) for match in matches) for at in (1, 3, 4))
     if first > 12 < second:
         return None
+    has_year_first = second <= 12 and third <= 31 and all(len(match[1]) == len(match[4]) == 2 for match in matches)
+    if first > 31 and not has_year_first:
+        return None
+    if first > 31:
+        texts = [f"{_write_year(match[1])}-{match[3]:>02}-{match[4]} {match[5] or '00:00'}" for match in matches]
+        return _read_times(texts, "ISO8601")
+    if has_year_first and separators != {"."}:
+        raise InvalidError(
+            f"{name!r} has dates such as {matches[0][0]!r}, of which the first or the last part may be the year. "
+            "Write them as YYYY-MM-DD."
+        )
     if first <= 12 and second <= 12 and separators != {"."}:  # with full stops the day is first
         raise InvalidError(
             f"{name!r} has dates such as {matches[0][0]!r}, of which the first part may be the day or the month. "
             "Write them as YYYY-MM-DD."
         )
     day, month = (1, 3) if second <= 12 else (3, 1)
-    texts = [f"{match[4]:>04}-{match[month]:>02}-{match[day]:>02} {match[5] or '00:00'}" for match in matches]
-    years = [text if len(match[4]) == 4 else f"20{text[2:]}" for text, match in zip(texts, matches, strict=True)]
-    return _read_times(years, "ISO8601")
+    texts = [f"{_write_year(match[4])}-{match[month]:>02}-{match[day]:>02} {match[5] or '00:00'}" for match in matches]
+    return _read_times(texts, "ISO8601")
+
+
+def _write_year(digits: str) -> str:
+    """Return a year in four digits; of two, 69 to 99 are in the 20th century, as POSIX has it for strptime."""
+    return digits if len(digits) == 4 else f"{19 if int(digits) >= 69 else 20}{digits}"
 
 
 def _read_times(texts: list[str], form: str) -> NDArray[np.datetime64] | None:

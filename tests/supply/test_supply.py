@@ -54,10 +54,10 @@ def test_the_bill_of_materials_names_every_locked_package_with_its_hashes(materi
 
 def test_the_newest_versions_that_the_bounds_allow_pass_the_unit_tests() -> None:
     newest = CHECKOUT / ".cache" / "newest"
-    python, uv = newest / "bin" / "python", [sys.executable, "-m", "uv"]
+    python, uv = str(newest / "bin" / "python"), [sys.executable, "-m", "uv"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in (
-        [*uv, "venv", "--quiet", "--clear", "--python", sys.executable, newest],
+        [*uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(newest)],
         [*uv, "pip", "install", "--quiet", "--python", python, "--upgrade", "-e", ".[all]", "--group", "dev"],
     ):
         subprocess.run(command, cwd=CHECKOUT, env=environment, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import distributions, metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.utils import canonicalize_name
@@ -44,7 +45,7 @@ READ = {"huey": "MIT", "mlcommons-loadgen": "Apache-2.0", "namex": "Apache-2.0",
 
 def list_licenses(name: str) -> set[str]:
     """Return the SPDX identifiers of an installed package's license, else the words of its metadata."""
-    about = metadata(name)
+    about: Any = metadata(name)
     if expression := about.get("License-Expression"):
         return set(re.split(r" (?:AND|OR|WITH) ", re.sub(r"[()]", "", expression)))
     classifiers = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier") or () if "License ::" in text]

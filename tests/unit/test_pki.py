@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,8 +66,8 @@ def shake_hands(
             except ssl.SSLWantReadError:
                 continue
     assert waiting == []
-    subject = (right.getpeercert() or {}).get("subject", ())
-    return next((value for part in subject for key, value in part if key == "commonName"), None)  # type: ignore[misc,union-attr]
+    subject: Any = (right.getpeercert() or {}).get("subject", ())
+    return next((value for part in subject for key, value in part if key == "commonName"), None)
 
 
 @pytest.mark.parametrize("name", ["models.example", "127.0.0.1", "::1"])

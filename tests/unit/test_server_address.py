@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ def choose(home: Path, *, tls: bool = False, **variables: str) -> ServerAddress:
     return choose_server_address(home, tls=tls, environ={f"SCANFLOW_{name}": text for name, text in variables.items()})
 
 
-def issue(home: Path, *hosts: str) -> dict[str, str]:
+def issue(home: Path, *hosts: str) -> dict[str, Any]:
     authority = CertificateAuthority(home)
     authority.create("test")
     issued = authority.issue("given", hosts)

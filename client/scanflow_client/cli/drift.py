@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +56,7 @@ def check(
     if plot is not None and (plot.suffix.lower() != ".svg" or not plot.absolute().parent.is_dir()):
         raise UsageError(f"--plot writes an SVG file. {str(plot)!r} has to end in .svg, and its folder to be there.")
     options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
-    before, after, aligned = read_pair(reference, current, options)
+    before, after, aligned, unread = read_pair(reference, current, options)
     within: list[Segment] = []
     dependence = None
     if in_order:
@@ -66,6 +66,7 @@ def check(
     else:
         permutations = choose_permutations(level)
         comparison = compare(before, after, level=level, least_effect=min_effect, permutations=permutations)
+    comparison = replace(comparison, left_out={**unread, **comparison.left_out})
     if not in_order:
         dependence = find_dependence(before, after, comparison.left_out)
     if plot is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "a.tsv", index=False, sep="\t")
     frame().to_parquet(tmp_path / "a.parquet")
     for other in ("a.tsv", "a.parquet"):
-        first, second, notes = read_pair(tmp_path / "a.csv", tmp_path / other)
+        first, second, notes, _left_out = read_pair(tmp_path / "a.csv", tmp_path / other)
         assert notes == []
         assert list(first.columns) == list(second.columns) == ["x", "kind", "n"]
         assert (first.rows, second.rows) == (40, 40)
@@ -58,7 +59,7 @@ def test_the_same_rows_in_another_format_have_not_drifted(tmp_path: Path, refere
     table = typed()
     table.to_csv(tmp_path / "a.csv", index=False)
     table.to_parquet(tmp_path / "a.parquet")
-    first, second, notes = read_pair(tmp_path / f"a.{reference}", tmp_path / f"a.{current}")
+    first, second, notes, _left_out = read_pair(tmp_path / f"a.{reference}", tmp_path / f"a.{current}")
     for name, column in first.columns.items():
         both = column.concatenate(second.columns[name])
         assert both.is_numeric is (name not in {"code", "zip"}), name
@@ -72,7 +73,7 @@ def test_units_of_date_times_do_not_matter(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "a.parquet")
     units = {"opened": "datetime64[ns]", "took": "timedelta64[ms]"}
     pd.concat([table.astype(units)]).to_parquet(tmp_path / "b.parquet")
-    first, second, notes = read_pair(tmp_path / "a.parquet", tmp_path / "b.parquet")
+    first, second, notes, _left_out = read_pair(tmp_path / "a.parquet", tmp_path / "b.parquet")
     assert notes == []
     for name, column in first.columns.items():
         np.testing.assert_array_equal(column.values, second.columns[name].values)
@@ -81,7 +82,7 @@ def test_units_of_date_times_do_not_matter(tmp_path: Path) -> None:
 def test_what_cannot_be_read_as_the_reference_is_compared_as_text_or_refused(tmp_path: Path) -> None:
     pd.DataFrame({"x": np.arange(40), "at": pd.Timestamp("2026-01-01")}).to_parquet(tmp_path / "a.parquet")
     pd.DataFrame({"x": ["many"] * 40, "at": ["soon"] * 40}).to_csv(tmp_path / "b.csv", index=False)
-    first, second, notes = read_pair(tmp_path / "a.parquet", tmp_path / "b.csv")
+    first, second, notes, _left_out = read_pair(tmp_path / "a.parquet", tmp_path / "b.csv")
     assert "'x' is of numbers, and has 'many' too: counted as missing." in notes
     assert "'at' is compared as text: not all of it can be read as date-times." in notes
     assert compare(first, second).drifted
@@ -109,43 +110,45 @@ def mix(seed: int, *words: str, each: int, shift: float = 0.0, rows: int = 400) 
 
 def test_numbers_with_many_words_are_compared_as_numbers_in_both_tables(tmp_path: Path) -> None:
     old, new = write_column(tmp_path / "a.csv", mix(1, "ERR", each=120)), tmp_path / "b.csv"
-    before, after, notes = read_pair(old, write_column(new, mix(2, "ERR", each=120, shift=1.0)))
+    before, after, notes, _left_out = read_pair(old, write_column(new, mix(2, "ERR", each=120, shift=1.0)))
     assert notes == ["'q' is of numbers, and has 'ERR' too: counted as missing."]
     assert compare(before, after).drifted_columns[0].test == "ks"
-    before, after, _ = read_pair(old, write_column(new, mix(2, "ERR", each=130)))
+    before, after, _, _left_out = read_pair(old, write_column(new, mix(2, "ERR", each=130)))
     assert not compare(before, after).drifted
     assert before.columns["q"].is_numeric
-    before, after, _ = read_pair(write_column(old, mix(1, each=0)), write_column(new, ["ERR"] * 400))
+    before, after, _, _left_out = read_pair(write_column(old, mix(1, each=0)), write_column(new, ["ERR"] * 400))
     assert [column.test for column in compare(before, after).drifted_columns] == ["missing"]
 
 
 def test_a_few_numbers_more_or_less_do_not_decide_whether_a_column_is_of_numbers(tmp_path: Path) -> None:
     words = ["a", "b", "c", "d"]
     old = write_column(tmp_path / "a.csv", mix(1, *words, each=19))  # 19 % are words
-    before, after, notes = read_pair(old, write_column(tmp_path / "b.csv", mix(2, *words, each=21)))
+    before, after, notes, _left_out = read_pair(old, write_column(tmp_path / "b.csv", mix(2, *words, each=21)))
     assert before.columns["q"].is_numeric is after.columns["q"].is_numeric is True
     assert not compare(before, after).drifted
-    before, after, notes = read_pair(old, write_column(tmp_path / "b.csv", mix(2, *words, each=60)))
+    before, after, notes, _left_out = read_pair(old, write_column(tmp_path / "b.csv", mix(2, *words, each=60)))
     assert not before.columns["q"].is_numeric
     assert notes == ["'q' is compared as text: 40% of its values are no numbers, such as 'a'."]
 
 
 def test_numbers_that_become_text_are_named(tmp_path: Path) -> None:
     first, second = write_column(tmp_path / "a.csv", [True, False] * 20), tmp_path / "b.csv"
-    before, after, notes = read_pair(first, write_column(second, ["yes", "no"] * 20))
+    before, after, notes, _left_out = read_pair(first, write_column(second, ["yes", "no"] * 20))
     assert notes == ["'q' is compared as text: 50% of its values are no numbers, such as 'no'."]
     assert compare(before, after).drifted
 
 
 def test_words_that_change_among_numbers_are_a_drift(tmp_path: Path) -> None:
     old, new = mix(1, "ERR", "", each=40), mix(2, "ERR", each=80)
-    before, after, _ = read_pair(write_column(tmp_path / "a.csv", old), write_column(tmp_path / "b.csv", new))
+    before, after, _, _left_out = read_pair(
+        write_column(tmp_path / "a.csv", old), write_column(tmp_path / "b.csv", new)
+    )
     assert [column.name for column in compare(before, after).drifted_columns] == ["q (words)"]
 
 
 def test_numbers_and_words_of_json_are_those_of_text(tmp_path: Path) -> None:
     values = [1.5, 2, "ERR", 4, None] * 20
-    before, after, _ = read_pair(
+    before, after, _, _left_out = read_pair(
         write_column(tmp_path / "a.jsonl", values), write_column(tmp_path / "b.csv", [str(one or "") for one in values])
     )
     for table in (before, after):
@@ -161,7 +164,7 @@ def test_codes_that_lost_their_zeros_are_others_in_every_format(tmp_path: Path, 
     short = [int(code) if other.startswith("whole") else str(int(code)) for code in codes]
     for reference, current in ((old, write_column(tmp_path / f"b.{other}", short)), (old, old)):
         for pair in ((reference, current), (current, reference)):
-            before, after, notes = read_pair(*pair)
+            before, after, notes, _left_out = read_pair(*pair)
             assert notes[0].startswith("'q' is compared as text: it has numbers with zeros in front, such as '00")
             assert compare(before, after).drifted is (current != reference)
 
@@ -170,7 +173,7 @@ def test_a_measure_that_is_filled_up_with_zeros_stays_one(tmp_path: Path) -> Non
     for name, seed in (("a", 1), ("b", 2)):
         numbers = np.random.default_rng(seed).integers(0, 100_000, 60)
         write_column(tmp_path / f"{name}.csv", [f"{number:06d}" for number in numbers])
-    before, after, _ = read_pair(tmp_path / "a.csv", tmp_path / "b.csv")
+    before, after, _, _left_out = read_pair(tmp_path / "a.csv", tmp_path / "b.csv")
     assert before.columns["q"].is_numeric
     assert after.columns["q"].is_numeric
 
@@ -178,7 +181,7 @@ def test_a_measure_that_is_filled_up_with_zeros_stays_one(tmp_path: Path) -> Non
 def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path) -> None:
     text = [f"u{number}" for number in range(60)]
     for ending in ("csv", "parquet"):
-        before, after, notes = read_pair(
+        before, after, notes, _left_out = read_pair(
             write_column(tmp_path / f"a.{ending}", text), write_column(tmp_path / "b.csv", [None] * 60)
         )
         assert notes == []
@@ -187,7 +190,7 @@ def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path)
     old, new = tmp_path / "a.parquet", tmp_path / "b.parquet"
     for values in ([{"a": 1}] * 60, [[1], [1, 2]] * 30):
         for later in ([None] * 60, [*values[:30], *[None] * 30]):
-            before, after, _ = read_pair(write_column(old, values), write_column(new, later))
+            before, after, _, _left_out = read_pair(write_column(old, values), write_column(new, later))
             assert [column.test for column in compare(before, after).drifted_columns] == ["missing"]
 
 
@@ -204,16 +207,18 @@ def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: s
     old = write_column(tmp_path / "a.parquet", columns[0])
     for column, drifts in zip(columns, (False, False, True), strict=True):
         values = [None if one is pd.NA else str(one) for one in column] if ending.startswith("text") else column
-        before, after, _ = read_pair(old, write_column(tmp_path / f"b.{ending}", values))
+        before, after, _, _left_out = read_pair(old, write_column(tmp_path / f"b.{ending}", values))
         assert compare(before, after).drifted is drifts
-    before, after, _ = read_pair(old, write_column(tmp_path / f"b.{ending}", columns[0]))
+    before, after, _, _left_out = read_pair(old, write_column(tmp_path / f"b.{ending}", columns[0]))
     np.testing.assert_array_equal(before.columns["q"].values, after.columns["q"].values)
 
 
 @pytest.mark.parametrize(("old", "new"), [(2**53, 2**53 + 1), (2**63, 2**63 + 1), (1e39, 1e300), (3e38, np.inf)])
 def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old: float, new: float) -> None:
     first, second = (tmp_path / "a.csv", tmp_path / "b.csv")
-    before, after, _ = read_pair(write_column(first, [old, *[1] * 9] * 20), write_column(second, [new, *[1] * 9] * 20))
+    before, after, _, _left_out = read_pair(
+        write_column(first, [old, *[1] * 9] * 20), write_column(second, [new, *[1] * 9] * 20)
+    )
     assert compare(before, after).drifted
     assert not compare(before, before).drifted
 
@@ -241,7 +246,7 @@ def test_recorded_predictions_and_pictures_become_columns(tmp_path: Path) -> Non
                 "revision": np.array("r1"),
             }
             np.savez(tmp_path / folder / f"{part}.npz", **arrays)  # type: ignore[arg-type]  # numpy's stub
-    first, second, _ = read_pair(tmp_path / "old", tmp_path / "new")
+    first, second, _, _left_out = read_pair(tmp_path / "old", tmp_path / "new")
     assert (first.rows, second.rows) == (60, 60)
     assert [name for name in first.columns if name.startswith("x")] == ["x[0]", "x[1]"]
     assert sum(name.startswith("picture") for name in first.columns) == 33
@@ -273,3 +278,26 @@ def test_a_folder_without_predictions_and_unlike_shapes_are_refused(tmp_path: Pa
     np.savez(tmp_path / "b.npz", x=np.ones((20, 31, 30)))
     with pytest.raises(InvalidError, match=r"'x' has rows of the shape \(900,\) in the reference and \(930,\) now"):
         read_pair(tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_columns_without_values_to_compare_are_named_with_the_reason(tmp_path: Path) -> None:
+    rows = [{"x": number, "all": [1] * (number % 3), "at": {"a": 1} if number % 2 else None} for number in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pair = read_pair(tmp_path / "a.jsonl", tmp_path / "a.jsonl")
+    assert pair.left_out == {
+        "all": "lists that are no vectors of one length",
+        "at": "nested records: only whether it is missing",
+    }
+    (tmp_path / "b.jsonl").write_text('{"at": {"a": 1}}')
+    with pytest.raises(InvalidError, match=r"No column can be compared: 'at' \(nested records\)"):
+        read_pair(tmp_path / "b.jsonl", tmp_path / "b.jsonl")
+
+
+def test_dates_against_words_are_text_on_both_sides(tmp_path: Path) -> None:
+    days = pd.date_range("2024-01-01", periods=40)
+    pd.DataFrame({"day": days}).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame({"day": ["unknown", *days[1:].strftime("%Y-%m-%d")]}).to_csv(tmp_path / "b.csv", index=False)
+    before, after, notes, _ = read_pair(tmp_path / "a.csv", tmp_path / "b.csv")
+    assert "'day' is compared as text: not all of it can be read as date-times." in notes
+    assert before.columns["day"].levels[0][0].startswith("2024-01-01")
+    assert not after.columns["day"].is_numeric

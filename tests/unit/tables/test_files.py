@@ -124,3 +124,41 @@ def test_an_empty_line_of_one_column_is_a_missing_value(tmp_path: Path, line: st
     file = tmp_path / "a.csv"
     file.write_bytes(f'size\n1.5\n\n""\n2.5{end}'.replace("\n", line).encode(encoding))
     np.testing.assert_equal(read_columns(file).values["size"], [1.5, np.nan, np.nan, 2.5])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("03/04/2025 12:05 AM|13/04/2025 1:00 pm", "2025-04-03T00:05|2025-04-13T13:00"),
+        ("2025-03-04 12:00:30 PM|2025-03-04 11:59 p.m.", "2025-03-04T12:00:30|2025-03-04T23:59"),
+        ("45-01-02|31-12-20", "2045-01-02|2031-12-20"),
+        ("13/01/99|02/01/68", "1999-01-13|2068-01-02"),
+        ("1.2.24|13.2.24", "2024-02-01|2024-02-13"),
+        ("1/2/24|13/2/24", "2024-02-01|2024-02-13"),
+    ],
+)
+def test_dates_are_read_by_what_all_of_them_can_be(tmp_path: Path, written: str, read: str) -> None:
+    days = read_columns(write(tmp_path, "day\n" + written.replace("|", "\n"))).values["day"]
+    assert days.tolist() == np.array(read.split("|"), "datetime64[us]").tolist()
+
+
+@pytest.mark.parametrize("separator", ["-", "/"])
+def test_dates_whose_year_may_be_first_or_last_are_refused(tmp_path: Path, separator: str) -> None:
+    days = "24-11-16\n25-01-30\n".replace("-", separator)
+    with pytest.raises(InvalidError, match=r"'day' has dates such as '24.11.16', of which the first or the last part"):
+        read_columns(write(tmp_path, f"day\n{days}"))
+
+
+@pytest.mark.parametrize("content", ["[]", '[{"a": 1}]', "1\n2", '{"a": 1}\n"b"'])
+def test_json_lines_that_are_no_objects_are_refused_by_their_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(InvalidError, match=r"Line [12] of a.jsonl is not an object. Write one a line"):
+        read_columns(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("others", ["{}", '{"x": null}', '{"x": 0.5}'])
+def test_large_whole_numbers_of_json_lines_stay_what_they_are_beside_others(tmp_path: Path, others: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"x": {2**60 + 1}}}\n{others}\n{{"x": {2**60 + 2}}}\n')
+    values = read_columns(tmp_path / "a.jsonl").values["x"]
+    assert [int(values[0]), int(values[2])] == [2**60 + 1, 2**60 + 2]
+    assert values[1] == 0.5 or np.isnan(values[1])
