@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.parameter_texts import parse_json
+from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.tables.delimited import HEAD_BYTES, guess_dialect
 
 _MAX_CLASSES = 50
+_TRUTHS = {"true": True, "false": False}
 FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
 
@@ -42,7 +44,16 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
     return len(samples)
 
 
-def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[dict[str, Any]], int]:
+def parse_label(text: str) -> Any:
+    """Return a label by its value: a number however it is written (``3`` for 3.0), true or false in any case, JSON, or
+    the text; None: it is null."""
+    if text.lower() in _TRUTHS:
+        return _TRUTHS[text.lower()]
+    value = parse_json(text)
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_MAX else value
+
+
+def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = "") -> tuple[list[dict[str, Any]], int]:
     """Return the labels of a file with the columns ``id`` and ``label``, and the number of rows without a label.
 
     Raises:
@@ -62,6 +73,8 @@ def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[d
             )
         with path.open(encoding=dialect.encoding, newline="") as lines:
             rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator)
+            if twice := [name for name in ("id", "label") if (rows.fieldnames or []).count(name) > 1]:
+                raise InvalidError(f"{str(path)!r} has two columns {twice[0]!r}. Name one of them otherwise.")
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
                 raise InvalidError(
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
@@ -72,10 +85,10 @@ def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[d
                     unlabelled += 1
                 elif not id:
                     wrong.append(f"line {rows.line_num}: it has a label but no id")
-                elif (value := parse_json(label)) is None:
+                elif parse_label(label) is None:
                     wrong.append(f"line {rows.line_num}: the label of {id!r} is null. Leave it empty")
                 else:
-                    labels.append({"id": id, "label": value, "line": rows.line_num})
+                    labels.append({"id": id, "label": label, "line": rows.line_num})
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r:.300}. Write one: scanflow labels --export FILE") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -83,7 +96,36 @@ def read(path: Path, *, encoding: str = "", separator: str = "") -> tuple[list[d
         raise InvalidError(f"{str(path)!r:.300} cannot be read: {why}. Save it as a CSV file in UTF-8.") from error
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
-    return labels, unlabelled
+    numbers = _read_numbers([label["label"] for label in labels], path, decimal)
+    return [
+        {**label, "label": parse_label(numbers.get(label["label"], label["label"]))} for label in labels
+    ], unlabelled
+
+
+def _read_numbers(labels: Sequence[str], path: Path, decimal: str) -> dict[str, str]:
+    """Return numbers with commas, of decimals or between thousands, as JSON writes them.
+
+    Raises:
+        InvalidError: they may be either.
+    """
+    if not any("," in label and label[-1:].isdigit() for label in labels):
+        return {}
+    from scanflow.tables.texts import check_mark, find_decimal_mark, is_ambiguous, make_texts, parse_numbers
+
+    texts = make_texts(labels)
+    mark = check_mark(decimal) or find_decimal_mark(texts)
+    if mark is None and is_ambiguous(texts):
+        raise InvalidError(
+            f"{str(path)!r:.300} has labels such as {next(label for label in labels if ',' in label)!r}, which may be "
+            "whole numbers or have a decimal comma. Say which mark decimals have: --decimal . or --decimal ,"
+        )
+    different = list(dict.fromkeys(labels))
+    numbers = parse_numbers(different, mark or ".")
+    return {
+        label: repr(float(number))
+        for label, number in zip(different, numbers, strict=True)
+        if "," in label and number == number
+    }
 
 
 def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:

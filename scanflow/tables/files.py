@@ -37,6 +37,7 @@ from scanflow.tables.texts import (
     MISSING,
     Mark,
     ReadTexts,
+    check_mark,
     find_code,
     find_decimal_mark,
     is_ambiguous,
@@ -177,7 +178,7 @@ def _read_delimited(
             raise
         dialect = replace(dialect, encoding=FALLBACK_ENCODING, note=describe_fallback(path.name))
         frame = _read_text(path, dialect, [*as_texts, *kinds])
-    mark = _check_mark(options.decimal)
+    mark = check_mark(options.decimal)
     texts = {name: _list_texts(frame[name]) for name in frame.columns if frame[name].dtype.kind not in "biuf"}
     marks: dict[str, Mark | None] = {}
     if mark is None:
@@ -266,16 +267,6 @@ def _make_columns(
 def _are_row_numbers(column: Any) -> bool:
     """Return whether a column counts its rows, as the index of a DataFrame that was written with it."""
     return column.dtype.kind in "iu" and bool((np.diff(np.asarray(column)) == 1).all())
-
-
-def _check_mark(text: str) -> Mark | None:
-    if text == ".":
-        return "."
-    if text == ",":
-        return ","
-    if text:
-        raise InvalidError(f"--decimal is {text!r}. Give . or ,")
-    return None
 
 
 def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataFrame:

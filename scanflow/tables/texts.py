@@ -59,6 +59,16 @@ _ZONE = re.compile(r":\d\d(\.\d+)? ?(Z|[+-]\d\d(:?\d\d)?)$", re.IGNORECASE)
 _YEAR_FIRST = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(?:[ T].*)?")
 
 
+def check_mark(text: str) -> Mark | None:
+    if text == ".":
+        return "."
+    if text == ",":
+        return ","
+    if text:
+        raise InvalidError(f"--decimal is {text!r}. Give . or ,")
+    return None
+
+
 def find_decimal_mark(texts: Texts) -> Mark | None:
     """Return the decimal mark that a column's numbers have; None: its values fit both marks, or neither."""
     values = pd.unique(texts[texts != np.array(None)])

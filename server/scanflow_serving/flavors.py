@@ -24,7 +24,7 @@ from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
 from scanflow_serving.model_examples import read_example
-from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names
+from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names, to_plain_values
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
@@ -439,7 +439,7 @@ class _Pyfunc(_Model):
                 if declared.records:
                     return self._inputs.make_records(columns)
                 if declared.anonymous:
-                    return next(iter(columns.values())).tolist()
+                    return to_plain_values(next(iter(columns.values())))
                 return self._inputs.make_frame(columns)
             if declared.table or trained:
                 raise invalid(f"The input is no table of columns. {self._inputs.describe()}")

@@ -103,7 +103,7 @@ class ModelInputs:
         return np.column_stack(list(columns.values()))
 
     def make_records(self, columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-        rows = zip(*(_to_values(column) for column in columns.values()), strict=True)
+        rows = zip(*(to_plain_values(column) for column in columns.values()), strict=True)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _split(self, value: Any, names: Sequence[str]) -> dict[str, Any] | None:
@@ -239,7 +239,7 @@ def _is_column(array: NDArray[Any]) -> bool:
     return array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
 
 
-def _to_values(column: NDArray[Any]) -> list[Any]:
+def to_plain_values(column: NDArray[Any]) -> list[Any]:
     """Return Python's own values, since rows as mappings are checked against Python's types."""
     values: list[Any] = (column.astype("datetime64[us]") if column.dtype.kind == "M" else column).tolist()
     return values

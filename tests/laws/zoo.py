@@ -320,7 +320,7 @@ def list_functions(number: int) -> list[Animal]:
 
 def list_typed(number: int) -> list[Animal]:
     """Functions with types, from which MLflow makes a signature."""
-    from tests.laws.typed_functions import add, add_all, add_lists, measure
+    from tests.laws.typed_functions import add, add_all, add_lists, list_years, measure
 
     records = make_table(number=number).to_dict("records")
     maps = np.array(['{"a": 1.5, "b": 2.0}', '{"a": 0.5}'], dtype=object)
@@ -336,6 +336,13 @@ def list_typed(number: int) -> list[Animal]:
             name="lists-typed",
             save=lambda folder: save_function(add_lists, folder),
             asked=np.array(["[1.0, 2.0]", "[3.0]"], dtype=object),
+            unasked=("seldon",),
+        ),
+        Animal(
+            name="dates-typed",
+            save=lambda folder: save_function(list_years, folder),
+            asked=np.array(["2024-03-01T12:00:00", "2025-03-01T00:00:00"], dtype=object),
+            answer=[2024, 2025],
             unasked=("seldon",),
         ),
         Animal(name="maps-typed", save=lambda folder: save_function(add_all, folder), asked=maps, unasked=("seldon",)),

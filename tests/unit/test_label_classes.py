@@ -1,10 +1,14 @@
-"""Labels of a class that the model does not know are named when they are given."""
+"""Labels that people give: their values, and those of a class that the model does not know."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from scanflow_client.label_files import describe_unknown_classes
+import pytest
+
+from scanflow.errors import InvalidError
+from scanflow_client.label_files import describe_unknown_classes, parse_label, read
 
 
 def label(id: str, given: Any, guess: Any) -> dict[str, Any]:
@@ -22,3 +26,39 @@ def test_known_classes_and_amounts_are_left_alone() -> None:
     assert describe_unknown_classes([label("a", 1, 0), label("b", 0, 1)]) == []
     assert describe_unknown_classes([label("a", 3.25, 3.5), label("b", 1.5, 2.25)]) == []
     assert describe_unknown_classes([label("a", "odd", ["x"]), label("b", "odd", None)]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("3", 3), ("3.0", 3), ("2.5", 2.5), ("TRUE", True), ("False", False), ("cat", "cat"), ('"3"', "3"), ("007", "007")],
+)
+def test_a_label_is_its_value_however_it_is_written(text: str, label: object) -> None:
+    value = parse_label(text)
+    assert (value, type(value)) == (label, type(label))
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("id;label\n1;1,5\n2;2,0\n3;cat\n", [1.5, 2, "cat"]),
+        ("id,label\n1,\"1,234.5\"\n2,7\n", [1234.5, 7]),
+        ("id;label\n1;a,b\n2;TRUE\n", ["a,b", True]),
+        ("id;label\n1;[1, 2]\n", [[1, 2]]),
+    ],
+)
+def test_labels_of_a_spreadsheet_are_their_values(tmp_path: Path, content: str, labels: list[object]) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    given, _ = read(tmp_path / "a.csv")
+    assert [label["label"] for label in given] == labels
+
+
+def test_labels_that_cannot_surely_be_read_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("id;label\n1;1,234\n2;5,678\n")
+    with pytest.raises(InvalidError, match=r"has labels such as '1,234', which may be whole.*--decimal"):
+        read(file)
+    assert [label["label"] for label in read(file, decimal=",")[0]] == [1.234, 5.678]
+    assert [label["label"] for label in read(file, decimal=".")[0]] == [1234, 5678]
+    file.write_text("id,label,label\n5,cat,dog\n")
+    with pytest.raises(InvalidError, match="has two columns 'label'. Name one of them otherwise"):
+        read(file)

@@ -19,6 +19,7 @@ from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import Path
 from scanflow_agents.host.control_loop import ControlLoop, Decider, Decisions, HostedSensor, Timer
 from scanflow_agents.host.event_subscriber import EventFilter, EventSource, EventSubscriber
+from scanflow_agents.host.limits import WithheldOnce
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import DueTimes, Scheduler
 from scanflow_agents.host.schedules import format_time
@@ -73,9 +74,7 @@ class AgentHost:
         self._last_heartbeat: tuple[Any, float] = (None, 0.0)
         """The sensors' counters in the last heartbeat, and its time by the loop's clock."""
 
-        self._withheld: dict[str, tuple[str, str]] = {}
-        """What was reported last that a strategy's limits withhold: target and limit."""
-
+        self._withheld = WithheldOnce()
         self._schedules: list[_Schedule] = []
         self._report_trouble, self._failing, self._reported_trouble = report_trouble, set[str](), ""
         sensors = list(sensors)
@@ -231,20 +230,15 @@ class AgentHost:
         self._report_withheld(decisions)
 
     def _report_withheld(self, decisions: Decisions) -> None:
-        """Report what a strategy's limits withhold, once for as long as it stays the same."""
-        for delivery in decisions.deliveries:
-            self._withheld.pop(delivery.queue, None)
-        for withheld in decisions.withheld:
-            about = withheld.target, withheld.limit
-            if self._withheld.get(withheld.strategy) != about:
-                self._withheld[withheld.strategy] = about
-                data: dict[str, Any] = {
-                    "strategy": withheld.strategy,
-                    "requests": withheld.requests,
-                    "limit": withheld.limit,
-                    "reason": withheld.reason,
-                }
-                self._report("strategy.withheld", data)
+        calling = {delivery.queue for delivery in decisions.deliveries if delivery.kind == "call"}
+        for withheld in self._withheld.select(calling, decisions.withheld):
+            data: dict[str, Any] = {
+                "strategy": withheld.strategy,
+                "requests": withheld.requests,
+                "limit": withheld.limit,
+                "reason": withheld.reason,
+            }
+            self._report("strategy.withheld", data)
 
     def _report_failing(self) -> None:
         failing = [self.loop.sensor_states[name] for name in sorted(self._failing)]

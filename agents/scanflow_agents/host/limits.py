@@ -5,6 +5,7 @@ Intents are bounded by the server, which does not know of these: it is told what
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -37,6 +38,26 @@ class Withheld:
     """The limit: ``autonomy``, ``cool_down`` or ``budget``."""
 
     reason: str
+
+
+class WithheldOnce:
+    """Selects what limits withhold that was not told before: each target once for a limit, until its strategy makes a
+    call again. What becomes of intents is the server's to tell."""
+
+    def __init__(self) -> None:
+        self._reported: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+
+    def select(self, calling: Iterable[str], withheld: Iterable[Withheld]) -> list[Withheld]:
+        """``calling``: the strategies that make a call with the same sample."""
+        for strategy in calling:
+            self._reported.pop(strategy, None)
+        fresh: list[Withheld] = []
+        for request in withheld:
+            about = request.target, request.limit
+            if about not in self._reported[request.strategy]:
+                self._reported[request.strategy].add(about)
+                fresh.append(request)
+        return fresh
 
 
 class ActedStore(Protocol):

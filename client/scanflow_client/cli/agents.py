@@ -9,7 +9,14 @@ from typer import Argument, Option
 
 from scanflow.app.quantities import format_count
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow_client.cli.options import EncodingOption, JsonOption, LimitOption, SeparatorOption, open_client
+from scanflow_client.cli.options import (
+    DecimalOption,
+    EncodingOption,
+    JsonOption,
+    LimitOption,
+    SeparatorOption,
+    open_client,
+)
 from scanflow_client.cli.output import respond
 
 if TYPE_CHECKING:
@@ -114,6 +121,7 @@ def labels(
     ] = None,
     separator: SeparatorOption = "",
     encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     replace: Annotated[bool, Option("--replace", help="Replace labels that you gave before.")] = False,
     export: Annotated[
         Path | None, Option("--export", metavar="FILE.csv", help="Write the queue to a file to fill in.")
@@ -135,7 +143,9 @@ def labels(
     if gives + (export is not None) + labelled + disagreements > 1:
         raise InvalidError("Giving labels, --export, --labelled and --disagreements exclude each other. Keep one.")
     new_labels, unlabelled = (
-        label_files.read(from_, encoding=encoding, separator=separator) if from_ is not None else ([], 0)
+        label_files.read(from_, encoding=encoding, separator=separator, decimal=decimal)
+        if from_ is not None
+        else ([], 0)
     )
     new_labels += [_parse_label(word) for word in give or ()]
     client = open_client()
@@ -172,11 +182,11 @@ def _print_changed(agents: Sequence[AgentView], as_json: bool) -> None:
 
 
 def _parse_label(word: str) -> dict[str, Any]:
-    from scanflow.app.parameter_texts import parse_json
+    from scanflow_client.label_files import parse_label
 
     id, equals, text = word.partition("=")
     if not equals or not id or not text:
         raise InvalidError(f"The label {word!r} cannot be read. Write it as ID=LABEL, such as 17=3.")
-    if (label := parse_json(text)) is None:
+    if (label := parse_label(text)) is None:
         raise InvalidError(f"The label of {id!r} is null. Leave it out; for the word, write '{id}=\"null\"'")
     return {"id": id, "label": label}

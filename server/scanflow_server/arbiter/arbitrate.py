@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from scanflow.agent.records import Action, Decision, Intent, Verdict
-from scanflow_server.arbiter.identity import find_overlap, format_seconds, get_place, qualify_strategy
+from scanflow_server.arbiter.identity import (
+    find_overlap,
+    format_seconds,
+    get_place,
+    qualify_strategy,
+    start_unlike_runs,
+)
 from scanflow_server.arbiter.objections import (
     ArbitrationContext,
     check_action_budget,
@@ -167,7 +173,7 @@ def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> D
 
 def _check_priority(intent: Intent, taken: Sequence[Action], now: float) -> Decision | None:
     for action in taken:
-        if fields := find_overlap(action.intent, intent):
+        if not start_unlike_runs(action.intent, intent) and (fields := find_overlap(action.intent, intent)):
             better = action.intent
             strategy = f"The strategy {better.strategy!r} of the agent {better.agent!r}"
             who = f"{better.agent} (a person)" if better.source == "person" else strategy

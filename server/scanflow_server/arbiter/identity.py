@@ -39,6 +39,12 @@ def are_related(field: str, other: str) -> bool:
     )
 
 
+def start_unlike_runs(intent: Intent, other: Intent) -> bool:
+    """Whether both start runs of which neither does what the other does: with other parameters, say."""
+    starts = {intent.primitive, other.primitive} <= {"run_workflow", "run_autoconfig_workflow"}
+    return starts and (intent.primitive, intent.arguments) != (other.primitive, other.arguments)
+
+
 def is_lasting(place: str, field: str) -> bool:
     """Whether a field of a target stays as it was written. ``running`` of a run or a step does not, as each ends by
     itself: strategies that start the same workflow do not conflict."""

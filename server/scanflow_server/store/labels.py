@@ -270,7 +270,9 @@ def _make_not_found(id: str) -> NotFoundError:
 
 
 def _dump_label(label: JSON) -> str:
-    """Return a label as JSON, for comparison: in Python ``True == 1``."""
+    """Return a label as JSON, for comparison: in Python ``True == 1``. A whole number is one however it is written."""
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
     return json.dumps(label, sort_keys=True)
 
 

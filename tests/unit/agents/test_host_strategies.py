@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
-from scanflow_agents.host.limits import MemoryActedStore
+from scanflow_agents.host.limits import MemoryActedStore, Withheld, WithheldOnce
 from scanflow_agents.host.strategies import Strategies
 from tests.unit.agent.agents_made import sample
 
@@ -112,3 +112,15 @@ def test_a_call_and_an_intent_share_their_strategys_budget() -> None:
     decided = made([strategy]).decide(sample(1))
     [called, intended] = decided.deliveries
     assert (called.kind, json.loads(intended.body)["budget"]) == ("call", 0)
+
+
+def test_what_is_withheld_is_told_once_until_its_strategy_calls_again() -> None:
+    def withhold(target: str, limit: str = "budget", strategy: str = "mixed") -> Withheld:
+        return Withheld(strategy=strategy, requests="", key="", target=target, limit=limit, reason="")
+
+    told, two = WithheldOnce(), [withhold("agent/m"), withhold("agent/n")]
+    assert told.select((), two) == two
+    assert told.select(("other",), two) == []
+    later = [withhold("agent/m", "cool_down"), withhold("agent/m", strategy="other")]
+    assert told.select((), [*two, *later]) == later
+    assert told.select(("mixed",), two) == two

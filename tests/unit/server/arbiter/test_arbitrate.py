@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scanflow.agent.records import Action, Intent, PrimitiveCall
-from scanflow_server.arbiter.arbitrate import supersede
-from scanflow_server.arbiter.objections import Owner
+from scanflow_server.arbiter.arbitrate import arbitrate_all, supersede
+from scanflow_server.arbiter.objections import ArbitrationContext, Owner
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 
@@ -149,3 +149,25 @@ def test_what_a_strategy_asks_for_later_replaces_what_waits_for_a_person() -> No
     others: dict[str, Any] = {"agent": "other", "strategy": "other", "target": "service/b", "primitive": "run_workflow"}
     for name, value in others.items():
         assert supersede(later.model_copy(update={name: value}), earlier, 100.0) is None, name
+
+
+@pytest.mark.parametrize(
+    ("tags", "verdicts"), [(("a", "b", "c"), ["act"] * 3), (("a", "a", "b"), ["act", "refuse", "act"])]
+)
+def test_strategies_that_start_one_workflow_with_other_parameters_take_nothing_from_each_other(
+    tags: tuple[str, ...], verdicts: list[str]
+) -> None:
+    def start(number: int, tag: str) -> Intent:
+        arguments = {"workflow": "job", "parameters": {"tag": tag}}
+        return intent(
+            f"i{number}",
+            strategy=f"s{number}",
+            primitive="run_workflow",
+            arguments=arguments,
+            target="workflow/job",
+            fields=("running",),
+        )
+
+    starts = [start(number, tag) for number, tag in enumerate(tags)]
+    decisions = arbitrate_all(starts, ArbitrationContext(now=100.0))
+    assert [decisions[wanted.id].verdict for wanted in starts] == verdicts
