@@ -329,6 +329,20 @@ class ControlClient:
         """Return the tokens: name, role, team, and when each was made, revoked or expires."""
         return list(self.server.get(transport.build_path("tokens")))
 
+    def audit(
+        self, *, limit: int = 100, who: str | None = None, refused: bool = False, before: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return who changed or was refused what, from where: the newest first.
+
+        Args:
+            limit: The most entries, up to 1,000.
+            who: Only of this token's name.
+            refused: Only what was refused or failed.
+            before: Only entries older than that of this number.
+        """
+        query = {"limit": limit, "who": who, "refused": refused or None, "before": before}
+        return list(self.server.get(transport.build_path("audit"), **query))
+
     def make_token(
         self, name: str, *, role: Role = "editor", team: str | None = None, expires: float | str | None = None
     ) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class ApiRoute(APIRoute):
                 value = await run_in_threadpool(parse_body, body, adapter)
             else:
                 value = parse_body(body, adapter) if body else None
+            request.state.audited = describe_body(value)
             return await handle(_ParsedRequest(request, body, value))
 
         return check_and_handle
@@ -87,6 +88,15 @@ class ApiRoute(APIRoute):
         field = self.body_field.field_info
         annotation: Any = Annotated[field.annotation, field]
         return TypeAdapter(annotation)
+
+
+def describe_body(value: Any) -> str:
+    """Return what a body is about, for the audit log, where its route's path does not say it."""
+    application = getattr(value, "application", None)
+    if not isinstance(application, dict):
+        return ""
+    workflow = getattr(value, "workflow", None)
+    return f"{application.get('name')!s:.63}" + (f":{workflow!s:.63}" if workflow else "")
 
 
 class _ParsedRequest(Request):

@@ -14,6 +14,7 @@ from scanflow.errors import InternalError
 from scanflow.http.security import RequestGuard
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.audit import AuditLog
 from scanflow_server.auth import Callers
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
@@ -31,6 +32,7 @@ from scanflow_server.problems import Problem, handle_problems
 from scanflow_server.routes import (
     agents,
     applications,
+    audit,
     events,
     functions,
     intents,
@@ -88,7 +90,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.state.callers = Callers(context)
     handle_problems(app)
     app.include_router(system.root)
-    modules = (runs, functions, services, applications, events, agents, intents, labels, tokens)
+    modules = (audit, runs, functions, services, applications, events, agents, intents, labels, tokens)
     for router in (system.api, *(module.router for module in modules)):
         app.include_router(router, prefix=BASE)
     for router in (system.root, system.api, *(module.router for module in modules)):
@@ -104,6 +106,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.add_middleware(Pages, context=context, sessions=sessions)
     app.add_middleware(MlflowProxy, context=context, callers=app.state.callers.find_caller, sessions=sessions)
     app.add_middleware(UnreadBodies)
+    app.add_middleware(AuditLog, context=context, meters=app.state.meters)
     app.add_middleware(RequestMetrics, meters=app.state.meters, prefix=BASE)
     _extend_openapi(app)
     return app

@@ -24,6 +24,9 @@ class Meters:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.wrong_tokens = Counter(
+            "scanflow_http_wrong_tokens", "Requests with a wrong token.", registry=self.registry
+        )
         self.things = Gauge("scanflow_things", "Resources, by kind.", ["kind"], registry=self.registry)
 
     def render(self, counts: dict[str, int]) -> bytes:

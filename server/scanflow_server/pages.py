@@ -79,6 +79,7 @@ class Pages:
         after, session = _check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
         if session is None:
             return make_page_response(page_html.render_login(after, "The token is not valid or has expired."), 401)
+        request.state.caller = await self._sessions.find_caller(session)
         answer, secure = redirect(after), request.url.scheme == "https"
         answer.set_cookie(COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure)
         return answer
@@ -141,6 +142,7 @@ class Pages:
 
     async def _authenticate(self, request: Request) -> TokenHolder:
         caller = await self._sessions.find_caller(request.cookies.get(COOKIE, ""))
+        request.state.caller = caller
         if caller is None:
             raise NoSessionError
         return caller

@@ -104,6 +104,9 @@ class ServerSettings(BaseModel):
     """``SCANFLOW_KEEP_KEYS_DAYS``: how long used idempotency keys are kept, in days. 0: forever. A week: longer than
     clients retry, and longer than most machines are offline."""
 
+    keep_audit_days: float = Field(default=365.0, ge=0, allow_inf_nan=False)
+    """``SCANFLOW_KEEP_AUDIT_DAYS``: how long the audit log is kept, in days. 0: forever. A year: audits are yearly."""
+
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environ`` (default: this process' own)."""

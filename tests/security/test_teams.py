@@ -51,7 +51,7 @@ NEEDED: Mapping[Permission, tuple[str, ...]] = {
         "DELETE /agents/{app}/{agent}",
     ),
     "approve": ("POST /intents/{id}/approve", "POST /intents/{id}/refuse", "POST /intents/{id}/revert"),
-    "administer": ("GET /tokens", "POST /tokens", "DELETE /tokens/{name}"),
+    "administer": ("GET /audit", "GET /tokens", "POST /tokens", "DELETE /tokens/{name}"),
 }  # fmt: skip
 """What each route needs. Who adds a route decides here, and below what names its path and what it is sent."""
 

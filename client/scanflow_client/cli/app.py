@@ -65,7 +65,7 @@ def _root(
 for _command in (
     *(demo.demo, projects.init, projects.check, projects.plan, images.build, projects.doctor),
     *(environments.apply, environments.clean),
-    *(control.up, control.down, control.status, control.events),
+    *(control.up, control.down, control.status, control.events, control.audit),
     *(runs.run, runs.resume, runs.spin, runs.runs, runs.show, runs.output, runs.logs, runs.stop),
     *(services.deploy, services.services, services.scale, services.traffic, services.promote, services.rollback),
     *(services.delete, services.predict, load.load, tune.tune),

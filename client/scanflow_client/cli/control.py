@@ -99,6 +99,23 @@ def events(
         say("There is no event yet. Watch: scanflow events --follow")
 
 
+def audit(
+    limit: LimitOption = 100,
+    who: Annotated[str | None, Option("--who", metavar="NAME", help="Only what this token's holder did.")] = None,
+    refused: Annotated[bool, Option("--refused", help="Only what was refused or failed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List who changed or was refused what, from where. For admins. --json prints an entry a line."""
+    from scanflow_client.formatting.control_plane import format_audit
+
+    entries = open_client().audit(limit=limit, who=who, refused=refused)
+    if as_json:
+        for entry in entries:
+            print_json(entry, indent=None)
+    else:
+        say(format_audit(entries))
+
+
 @tokens.command("show")
 def show_token() -> None:
     """Print the token of the home folder, for SCANFLOW_TOKEN. A missing token is created."""

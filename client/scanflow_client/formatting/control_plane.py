@@ -69,6 +69,23 @@ def format_tokens(tokens: Iterable[Mapping[str, Any]]) -> Table:
     return Table(("token", "role", "team", "made", "expires", "revoked"), rows)
 
 
+def format_audit(entries: Iterable[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            format_time(entry["at"]),
+            entry["who"] or "?",
+            entry["role"] or "",
+            entry["team"] or "",
+            entry["address"],
+            str(entry["status"]),
+            f"{entry['method']} {entry['path']}",
+            shorten(entry["what"]),
+        )
+        for entry in entries
+    ]
+    return Table(("when", "who", "role", "team", "from", "status", "request", "what"), rows)
+
+
 def format_event(event: Event) -> str:
     """Return an event on one line: time, type, application, subject, and the evidence or the data."""
     evidence = event.data.get("evidence")

@@ -21,7 +21,7 @@ from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time,
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import events, operations, pruning, runs
+from scanflow_server.store import audit, events, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -145,6 +145,8 @@ class RetentionController:
         yield from self._forget_intents()
         if self._keep.keep_keys_days > 0:
             yield from self._forget_keys()
+        if self._keep.keep_audit_days > 0:
+            yield from self._forget_audit()
 
     def _forget_events(self) -> Iterator[None]:
         store, keep, now = self._context.store, self._keep, self._context.clock()
@@ -255,6 +257,14 @@ class RetentionController:
                 begun = pruning.list_begun_intents(connection)
                 spare = {f"{OWN_PREFIX}{id}{end}" for id in begun for end in ("", REVERT)}
                 if pruning.forget_keys(connection, before, spare=spare, most=BATCH) == 0:
+                    return
+            yield
+
+    def _forget_audit(self) -> Iterator[None]:
+        before = self._context.clock() - self._keep.keep_audit_days * DAY_S
+        while True:
+            with self._context.store.write() as connection:
+                if audit.forget_older(connection, before, most=BATCH) == 0:
                     return
             yield
 

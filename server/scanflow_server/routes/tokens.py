@@ -63,6 +63,9 @@ def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) 
     caller.check("administer", team)
     expires = None if body.expires_s is None else at + body.expires_s
     row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
+    request.state.audited = (
+        f"made the token {body.name!r}: {body.role}, {'all teams' if team is None else f'team {team}'}"
+    )
     with context.store.write() as connection:
         created = token_store.add(connection, row, hash_token(token))
     request.app.state.callers.reload()

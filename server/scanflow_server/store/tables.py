@@ -137,6 +137,23 @@ keys = Table(
     Column("at", Float, nullable=False),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _COUNTED, primary_key=True, autoincrement=True),
+    Column("at", Float, nullable=False, index=True),
+    Column("who", String(_NAME), nullable=False),
+    Column("role", String(32), nullable=False),
+    Column("team", String(_NAME)),
+    Column("address", String(64), nullable=False),
+    Column("method", String(16), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("what", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Who changed or was refused what: append-only, and numbered in order."""
+
 tokens = Table(
     "tokens",
     metadata,

@@ -76,6 +76,7 @@ def as_before_teams(connection: Connection) -> None:
         "agents": ("sensors", "token_salt", "token_hash", "strategies", "reported"),
     }
     connection.execute(text("DROP TABLE strategies"))
+    connection.execute(text("DROP TABLE audit"))
     for table, names in added.items():
         for name in names:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
