@@ -124,6 +124,9 @@ def test_of_many_wrong_tokens_at_once_most_are_refused_without_waiting(context: 
         await send({"type": "http.response.start", "status": 401, "headers": []})
         await send({"type": "http.response.body", "body": b"wrong"})
 
+    async def receive_nothing() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
     async def sleep(_delay_s: float) -> None:
         await waiting.wait()
 
@@ -137,7 +140,7 @@ def test_of_many_wrong_tokens_at_once_most_are_refused_without_waiting(context: 
 
         headers = [(b"authorization", b"Bearer x")]
         scope = {"type": "http", "method": "GET", "path": "/api/v1/runs", "headers": headers, "client": ("10.0.0.9", 1)}
-        await log(scope, refuse, send)
+        await log(scope, receive_nothing, send)
 
     async def ask_often() -> None:
         tasks = [asyncio.create_task(ask()) for _ in range(FREE_FAILURES + MAX_WAITING + 10)]
