@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -101,8 +101,13 @@ def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> 
     team = picked.team or caller.team or ""
     caller.check("propose", team)
     caller.check_agent(picked.app)
-    with context.store.write() as connection:
-        return label_store.enqueue(connection, picked.app, picked.items, at=context.clock(), team=team, own=caller.team)
+    at = context.clock()
+
+    def add(connection: Connection, item: LabelCandidate) -> Label:
+        [label] = label_store.enqueue(connection, picked.app, [item], at=at, team=team, own=caller.team)
+        return label
+
+    return context.store.write_in_slices(picked.items, add)
 
 
 @router.get("")
@@ -153,22 +158,58 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[La
     """Label many samples, each as if it were the only one; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
     body = _restrict_app(body, caller)
-    at, errors, recorded_labels = context.clock(), list[ScanflowError](), list[_RecordedLabel]()
-    with context.store.write() as connection:
-        seen: dict[str, LabelEntry] = {}
-        for item in body.labels:
-            where = "" if item.line is None else f"line {item.line}: "
-            try:
-                if (before := seen.setdefault(item.id, item)) is not item:
-                    first = "" if before.line is None else f", the first time in line {before.line}"
-                    raise UsageError(f"{item.id!r} occurs twice{first}. Keep one.")
-                recorded_labels.append(_record_vote(connection, item.id, item.label, body, caller, at=at))
-            except ScanflowError as error:
-                errors.append(type(error)(f"{where}{error}"))
-        if errors:
-            raise _combine_errors(errors)
-        _record_events(connection, recorded_labels, at)
-    return [recorded.label for recorded in recorded_labels]
+    at = context.clock()
+    with context.store.read() as connection:
+        _check_votes(connection, body, caller)
+    errors = list[ScanflowError]()
+
+    def record(connection: Connection, item: LabelEntry) -> _RecordedLabel | None:
+        try:
+            return _record_vote(connection, item.id, item.label, body, caller, at=at)
+        except ScanflowError as error:  # it was labelled since it was checked
+            errors.append(_name_line(item, error))
+            return None
+
+    def tell(connection: Connection, written: list[_RecordedLabel | None]) -> None:
+        _record_events(connection, filter(None, written), at)
+
+    results = context.store.write_in_slices(body.labels, record, finish=tell)
+    if errors:
+        lines = "\n".join(f"- {error}" for error in errors[:_MAX_SHOWN])
+        done = len(body.labels) - len(errors)
+        raise UsageError(f"{done} labels were recorded, and {len(errors)} not, as they changed meanwhile:\n{lines}")
+    return [recorded.label for recorded in filter(None, results)]
+
+
+def _check_votes(connection: Connection, body: LabelsBody, caller: TokenHolder) -> None:
+    """Check that each label can be recorded. Raises one error for all that cannot."""
+    errors, seen = list[ScanflowError](), dict[str, LabelEntry]()
+    for item in body.labels:
+        try:
+            if (before := seen.setdefault(item.id, item)) is not item:
+                first = "" if before.line is None else f", the first time in line {before.line}"
+                raise UsageError(f"{item.id!r} occurs twice{first}. Keep one.")
+            label_store.check_assignable(
+                connection, item.id, label=item.label, replace=body.replace, **_describe_voter(body, caller)
+            )
+        except ScanflowError as error:
+            errors.append(_name_line(item, error))
+    if errors:
+        raise _combine_errors(errors)
+
+
+def _name_line(item: LabelEntry, error: ScanflowError) -> ScanflowError:
+    return type(error)(f"{'' if item.line is None else f'line {item.line}: '}{error}")
+
+
+def _describe_voter(how: _Labels, caller: TokenHolder) -> dict[str, Any]:
+    """Return who labels, and of which samples."""
+    return {
+        "by": f"{how.via}, for {caller.name}" if how.via else caller.name,
+        "app": how.app,
+        "team": restrict_team(caller, how.team),
+        "own": caller.team,
+    }
 
 
 def record_label(
@@ -199,19 +240,9 @@ class _RecordedLabel(NamedTuple):
 def _record_vote(
     connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float
 ) -> _RecordedLabel:
-    by = f"{how.via}, for {caller.name}" if how.via else caller.name
-    before, after, own = label_store.assign(
-        connection,
-        id,
-        label=label,
-        by=by,
-        at=at,
-        app=how.app,
-        team=restrict_team(caller, how.team),
-        own=caller.team,
-        replace=how.replace,
-    )
-    data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": by}
+    voter = _describe_voter(how, caller)
+    before, after, own = label_store.assign(connection, id, label=label, at=at, replace=how.replace, **voter)
+    data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": voter["by"]}
     data |= {} if own is None else {"before": own}
     data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
     type = None if before is after else "label.added" if own is None else "label.replaced"

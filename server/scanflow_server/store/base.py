@@ -7,10 +7,13 @@ events become visible in the order of their numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Connection, Engine, Select, create_engine, event, text
@@ -23,6 +26,12 @@ from scanflow.files.private import create_private_file, create_private_folder
 
 BUSY_TIMEOUT_S = 30.0
 CONNECTIONS = 50
+SLICE_S: Final = 0.04
+"""How long one transaction of many writes lasts, in seconds, before others have their turn."""
+
+_TURN_S: Final = 0.005
+T = TypeVar("T")
+R = TypeVar("R")
 _WRITERS = 4_666_601
 """The advisory lock of PostgreSQL that one writer at a time holds."""
 
@@ -49,6 +58,8 @@ class Store:
         """``on_change`` is called after each write transaction."""
         self.engine = engine
         self.on_change = on_change
+        # SQLite has waiting writers ask again and again, at last ten times a second: those of this process take turns.
+        self._turn = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
 
     @property
     def address(self) -> str:
@@ -69,13 +80,41 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a write transaction: all or nothing is committed. UnavailableError: the database is full or down."""
-        with translate_errors(self.engine), self.engine.connect() as plain:
+        with self._turn, translate_errors(self.engine), self.engine.connect() as plain:
             connection = plain.execution_options(scanflow_writes=True)
             with connection.begin():
                 if self.engine.dialect.name == "postgresql":
                     connection.execute(text(f"SELECT pg_advisory_xact_lock({_WRITERS})"))
                 yield connection
         self.on_change()
+
+    def write_in_slices(
+        self,
+        items: Iterable[T],
+        write_item: Callable[[Connection, T], R],
+        *,
+        finish: Callable[[Connection, list[R]], None] = lambda _connection, _written: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> list[R]:
+        """Write many items in transactions of ``SLICE_S`` at most, so that no other write waits longer.
+
+        What ends this midway leaves the items until then written, each with what ``finish`` adds for its transaction:
+        ``write_item`` has to do nothing for an item that was written already.
+        """
+        waiting, results = deque(items), list[R]()
+        while waiting:
+            written = list[R]()
+            with self.write() as connection:
+                until = clock() + SLICE_S
+                while waiting and (not written or clock() < until):
+                    written.append(write_item(connection, waiting[0]))
+                    waiting.popleft()
+                finish(connection, written)
+            results += written
+            if waiting:
+                sleep(_TURN_S)
+        return results
 
     def check_writable(self) -> None:
         with translate_errors(self.engine), self.engine.connect() as plain:

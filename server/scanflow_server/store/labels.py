@@ -208,6 +208,40 @@ def tally_votes(votes: Sequence[Vote]) -> tuple[Vote, bool]:
     return votes[max(most)], len(numbers) > 1
 
 
+def check_assignable(
+    connection: Connection,
+    id: str,
+    *,
+    label: JSON,
+    by: str,
+    app: str | None = None,
+    team: str | None = None,
+    own: str | None = None,
+    replace: bool = False,
+) -> tuple[Label, list[Vote], JSON]:
+    """Return the sample that a label is for, its votes, and the labeller's previous label of it.
+
+    Raises:
+        NotFoundError: there is nothing of that id.
+        UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
+    """
+    rows = Label.load_all(connection, select(*_BRIEF).where(labels.c.id == id, _filter_visible(own)))
+    rows = [row for row in rows if app in {None, row.app} and (team is None or row.team in {team, ""})]
+    rows = [row for row in rows if team and row.team == team] or rows
+    if not rows:
+        raise _make_not_found(id)
+    if len(rows) > 1:
+        raise UsageError(_describe_ambiguity(id, rows))
+    votes = list_votes(connection, rows[0])
+    previous = next((vote.label for vote in reversed(votes) if vote.by == by), None)
+    if previous is not None and not replace and _dump_label(previous) != _dump_label(label):
+        raise UsageError(
+            f"{by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
+            f"{_format_command(id, label, app, team)} --replace"
+        )
+    return rows[0], votes, previous
+
+
 def assign(
     connection: Connection,
     id: str,
@@ -226,23 +260,11 @@ def assign(
         NotFoundError: there is nothing of that id.
         UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
     """
-    rows = Label.load_all(connection, select(*_BRIEF).where(labels.c.id == id, _filter_visible(own)))
-    rows = [row for row in rows if app in {None, row.app} and (team is None or row.team in {team, ""})]
-    rows = [row for row in rows if team and row.team == team] or rows
-    if not rows:
-        raise _make_not_found(id)
-    if len(rows) > 1:
-        raise UsageError(_describe_ambiguity(id, rows))
-    current = rows[0]
-    votes = list_votes(connection, current)
-    previous = next((vote.label for vote in reversed(votes) if vote.by == by), None)
+    current, votes, previous = check_assignable(
+        connection, id, label=label, by=by, app=app, team=team, own=own, replace=replace
+    )
     if previous is not None and _dump_label(previous) == _dump_label(label):
         return current, current, previous
-    if previous is not None and not replace:
-        raise UsageError(
-            f"{by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
-            f"{_format_command(id, label, app, team)} --replace"
-        )
     vote = Vote(by=by, label=label, at=at)
     whose = {"app": current.app, "team": current.team, "id": id}
     connection.execute(insert(votes_table).values(whose | vote.model_dump(mode="json")))

@@ -19,7 +19,7 @@ from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow_server.arbiter.identity import get_place
 from scanflow_server.store import agents, applications, events, intents, keys, labels, operations, runs, tokens
-from scanflow_server.store.base import Store, open_store, translate_errors
+from scanflow_server.store.base import SLICE_S, Store, open_store, translate_errors
 from scanflow_server.store.migrations import get_head, migrate
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
@@ -355,3 +355,29 @@ def test_a_full_or_broken_disk_is_told_as_something_that_may_pass(tmp_path: Path
     with pytest.raises(UnavailableError, match=r"store.db.* cannot be used: file is not a database"), store.read():
         pass
     store.close()
+
+
+def test_many_writes_leave_turns_to_others_and_what_ends_them_leaves_whole_slices(store: Store) -> None:
+    now, turns, finished = [0.0], list[int](), list[list[int]]()
+
+    def write_item(connection: Connection, number: int) -> int:
+        if number == 7:
+            raise UsageError("no seventh")
+        events.append(connection, [an_event(number)])
+        now[0] += SLICE_S / 2
+        return number
+
+    def take_turn(_s: float) -> None:
+        with store.write() as connection:
+            events.append(connection, [an_event(-1)])
+            turns.append(len(events.list_after(connection, 0)))
+
+    def finish(_connection: Connection, written: list[int]) -> None:
+        finished.append(written)
+
+    with pytest.raises(UsageError, match="no seventh"):
+        store.write_in_slices(range(10), write_item, finish=finish, clock=lambda: now[0], sleep=take_turn)
+    assert (finished, turns) == ([[0, 1], [2, 3], [4, 5]], [3, 6, 9])
+    with store.read() as connection:
+        numbers = [event.data["number"] for event in events.list_after(connection, 0)]
+    assert numbers == [0, 1, -1, 2, 3, -1, 4, 5, -1]
