@@ -136,10 +136,20 @@ def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) ->
             )
         create_private_folder(Path(url.database).parent)
         create_private_file(Path(url.database))
-        options: dict[str, Any] = {"connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}}
+        # All are kept: to open a file anew for each request beyond a few costs more than the request.
+        options: dict[str, Any] = {
+            "pool_size": CONNECTIONS,
+            "max_overflow": 0,
+            "connect_args": {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
+        }
     else:
-        options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 5}}
-    engine = create_engine(url, pool_size=5, max_overflow=CONNECTIONS - 5, pool_timeout=BUSY_TIMEOUT_S, **options)
+        options = {
+            "pool_size": 5,
+            "max_overflow": CONNECTIONS - 5,
+            "pool_pre_ping": True,
+            "connect_args": {"connect_timeout": 5},
+        }
+    engine = create_engine(url, pool_timeout=BUSY_TIMEOUT_S, **options)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _configure_connection)
         event.listen(engine, "begin", _begin_transaction)
