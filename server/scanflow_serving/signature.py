@@ -169,7 +169,10 @@ class NodeSignature:
         )
 
     def _as_table(self, value: Any, who: str, names: Sequence[str]) -> NDArray[Any]:
-        table = np.asarray(value)
+        try:
+            table = np.asarray(value)
+        except ValueError as error:
+            raise _make_unfit(f"{who} takes {self.format_inputs()}, but got rows of different lengths.") from error
         is_named = (
             table.ndim == 2 and table.shape[1] == len(names) and {spec.name for spec in self.inputs}.issuperset(names)
         )
