@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scanflow.app.references import Condition, Ref, item
     from scanflow.app.resources import Affinity, Resources
     from scanflow.app.scaling import Scaling
+    from scanflow.app.secrets import Secret, secret
     from scanflow.app.service import Service
     from scanflow.app.serving import Batching, Serving
     from scanflow.app.steps import step
@@ -42,6 +43,7 @@ _NAMES = {
     "app.references": "Condition Ref item",
     "app.resources": "Affinity Resources",
     "app.scaling": "Scaling",
+    "app.secrets": "Secret secret",
     "app.service": "Service",
     "app.serving": "Batching Serving",
     "app.steps": "step",
@@ -56,9 +58,9 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = [
     "Affinity", "Agent", "Application", "Batching", "Client", "Condition", "Dependency", "Executor", "Guard",
-    "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Sensor", "Service", "Serving", "Strategy",
-    "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "crossed", "drift", "every", "item", "on_call",
-    "on_event", "output", "output_dir", "step", "zipped",
+    "MPIWorkload", "Ref", "Resources", "Retry", "Scaling", "ScanflowError", "Secret", "Sensor", "Service", "Serving",
+    "Strategy", "Tracker", "Webhook", "Workflow", "all_of", "any_of", "at", "cron", "crossed", "drift", "every", "item",
+    "on_call", "on_event", "output", "output_dir", "secret", "step", "zipped",
 ]  # fmt: skip
 
 

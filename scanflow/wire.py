@@ -147,6 +147,10 @@ class InstanceSpec:
     auth: str = ""
     """A reference to the data plane's bearer token: ``env:NAME`` or ``file:PATH``. Empty: no token is needed."""
 
+    secrets: dict[str, str] = field(default_factory=dict)
+    """References to the secrets that variables of its environment get: ``env:NAME``, ``file:PATH``,
+    ``k8s:SECRET/KEY``."""
+
     cpus: tuple[int, ...] = ()
     """Logical CPUs it may run on; empty: any."""
 

@@ -23,6 +23,7 @@ from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_ma
 from scanflow.app.quantities import Duration
 from scanflow.app.references import RESULT, Condition, Ref, find_references, read_condition, read_reference
 from scanflow.app.resources import Affinity, Resources
+from scanflow.app.secrets import Secret, iterate_secrets, read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_locator, check_name
 
@@ -84,6 +85,11 @@ def _to_reference(value: Any) -> Any:
     return value.output if isinstance(value, Executor) else read_reference(value)
 
 
+def _to_special(value: Any) -> Any:
+    reference = _to_reference(value)
+    return read_secret(value) if reference is None else reference
+
+
 def _check_items(value: Any) -> Any:
     if value is None:
         return None
@@ -94,7 +100,7 @@ def _check_items(value: Any) -> Any:
             f"for_each cannot be {shorten(value)}. Give it a list, a step that returns a list, or an output that is a "
             "list: load['files']."
         )
-    return tuple(to_plain(value, "an item of for_each", special=_to_reference))
+    return tuple(to_plain(value, "an item of for_each", special=_to_special))
 
 
 def _serialize_reference(value: Any) -> Any:
@@ -146,10 +152,10 @@ class Executor(Linkable):
 
     parameters: Annotated[
         Mapping[str, Any],
-        BeforeValidator(lambda value: to_plain_mapping(value, special=_to_reference)),
+        BeforeValidator(lambda value: to_plain_mapping(value, special=_to_special)),
         AfterValidator(FrozenDict),
     ] = Field(default_factory=FrozenDict)
-    """Plain values, or references to earlier steps' outputs (``other["accuracy"]``)."""
+    """Plain values, references to earlier steps' outputs (``other["accuracy"]``), or to secrets (``sf.secret``)."""
 
     requirements: Annotated[
         str | Sequence[str] | None, BeforeValidator(_check_requirements), AfterValidator(as_tuple)
@@ -160,6 +166,8 @@ class Executor(Linkable):
     """A container image, for backends that run containers."""
 
     env: Variables = Field(default_factory=FrozenDict)
+    """Environment variables: texts, or references to secrets."""
+
     resources: Resources = Resources()
     affinity: Annotated[Affinity | str | None, BeforeValidator(Affinity.coerce)] = None
 
@@ -220,6 +228,11 @@ class Executor(Linkable):
                 raise InvalidError(
                     f"{who} is in_process, where {field!r} is not supported. Remove {field!r}, or in_process=True."
                 )
+        if self.secrets:
+            raise InvalidError(
+                f"{who} is in_process, where secrets are not supported: what it prints could not be masked. Remove "
+                f"{self.secrets[0]!r}, or in_process=True."
+            )
 
     @property
     def output(self) -> Ref:
@@ -243,6 +256,11 @@ class Executor(Linkable):
     @cached_property
     def references(self) -> tuple[Ref, ...]:
         return tuple(find_references([self.parameters, self.for_each, self.when]))
+
+    @cached_property
+    def secrets(self) -> tuple[Secret, ...]:
+        """The secrets that it refers to, each once."""
+        return tuple(dict.fromkeys(iterate_secrets([self.parameters, self.for_each, self.env])))
 
     @property
     def target(self) -> Target | None:

@@ -12,6 +12,7 @@ from scanflow.app.model import Whole, as_tuple
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Duration
 from scanflow.app.resources import Affinity, AffinityMode, Resources
+from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
@@ -81,6 +82,11 @@ class MPIWorkload(Linkable):
     @model_validator(mode="after")
     def _check(self) -> Self:
         who = f"MPIWorkload {self.name!r}"
+        if (secret := next(iterate_secrets(self.parameters), None)) is not None:
+            raise InvalidError(
+                f"{who} has {secret!r} in its parameters, which become arguments that every user of the machines can "
+                "read. Give it the path of a file that only the job's user can read, as a parameter."
+            )
         if self.n_nodes > self.n_tasks:
             raise InvalidError(
                 f"{who} has {self.n_tasks} tasks for {self.n_nodes} nodes. Write n_nodes={self.n_tasks} or less."

@@ -10,8 +10,10 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from uuid import UUID
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, WrapValidator
+from pydantic_core import PydanticKnownError
 
+from scanflow.app.secrets import SECRET_KEY, Secret, read_secret
 from scanflow.errors import InvalidError
 from scanflow.text.masking import STARS, find_mask
 
@@ -19,7 +21,7 @@ MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits
 _PATH = type(Path())
 _WRITTEN = (date, time, Decimal, UUID)  # whose text says all of them
-_RESERVED_KEYS = frozenset({"$from", "$path", "$pickle"})
+_RESERVED_KEYS = frozenset({"$from", "$path", "$pickle", SECRET_KEY})
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
@@ -119,20 +121,52 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' or noun.startswith('MPI') else 'a'} {noun}"
 
 
-Parameters = Annotated[Mapping[str, Any], BeforeValidator(to_plain_mapping), AfterValidator(FrozenDict)]
+Parameters = Annotated[
+    Mapping[str, Any],
+    BeforeValidator(lambda value: to_plain_mapping(value, special=read_secret)),
+    AfterValidator(FrozenDict),
+]
+"""Plain values, or references to secrets, at any depth."""
+
 Texts = Annotated[Mapping[str, str], AfterValidator(FrozenDict)]
 
 
-def _check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
+def _read_variable(value: Any, _: object) -> str | Secret:
+    if (reference := read_secret(value)) is not None:
+        return reference
+    if not isinstance(value, str):
+        raise PydanticKnownError("string_type")
+    return value
+
+
+Variable = str | Secret
+"""The value of an environment variable, or a reference to a secret."""
+
+
+def _check_variables(env: Mapping[str, Variable]) -> Mapping[str, Variable]:
     for key, value in env.items():
-        if not key or "=" in key or "\0" in key + value:
+        if not key or "=" in key or "\0" in key or (isinstance(value, str) and "\0" in value):
             raise InvalidError(
                 f"env has {key!r:.60}={STARS}, which is not a valid environment variable. Write {{'NAME': 'value'}}."
             )
     return env
 
 
-Variables = Annotated[Texts, AfterValidator(_check_variables)]
+Variables = Annotated[
+    Mapping[str, Annotated[Variable, WrapValidator(_read_variable)]],
+    AfterValidator(FrozenDict),
+    AfterValidator(_check_variables),
+]
+
+
+def select_texts(env: Mapping[str, Variable]) -> dict[str, str]:
+    """Return the variables whose values are known: those that are no secrets."""
+    return {name: value for name, value in env.items() if isinstance(value, str)}
+
+
+def select_secrets(env: Mapping[str, Variable]) -> dict[str, str]:
+    """Return where the variables that are secrets are: ``env:NAME`` and the like, by name."""
+    return {name: value.source for name, value in env.items() if isinstance(value, Secret)}
 
 
 def _check_text(value: str, what: str) -> str:

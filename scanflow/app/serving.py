@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from scanflow.app.model import Model, Number, Whole
 from scanflow.app.parameters import FrozenDict, Variables
 from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
+from scanflow.app.secrets import SecretText
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
@@ -67,8 +68,8 @@ class Serving(Model):
     them again. Not for services that only try a version out."""
 
     env: Variables = Field(default_factory=FrozenDict)
-    auth: str | None = None
-    """A reference to the bearer token that requests must carry: ``env:NAME`` or ``file:PATH``. Unset: requests
+    auth: SecretText | None = None
+    """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset: requests
     need no token."""
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.parameters import is_exact_json, with_article
 from scanflow.app.references import Ref, find_references, item
+from scanflow.app.secrets import Secret, iterate_secrets
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
 from scanflow.text.masking import looks_secret
@@ -53,10 +54,10 @@ class Step(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function immediately; nodes and references are rejected, since they have no value yet."""
-        if any(isinstance(argument, Executor | Ref) for argument in (*args, *kwargs.values())):
+        if any(isinstance(argument, Executor | Ref | Secret) for argument in (*args, *kwargs.values())):
             name = self.__name__
             raise InvalidError(
-                f"{name}(...) runs the step at once, but a node has no value yet. Write {name}.bind(...)."
+                f"{name}(...) runs the step at once, but a node or a secret has no value yet. Write {name}.bind(...)."
             )
         return self.function(*args, **kwargs)
 
@@ -222,7 +223,7 @@ def check_parameters(
         mark = exact.get(name, False) if isinstance(exact, dict) else exact
         if mark is True:
             check_value(value, hint, what, secret=looks_secret(name))
-        elif mark or not find_references(value):
+        elif mark or not _is_known_later(value):
             value = restore_exact(value, validate_value(value, hint, what, secret=looks_secret(name)), mark)
         checked[name] = value
     for name, parameter in signature.parameters.items():
@@ -230,6 +231,10 @@ def check_parameters(
         if plain and parameter.default is inspect.Parameter.empty and name not in parameters:
             raise InvalidError(f"{who} needs the parameter {name!r}.")
     return checked
+
+
+def _is_known_later(value: Any) -> bool:
+    return bool(find_references(value)) or next(iterate_secrets(value), None) is not None
 
 
 def check_node(node: Executor) -> None:
@@ -283,9 +288,9 @@ def _check_kept(value: Any, kept: Any, name: str, *, who: str, hint: Any = Any) 
     Raises:
         InvalidError: says what the step would get, and what to write.
     """
-    if isinstance(value, Executor | Ref) or is_exact_json(value):
+    if isinstance(value, Executor | Ref | Secret) or is_exact_json(value):
         return
-    difference = _find_lost(value, kept, hint) if find_references(kept) else find_difference(value, kept)
+    difference = _find_lost(value, kept, hint) if _is_known_later(kept) else find_difference(value, kept)
     if difference is None:
         return
     given, got = (type(part).__name__ for part in difference)
@@ -317,11 +322,11 @@ def _find_lost(value: Any, kept: Any, hint: Any) -> tuple[Any, Any] | None:
     restore, with what it would be; None: there is none, or the annotation is not looked into (a union, a model)."""
     if is_exact_json(value):
         return None
-    if not find_references(kept):
+    if not _is_known_later(kept):
         with suppress(InvalidError):
             return find_difference(value, validate_value(kept, hint, ""))
         return None
-    if isinstance(value, Executor | Ref):
+    if isinstance(value, Executor | Ref | Secret):
         return None
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     is_open = origin in {Any, object}

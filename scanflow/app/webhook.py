@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.model import Model, as_tuple
+from scanflow.app.secrets import SecretText
 from scanflow.errors import InvalidError
 
 News = Literal["approval", "drift", "run_failed", "promoted", "reverted"]
@@ -36,11 +37,11 @@ class Webhook(Model):
     The address and the secret are the server's to read: from its environment, or from files.
     """
 
-    url: str = Field(repr=False)
-    """The address, or ``env:NAME`` or ``file:PATH`` if it is a secret, as Slack's are."""
+    url: SecretText = Field(repr=False)
+    """The address, or a reference to it if it is a secret, as Slack's are: ``sf.secret("env:NAME")``, or ``file:``."""
 
-    secret: str | None = Field(default=None, repr=False)
-    """``env:NAME`` or ``file:PATH``: the key that signs messages. Unset: they are not signed."""
+    secret: SecretText | None = Field(default=None, repr=False)
+    """A reference, as ``sf.secret("env:NAME")`` or ``file:PATH``, to the key that signs messages. Unset: they are not signed."""
 
     on: Annotated[Sequence[News], AfterValidator(as_tuple)] = get_args(News)
     """The events that are sent: a pending approval, drift, a failed run, a promoted model, or a rejected model version

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class FunctionRequest:
     key: str
     """The home's key for signing pickles, in hexadecimal digits."""
 
+    secrets: list[Any] = field(default_factory=list)
+    """Where secrets stand in the parameters, and their references: see ``secret_process.SecretPath``. The values come
+    through a pipe."""
+
     def write(self, file: Path) -> None:
         from scanflow.files.private import write_private
 
@@ -67,6 +71,11 @@ def main(request_path: str) -> None:
     else:
         function = load_function(request.name, Path(request.file) if request.file else None)
     given = decode(request.parameters, request_file.parent, key)
+    if request.secrets:
+        from scanflow.backends.placed_secrets import place_secrets
+        from scanflow.processes.masked_process import receive_secrets
+
+        given = place_secrets(given, request.secrets, receive_secrets())
     parameters = check_parameters(function, given, who=request.who, exact=request.exact)
     try:
         result = call_function(function, parameters)

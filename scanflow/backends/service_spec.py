@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.application import Application
 from scanflow.app.scaling import Scaling
+from scanflow.app.secrets import Secret
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
@@ -218,9 +219,9 @@ def _describe_batching(service: Service) -> BatchingOptions | None:
 
 
 def _to_json(value: Any) -> Any:
-    """Return parameters as plain JSON values."""
+    """Return parameters as plain JSON values; references to secrets stay references."""
     if isinstance(value, Mapping):
         return {str(name): _to_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(inner) for inner in value]
-    return value
+    return value.model_dump(mode="json") if isinstance(value, Secret) else value

@@ -13,8 +13,10 @@ from typing import Any
 
 from scanflow.app.annotations import Exact
 from scanflow.app.executor import Executor
+from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.backends.digests import FileDigests, UnknownContentError, ValueDigests, list_names
 from scanflow.backends.own_code import OwnCode, TracedCode
+from scanflow.backends.parameter_secrets import take_secrets
 
 __all__ = [
     "CacheKey",
@@ -113,10 +115,15 @@ class CacheKeys:
             "the version of Python": f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
             "requirements": _digest(sorted(requirements)),
         }
-        parts |= {f"the variable {name}": values.compute([value]) for name, value in node.env.items()}
+        # Of a secret, where it is: its value is in no key, and another value of it makes no other outputs.
+        parts |= {f"the variable {name}": values.compute([value]) for name, value in select_texts(node.env).items()}
+        parts |= {f"the variable {name}": _digest([value]) for name, value in select_secrets(node.env).items()}
         for name, value in {**self._find_defaults(code), **parameters}.items():
+            rest, places = take_secrets(value) if node.secrets else (value, [])
+            if places:
+                parts[f"the secrets in the parameter {name}"] = _digest(places)
             try:
-                parts[f"the parameter {name}"] = values.compute(value)
+                parts[f"the parameter {name}"] = values.compute(rest)
             except UnknownContentError as error:
                 raise UnknownContentError(f"the parameter {name!r}: {error}") from error
         if isinstance(exact, dict):
@@ -137,7 +144,7 @@ class CacheKeys:
 
     def trace(self, node: Executor, code: CodeLocation, *, modules: Iterable[str] = (), trusting: bool) -> TracedCode:
         """Return the own files that a step's code is in; ``OwnCode.trace`` says the rest."""
-        path = [self._app_dir / entry for entry in node.env.get("PYTHONPATH", "").split(":") if entry]
+        path = [self._app_dir / entry for entry in select_texts(node.env).get("PYTHONPATH", "").split(":") if entry]
         return self._code.trace(
             code.file,
             {*code.modules, *modules},

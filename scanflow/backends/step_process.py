@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
+from scanflow.app.parameters import select_texts
 from scanflow.app.resources import Resources
+from scanflow.app.workflow import Workflow
+from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.port import Environment
+from scanflow.backends.script_process import format_option
 from scanflow.backends.values import format_argument
 from scanflow.names import StepName
-
-_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""What argparse of every version takes for a number, as other parsers do."""
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -44,7 +45,7 @@ def build_step_env(
         "SCANFLOW_STEP": node.name,
         "SCANFLOW_TASK": task,
         "SCANFLOW_OUTPUT_DIR": str(outputs),
-        **node.env,
+        **select_texts(node.env),
     }
 
 
@@ -58,16 +59,29 @@ def build_thread_variables(resources: Resources) -> dict[str, str]:
     return {} if resources.cores is None else dict.fromkeys(THREAD_VARIABLES, str(math.ceil(resources.cores)))
 
 
-def iterate_options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
-    """Yield ``--name value ...``; a parameter that is None is left out.
+def list_secret_sources(node: Executor, workflow: Workflow) -> list[str]:
+    """Return the references to what is masked in a step's output: its secrets, and those in variables, which each step
+    of a workflow may inherit and print."""
+    inherited = {secret.source for step in workflow.steps for secret in step.secrets if secret.kind == "env"}
+    return sorted({secret.source for secret in node.secrets} | inherited)
 
-    A value that a parser would take for an option (``--fast``, ``-1e-5``) is part of its name's word: ``--name=value``.
-    """
+
+def list_options_with_secrets(parameters: Mapping[str, Any], *, who: str) -> list[Any]:
+    """Return the options of a script, as ``secret_process.SecretRequest`` has them."""
+    options: list[Any] = []
+    for name, value in parameters.items():
+        rest, places = take_secrets(value)
+        if not places:
+            options += iterate_options({name: value}, who=who)
+        else:  # JSON, or it is refused
+            text = format_argument(rest, who=f"{who}: the parameter {name!r}")
+            options.append([name, json.loads(text), places])
+    return options
+
+
+def iterate_options(parameters: Mapping[str, Any], *, who: str) -> Iterator[str]:
+    """Yield ``--name value ...``; a parameter that is None is left out."""
     for name, value in parameters.items():
         if value is not None:
             text = format_argument(value, who=f"{who}: the parameter {name!r}")
-            if text.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(text):
-                yield f"--{name}={text}"
-            else:
-                yield f"--{name}"
-                yield text
+            yield from format_option(name, text)

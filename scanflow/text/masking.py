@@ -135,7 +135,19 @@ class Masker:
         usable = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and not _NUMBER_OR_WORD.fullmatch(text)}
         variables = {variant for value in collected.variables for variant in _list_variants(value)}
         anywhere = {text for text in usable | variables if len(text) >= MIN_LENGTH_ANYWHERE}
-        anywhere = {text for text in anywhere if not _NUMBER_OR_WORD.fullmatch(text)}
+        self._set({text for text in anywhere if not _NUMBER_OR_WORD.fullmatch(text)}, usable)
+
+    @classmethod
+    def from_values(cls, values: Iterable[str], *documents: Any) -> Masker:
+        """Return the masker of values that are known to be secrets, numbers too, and of what looks so in documents."""
+        masker = cls(*documents)
+        declared = {variant for value in values for variant in _list_variants(value) if variant}
+        long = {text for text in declared if len(text) >= MIN_SECRET_LENGTH}
+        masker._set({*masker.anywhere, *long}, {*masker._usable, *declared} - long)
+        return masker
+
+    def _set(self, anywhere: set[str], usable: set[str]) -> None:
+        self._usable = usable
         # The longest first, as a shorter one may be a part of it.
         self.anywhere = tuple(sorted(anywhere, key=lambda text: (-len(text), text)))
         self._shortest = min(map(len, anywhere), default=0)
@@ -208,10 +220,14 @@ class MaskedStream:
     """Masks the bytes of a log as they arrive, line by line; a secret may be split between two blocks."""
 
     def __init__(self, masker: Masker) -> None:
+        self._held = ""
+        self.set_masker(masker)
+
+    def set_masker(self, masker: Masker) -> None:
+        """Mask other secrets from now on, in what is held back too."""
         # A character for each byte: a log may be anything, and a block may end within a character.
         self._secrets = tuple(map(_spell_bytes, masker.anywhere))
         self._words = None if masker.words is None else re.compile(_spell_bytes(masker.words.pattern))
-        self._held = ""
 
     def feed(self, block: bytes, *, last: bool = False) -> bytes:
         """Return what can be shown by now: all but an unfinished line, and the beginning of what may become a

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,6 +18,7 @@ from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
 from scanflow_serving.problems import ProblemError
+from scanflow_serving.secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]
@@ -112,6 +114,7 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
     """Load a node and warm it up: runs the user's code, and may take long."""
     who = f"The node {node.name!r}"
     try:
+        node = replace(node, parameters=secrets.resolve(node.parameters))
         if node.model is not None:
             return _from_registry(node, threads)
         return _from_class(node, who, run_async)
@@ -142,7 +145,7 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
 
 def _describe_cause(error: BaseException) -> tuple[tuple[str, ...], str]:
     text = "".join(traceback.format_exception(error, limit=-_FRAMES_READ))
-    frames, cause = read_text(text, *_OWN_FOLDERS)
+    frames, cause = read_text(secrets.mask(text), *_OWN_FOLDERS)
     return frames, cause or type(error).__name__
 
 

@@ -14,6 +14,7 @@ from scanflow.errors import InvalidError, ScanflowError
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, DesiredInstanceState, decode
 from scanflow_serving.http_server import HttpServer
+from scanflow_serving.secrets import secrets
 
 if TYPE_CHECKING:
     from scanflow_serving.routes import ServingApplication
@@ -90,7 +91,7 @@ class Control:
                 self._execute(peer, message, fds)
             except (ScanflowError, OSError, TypeError, ValueError) as error:
                 _log.warning("The control message %r could not be carried out: %s", message.kind, error)
-                self._reply(peer, message, {"error": str(error)})
+                self._reply(peer, message, {"error": secrets.mask(str(error))})
             finally:
                 seqpacket.close_all(fds)
 
@@ -138,10 +139,10 @@ class Control:
                 desired = decode(DesiredInstanceState, message.body)
                 await self._application.apply(desired)
             except ScanflowError as error:
-                self._reply(peer, message, {"error": str(error)})
+                self._reply(peer, message, {"error": secrets.mask(str(error))})
             except Exception as error:  # noqa: BLE001 - the supervisor must get a reply
                 _log.exception("The desired revisions could not be served.")
-                self._reply(peer, message, {"error": f"{type(error).__name__}: {error}"})
+                self._reply(peer, message, {"error": secrets.mask(f"{type(error).__name__}: {error}")})
             else:
                 self._reply(peer, message, {"generation": desired.generation})
 

@@ -20,6 +20,7 @@ from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
+from scanflow_serving.secrets import secrets
 
 if TYPE_CHECKING:
     from scanflow_serving.grpc_api import GrpcApi
@@ -42,6 +43,7 @@ def main(folder: Path) -> int:
     try:
         spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
         os.environ.update(spec.threads)
+        secrets.set_variables(spec.secrets, Path(spec.app_dir))
         about_memory = pinning.apply(spec.cpus, spec.memory_nodes)
         if about_memory:
             _log.info(about_memory)
@@ -121,8 +123,9 @@ async def start_grpc(application: ServingApplication, spec: InstanceSpec, token:
 
 
 def _fail(folder: Path, error: Exception) -> int:
-    _log.error("It cannot be started: %s", error)
+    reason = secrets.mask(str(error))
+    _log.error("It cannot be started: %s", reason)
     draft = folder / "failure.json.part"
-    draft.write_text(json.dumps({"error": str(error)}), encoding="utf-8")
+    draft.write_text(json.dumps({"error": reason}), encoding="utf-8")
     draft.rename(folder / "failure.json")
     return CONFIGURATION if isinstance(error, UsageError) else 1

@@ -30,6 +30,7 @@ from scanflow.http.security import ANY_HOST
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
+from scanflow_serving.secrets import secrets
 
 _BACKLOG: Final = 1024
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
     try:
         spec, desired = read_configuration(folder, environ.get("POD_NAME", socket.gethostname()))
         environ.update(spec.threads)
+        secrets.set_variables(spec.secrets, Path(spec.app_dir))
         raise_open_file_limit()
         token = read_token(spec.auth, Path(spec.app_dir))
         desired = fetch_models(desired, lambda: _open_fetcher(Path(spec.folder), environ.get("MLFLOW_TRACKING_URI")))
@@ -148,9 +150,10 @@ def _create_listener(host: str, port: int) -> socket.socket:
 
 def _fail(error: Exception) -> int:
     """Log an error, and write it to the pod's termination message."""
-    _log.error("It cannot be started: %s", error)
+    reason = secrets.mask(str(error))
+    _log.error("It cannot be started: %s", reason)
     with contextlib.suppress(OSError):
-        Path("/dev/termination-log").write_text(f"{error}\n", encoding="utf-8")
+        Path("/dev/termination-log").write_text(f"{reason}\n", encoding="utf-8")
     return CONFIGURATION if isinstance(error, UsageError) else 1
 
 

@@ -27,6 +27,7 @@ from scanflow_serving.pinning import Pinning
 from scanflow_serving.problems import ProblemError, make_not_found
 from scanflow_serving.recorder import Recorder
 from scanflow_serving.revisions import LoadedRevision, Revisions, WeightedChooser
+from scanflow_serving.secrets import secrets
 from scanflow_serving.shadows import Shadows
 
 _MODELS: Final = "/v2/models/"
@@ -411,4 +412,4 @@ async def _build_not_ready(_request: Request) -> Response:
 
 def _make_defect_problem(error: BaseException) -> ProblemError:
     _log.error("a request could not be answered", exc_info=error)
-    return ProblemError(500, f"The response could not be created: {type(error).__name__}: {error}")
+    return ProblemError(500, f"The response could not be created: {type(error).__name__}: {secrets.mask(str(error))}")

@@ -8,6 +8,7 @@ from scanflow.app.executor import Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
+from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
 from scanflow.backends.port import RunDefinition
 from scanflow.errors import UnsupportedError
 
@@ -27,6 +28,7 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
     files = AppFiles(definition.app, workflow)
     for node in workflow.steps:
         check_honoured(node)
+        check_pod_secrets(node.secrets, who=f"Executor {node.name!r}")
         if node.image is not None:
             continue  # its files are in the image
         if node.target is None:

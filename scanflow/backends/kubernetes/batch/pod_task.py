@@ -11,11 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scanflow.app.executor import Executor
+from scanflow.app.executor import Executor, Target
 from scanflow.app.graph import find_ancestors
+from scanflow.app.parameters import select_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
-from scanflow.backends import function_process
+from scanflow.backends import function_process, script_process
 from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
@@ -26,9 +27,12 @@ from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, b
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.kubernetes.batch.storage import ClaimStorage, open_storage
+from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.parameters import NO_ITEM, Resolved, StepInputs
 from scanflow.backends.pickles import read_signed
+from scanflow.backends.placed_secrets import SecretPath
 from scanflow.backends.port import RunDefinition
+from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_cache import (
     CacheKey,
     CacheKeys,
@@ -38,7 +42,12 @@ from scanflow.backends.step_cache import (
     describe_changed_file,
     describe_unknown,
 )
-from scanflow.backends.step_process import build_step_env, iterate_options
+from scanflow.backends.step_process import (
+    build_step_env,
+    iterate_options,
+    list_options_with_secrets,
+    list_secret_sources,
+)
 from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, describe_missing_result, encode
 from scanflow.errors import InternalError, ScanflowError
@@ -199,18 +208,39 @@ class Pod:
             self._report_signals([node.name])
 
     def _build_command(self, node: Executor, parameters: Resolved) -> list[str]:
-        if node.target is None:
-            main = self.files.find(node.mainfile or "", node.name)
-            return [sys.executable, str(main), *iterate_options(parameters.value, who=f"Executor {node.name!r}")]
-        file, by_value = (
-            self.files.find_function_file(node.target, node.name),
-            self._find_pickled_function(str(node.target)),
-        )
+        secrets = list_secret_sources(node, self.workflow)
+        rest, places = take_secrets(parameters.value) if node.secrets else (parameters.value, [])
         request_folder = self._folders.reported / "request"
         request_folder.mkdir(exist_ok=True)
+        options = None
+        if node.target is not None:
+            argv = self._build_function_command(node, node.target, Resolved(rest, parameters.exact), places)
+        else:
+            main, who = self.files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
+            if places:
+                argv = [sys.executable, script_process.__file__, str(main)]
+                options = list_options_with_secrets(parameters.value, who=who)
+            else:
+                argv = [sys.executable, str(main), *iterate_options(parameters.value, who=who)]
+        if not secrets:
+            return argv
+        return SecretRequest(
+            argv=argv,
+            folder=str(self._folders.app),
+            variables=select_secrets(node.env),
+            masked=secrets,
+            options=options,
+            parameters=[] if options is not None else [source for _, source in places],
+        ).write(request_folder / "secrets.json")
+
+    def _build_function_command(
+        self, node: Executor, target: Target, parameters: Resolved, places: list[SecretPath]
+    ) -> list[str]:
+        file, by_value = (self.files.find_function_file(target, node.name), self._find_pickled_function(str(target)))
+        request_folder = self._folders.reported / "request"
         request = request_folder / "request.json"
         function_process.FunctionRequest(
-            name=str(node.target),
+            name=str(target),
             who=f"Step {node.name!r}",
             file=str(file) if file else None,
             by_value=str(by_value) if by_value else None,
@@ -218,6 +248,7 @@ class Pod:
             parameters=encode(parameters.value, request_folder, self.key),
             exact=parameters.exact,
             key=self.key.hex(),
+            secrets=places,
         ).write(request)
         return [sys.executable, function_process.__file__, str(request)]
 

@@ -22,6 +22,7 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
 )
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
+from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
 from scanflow.backends.kubernetes.security import build_container_security, build_helper_security, build_pod_security
 
 PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
@@ -105,7 +106,17 @@ def build_step_template(
     requirements = argo.ResourceRequirements.model_validate({"requests": limits, "limits": limits}) if limits else None
     image = pod_settings.select_image(node.name)
     extra = [argo.VolumeMount.model_validate(mount) for mount in image.mounts]
-    container = argo.Container(image=image.image, args=arguments, resources=requirements, volume_mounts=extra or None)
+    variables = [
+        argo.EnvVar.model_validate(variable)
+        for variable in build_secret_variables(secret.source for secret in node.secrets)
+    ]
+    container = argo.Container(
+        image=image.image,
+        args=arguments,
+        resources=requirements,
+        volume_mounts=extra or None,
+        env=variables or None,  # beside those of the defaults
+    )
     template = argo.Template(container=container)
     placement = build_step_placement(node.affinity, app=app.name, team=app.team, run=run)
     template.node_selector = placement.get("nodeSelector")

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scanflow.app.application import Application
+from scanflow.app.parameters import select_texts
+from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
@@ -15,6 +17,7 @@ from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.pods import compute_threads
 from scanflow.backends.kubernetes.online.scaling import check_scaling, select_autoscaler_kind
 from scanflow.backends.kubernetes.placement import build_instance_placement
+from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import build_nodes, find_scaling
@@ -45,13 +48,14 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
             f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "
             "Give it one: Application(tracker=sf.Tracker())"
         )
+    check_pod_secrets(iterate_secrets([serving.env, workflow.services]), who=f"Workflow {workflow.name!r}")
     _check_backup(app, workflow, serving)
     build_instance_placement(workflow.services, {})
     build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
     scaling = find_scaling(workflow)
     if scaling is not None:
         check_scaling(scaling, service=workflow.name, cores=shape.cores, settings=settings)
-    return complete_shape(workflow.name, shape, dict(serving.env))
+    return complete_shape(workflow.name, shape, select_texts(serving.env))
 
 
 def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> list[str]:

@@ -11,12 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
+from scanflow.backends.kubernetes.pod_secrets import build_secret_variables, iterate_sources
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
@@ -124,6 +126,7 @@ def build_pod_template(
     labels = build_revision_labels(definition, revision)
     config = build_config_map(definition, revision, options)["metadata"]["name"]
     serving = definition.serving
+    sources = [*select_secrets(serving.env).values(), *iterate_sources([node.parameters for node in revision.nodes])]
     grpc = [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}] if serving.grpc_port != 0 else []
     volumes = [
         {"name": "service", "configMap": {"name": config}},
@@ -159,7 +162,7 @@ def build_pod_template(
                 "command": ["python", "-m", "scanflow_serving.pod", _CONFIG],
                 "workingDir": APP_DIR,
                 "envFrom": build_env_from(),
-                "env": _build_environment(definition, options),
+                "env": _build_environment(definition, options) + build_secret_variables(sources),
                 "ports": [
                     {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
                     *grpc,
@@ -207,7 +210,7 @@ def _build_recorder(definition: ServiceSpec, options: PodOptions) -> Manifest:
         "command": ["python", "-m", "scanflow.backends.recorder", "--beside", _FILES, LOG_PREDICTIONS],
         "args": [json.dumps(arguments, sort_keys=True)],
         "envFrom": build_env_from(),
-        "env": _build_environment(definition, options),
+        "env": _build_environment(definition, options) + _name_secrets(select_secrets(definition.serving.env)),
         "resources": {"requests": shared, "limits": {"memory": "512Mi"}}
         if definition.shape.affinity == "any"
         else {"requests": dedicated, "limits": dict(dedicated)},
@@ -267,6 +270,7 @@ def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> Instan
         cores=shape.cores or 1.0,
         limits=definition.limits,
         recording=Recording(folder=_FILES, fraction=definition.serving.record) if definition.serving.record else None,
+        secrets=select_secrets(definition.serving.env),
         linger_s=LINGER_S,
         aliases=definition.aliases,
     )
@@ -278,9 +282,18 @@ def _drop_traffic_share(revision: Revision) -> Revision:
 
 
 def _build_environment(definition: ServiceSpec, options: PodOptions) -> list[Manifest]:
-    plain = {**options.env, **dict(definition.serving.env)}
+    plain = {**options.env, **select_texts(definition.serving.env)}
     variables: list[Manifest] = [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
     return variables + [{"name": name, "value": value} for name, value in sorted(plain.items())]
+
+
+def _name_secrets(references: Mapping[str, str]) -> list[Manifest]:
+    """Return variables with the secrets themselves, for a program of ours that prints none of them."""
+    return [
+        {**variable, "name": name}
+        for name, source in sorted(references.items())
+        for variable in build_secret_variables([source])
+    ]
 
 
 def _build_placement(definition: ServiceSpec, revision: Revision) -> Manifest:

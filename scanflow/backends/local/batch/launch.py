@@ -12,23 +12,33 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
+from scanflow.app.parameters import select_secrets
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
-from scanflow.backends import function_process
+from scanflow.backends import function_process, script_process
 from scanflow.backends.function_store import build_lost_function_error, is_saved_function
 from scanflow.backends.local.environments import locate_python, normalise_requirements
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.services.grants import find_cpus_avoiding
 from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.parameters import Resolved, StepInputs
 from scanflow.backends.pickles import read_home_key, read_pickle, read_signed
+from scanflow.backends.placed_secrets import SecretPath
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.records import TaskRecord
-from scanflow.backends.step_process import build_step_env, iterate_options
+from scanflow.backends.secret_process import SecretRequest
+from scanflow.backends.step_process import (
+    build_step_env,
+    iterate_options,
+    list_options_with_secrets,
+    list_secret_sources,
+)
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.files.private import create_private_folder
+from scanflow.files.secret_sources import check_secret_sources
 from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
@@ -130,11 +140,18 @@ class Launcher:
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.get_attempt_folder(task, attempt)
         create_private_folder(folder)
-        request = None
+        request, secrets = None, list_secret_sources(node, self._workflow)
+        options: list[Any] | None = None
+        places: list[SecretPath] = []
         if node.target is None:
-            mainfile = self._files.find(node.mainfile or "", node.name)
-            argv = [str(python.path), str(mainfile), *iterate_options(parameters.value, who=f"Executor {node.name!r}")]
+            mainfile, who = self._files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
+            if not (node.secrets and take_secrets(parameters.value)[1]):
+                argv = [str(python.path), str(mainfile), *iterate_options(parameters.value, who=who)]
+            else:
+                argv = [str(python.path), script_process.__file__, str(mainfile)]
+                options = list_options_with_secrets(parameters.value, who=who)
         else:
+            rest, places = take_secrets(parameters.value) if node.secrets else (parameters.value, [])
             request, file = folder / "request.json", self._files.find_function_file(node.target, node.name)
             by_value = self._find_pickled_function(node.target)
             function_process.FunctionRequest(
@@ -144,13 +161,23 @@ class Launcher:
                 by_value=str(by_value) if by_value else None,
                 # A step's own environment has its own packages.
                 path=None if python.requirements is not None else self._build_module_path(by_value),
-                parameters=encode(parameters.value, folder, self.key),
+                parameters=encode(rest, folder, self.key),
                 exact=parameters.exact,
                 key=self.key.hex(),
+                secrets=places,
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
         env = self.build_env(node, task, outputs)
-        by_fork = str(request) if request and can_fork(node) else None
+        by_fork = str(request) if request and can_fork(node) and not secrets else None
+        if secrets:
+            argv = SecretRequest(
+                argv=argv,
+                folder=str(self.app_dir),
+                variables=select_secrets(node.env),
+                masked=secrets,
+                options=options,
+                parameters=[source for _, source in places],
+            ).write(folder / "secrets.json")
         cwd = str(self.app_dir)
         spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._find_cpus(node), timeout_s=node.timeout_s)
         return create_attempt_folder(folder, spec)
@@ -186,7 +213,8 @@ class Launcher:
 
         Raises:
             NotFoundError: one is missing.
-            InvalidError: a step's parameters do not match its function, or its requirements cannot be read.
+            InvalidError: a step's parameters do not match its function, its requirements cannot be read, or there is no
+                secret where it refers to one.
         """
         for node in self._workflow.steps:
             if node.target is None:
@@ -198,6 +226,8 @@ class Launcher:
             else:
                 self._files.find_function_file(node.target, node.name)
             self.choose_python(node)
+            sources = [secret.source for secret in node.secrets]
+            check_secret_sources(sources, self._files.app_dir, who=f"Executor {node.name!r}")
 
     def list_edited_files(self, finished: Iterable[TaskRecord]) -> list[tuple[str, str]]:
         """Return the finished steps of which own files were written after they ended, each with one of these files.

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.app.application import Application
+from scanflow.app.parameters import select_texts
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.quantities import format_memory
 from scanflow.app.scaling import Scaling
+from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local import environments
@@ -21,6 +23,7 @@ from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, compute_fingerprint, find_scaling
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, UsageError
+from scanflow.files.secret_sources import check_secret_sources
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
@@ -49,9 +52,13 @@ class ServiceSpecBuilder:
                 f"Workflow {workflow.name!r} records predictions, but its application has no tracker. "
                 "Add one: tracker=sf.Tracker()"
             )
+        sources = [secret.source for secret in iterate_secrets([serving.env, workflow.services])]
+        check_secret_sources(sources, Path(app.app_dir), who=f"Workflow {workflow.name!r}")
         build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
         find_requirements(app, workflow)
-        self._fit_shape(workflow.name, shape or compute_shape(workflow), find_scaling(workflow), dict(serving.env))
+        self._fit_shape(
+            workflow.name, shape or compute_shape(workflow), find_scaling(workflow), select_texts(serving.env)
+        )
 
     def build_spec(
         self,
@@ -64,7 +71,7 @@ class ServiceSpecBuilder:
     ) -> ServiceSpec:
         serving = workflow.serving or Serving()
         scaling = find_scaling(workflow)
-        env = dict(serving.env)
+        env = select_texts(serving.env)
 
         def fetch(uri: str) -> ModelFiles:
             tell(f"fetching {uri}")
@@ -94,7 +101,7 @@ class ServiceSpecBuilder:
 
     def complete_shape(self, definition: ServiceSpec, shape: Shape) -> Shape:
         """Return a shape with its thread variables, after checking that it fits this machine."""
-        return self._fit_shape(definition.workflow, shape, definition.scaling, dict(definition.serving.env))
+        return self._fit_shape(definition.workflow, shape, definition.scaling, select_texts(definition.serving.env))
 
     def _fit_shape(self, name: str, shape: Shape, scaling: Scaling | None, env: dict[str, str]) -> Shape:
         topology = read_topology()

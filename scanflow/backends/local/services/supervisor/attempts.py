@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.listener import HTTP_FD
 from scanflow.backends.service_desired import DesiredState
@@ -53,7 +54,7 @@ def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, temp
             "SCANFLOW_TEAM": definition.team,
             "SCANFLOW_WORKFLOW": definition.workflow,
             "SCANFLOW_INSTANCE": name,
-            **definition.serving.env,
+            **select_texts(definition.serving.env),
             **spec.threads,
         },
         grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
@@ -87,6 +88,7 @@ def _build_spec(folder: ServiceFolder, desired: DesiredState, name: str, path: P
         host=desired.host,
         app_dir=definition.app_dir,
         auth=definition.serving.auth or "",
+        secrets=select_secrets(definition.serving.env),
         # Without limits an instance inherits its supervisor's mask.
         cpus=() if shape.affinity == "any" and shape.cores is None else grant.cpus,
         memory_nodes=grant.memory_nodes if shape.affinity in {"cpumem", "cpumempin"} else (),
