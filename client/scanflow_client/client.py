@@ -287,6 +287,9 @@ class Client(MeasuringClient):
 
         ``force``: overwrite others' changes in it.
         """
+        from scanflow.app.plain_secrets import check_no_plain_secrets
+
+        check_no_plain_secrets(app)
         return self._environments(app).ensure(app, force=force)
 
     def clean(self, app: Application) -> EnvironmentDeletion:

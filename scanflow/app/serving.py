@@ -69,8 +69,8 @@ class Serving(Model):
 
     env: Variables = Field(default_factory=FrozenDict)
     auth: SecretText | None = None
-    """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset: requests
-    need no token."""
+    """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset:
+    requests need no token."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

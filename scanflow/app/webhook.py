@@ -41,7 +41,8 @@ class Webhook(Model):
     """The address, or a reference to it if it is a secret, as Slack's are: ``sf.secret("env:NAME")``, or ``file:``."""
 
     secret: SecretText | None = Field(default=None, repr=False)
-    """A reference, as ``sf.secret("env:NAME")`` or ``file:PATH``, to the key that signs messages. Unset: they are not signed."""
+    """A reference, as ``sf.secret("env:NAME")`` or ``file:PATH``, to the key that signs messages. Unset: they are not
+    signed."""
 
     on: Annotated[Sequence[News], AfterValidator(as_tuple)] = get_args(News)
     """The events that are sent: a pending approval, drift, a failed run, a promoted model, or a rejected model version

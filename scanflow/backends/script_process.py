@@ -28,7 +28,7 @@ def format_option(name: str, text: str) -> list[str]:
 
 
 def main(mainfile: str) -> None:
-    with open(int(os.environ.pop("SCANFLOW_SECRETS_FD")), encoding="utf-8") as file:
+    with os.fdopen(int(os.environ.pop("SCANFLOW_SECRETS_FD")), encoding="utf-8") as file:
         options = json.load(file)
     sys.argv[:] = [mainfile, *options]
     sys.path[0] = str(Path(mainfile).parent)

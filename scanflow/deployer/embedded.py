@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
+from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
@@ -276,6 +277,7 @@ class EmbeddedDeployer(Deployer):
     ) -> ServiceRecord:
         refuse_while_loading()
         app = self._use(deployment.app)
+        check_no_plain_secrets(app.replace(workflows=(deployment.online,), agents=(), notify=()))
         return self._online(app).deploy(deployment, key=key, observe=observe)
 
     def change(

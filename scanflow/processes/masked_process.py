@@ -73,7 +73,7 @@ def run_masked(
 
 def receive_secrets() -> Any:
     """Return what :func:`run_masked` sent to this process; it can be read once."""
-    with open(int(os.environ.pop(SECRETS_FD)), encoding="utf-8") as file:
+    with os.fdopen(int(os.environ.pop(SECRETS_FD)), encoding="utf-8") as file:
         return json.load(file)
 
 

@@ -34,15 +34,22 @@ _MIN_CUT_LENGTH = 4
 """The shortest part of a secret that is masked beside an ellipsis."""
 
 _WORDS = frozenset(
-    "apikey auth authorization bearer cookie credential credentials dsn passphrase passwd password pwd secret secrets "
-    "token tokens".split()
+    "accesskey accesstoken apikey auth authorization authtoken bearer cookie credential credentials dsn passcode "
+    "passphrase passwd password privatekey pw pwd secret secretkey secrets token tokens".split()
 )
-_ABOUT = frozenset("budget dir expiry file folder name path policy ttl type".split())
+_ABOUT = frozenset(
+    "budget column count dir enabled expiry field file folder length name path policy provider required ttl "
+    "type".split()
+)
 """A name that ends so is about a secret: ``token_type``, ``--token-file``, ``secretName``."""
 
-_PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key"), ("signing", "key")})
+_KEYS = "access account api auth encryption hmac master private secret signing ssh".split()
+_PAIRS = frozenset({*((kind, "key") for kind in _KEYS), ("db", "pass"), ("smtp", "pass"), ("user", "pass")})
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _COUNTS = frozenset("count length limit max min n num number size".split())
+_OF_TEXTS = frozenset("begin bos cls end eos image mask pad sep special start stop text unk vocab word".split())
+"""Words of names of tokens of texts, as ``pad_token`` of language models."""
+
 
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s/?#\"'<>`]+)@")
 _ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>`@:/]+:[^\s\"'<>`]*)@")
@@ -65,7 +72,8 @@ _BYTES = "latin-1"
 _ELLIPSIS = re.compile("…|\\.\\.\\.")
 
 _MAY_MASK = re.compile(
-    r"apikey|auth|bearer|cookie|credential|dsn|pass|pwd|secret|token|(api|access|private|signing)[^a-z\"]{0,2}key|\"env\""
+    r"accesskey|apikey|auth|bearer|cookie|credential|dsn|pass|privatekey|pw|secret|token|\"env\""
+    r"|(access|account|api|encryption|hmac|master|private|signing|ssh)[^a-z\"]{0,2}key"
     r"|tracker|notify|://[^/\"]*@|://[^\"]*[?&;]",
     re.IGNORECASE,
 )
@@ -80,7 +88,7 @@ def looks_secret(name: str) -> bool:
     if any(pair in _PAIRS for pair in pairwise(parts)):
         return True
     words = _WORDS.intersection(parts)
-    return bool(words) and not (words <= {"token", "tokens"} and _COUNTS.intersection(parts))
+    return bool(words) and not (words <= {"token", "tokens"} and (_COUNTS | _OF_TEXTS).intersection(parts))
 
 
 def mask_secrets(document: Any) -> Any:
@@ -279,7 +287,7 @@ class _DocumentMask:
         self, match: re.Match[str], *, name: int, value: int, is_likely: Callable[[str], bool]
     ) -> str:
         given = match[value].strip("\"'")
-        if (name and not _takes_secret(match[name], given)) or not is_likely(match[value]):
+        if (name and not takes_secret(match[name], given)) or not is_likely(match[value]):
             return match[0]
         if given.startswith(STARS) or _REFERENCE.fullmatch(given):
             return match[0]
@@ -297,9 +305,9 @@ class _DocumentMask:
         for value in values:
             text = value if isinstance(value, str) else ""
             match = _OPTION.fullmatch(text)
-            if match is not None and match[2] is not None and _takes_secret(match[1], match[2]):
+            if match is not None and match[2] is not None and takes_secret(match[1], match[2]):
                 masked.append(f"{match[1]}={self._hide(match[2], self.secrets)}")
-            elif text and match is None and _takes_secret(option, text):
+            elif text and match is None and takes_secret(option, text):
                 masked.append(self._hide(text, self.secrets))
             else:
                 masked.append(self.mask(value))
@@ -317,9 +325,7 @@ class _DocumentMask:
             if isinstance(value, Mapping) and isinstance(value.get("uri"), str):
                 return {**self.mask(value), "uri": self.mask_place(value["uri"])}
             return self.mask_place(value) if isinstance(value, str) else self.mask(value)
-        if not _is_count(name, value) and (
-            _takes_secret(name, value) if isinstance(value, str) else looks_secret(name)
-        ):
+        if not _is_count(name, value) and (takes_secret(name, value) if isinstance(value, str) else looks_secret(name)):
             return self._hide(value, self.secrets)
         return self.mask(value)
 
@@ -329,7 +335,7 @@ class _DocumentMask:
     def _hide(self, value: Any, collected: set[str]) -> Any:
         if isinstance(value, Mapping):
             # A reference to an output says where the secret comes from, and not what it is.
-            is_reference = "$from" in value
+            is_reference = "$from" in value or set(value) == {"$secret"}
             return (
                 dict(value) if is_reference else {name: self._hide(inner, collected) for name, inner in value.items()}
             )
@@ -412,7 +418,7 @@ def _spell_bytes(text: str) -> str:
     return text.encode(errors="surrogatepass").decode(_BYTES)
 
 
-def _takes_secret(name: str, value: str) -> bool:
+def takes_secret(name: str, value: str) -> bool:
     """Return whether a text given to a name is a secret. ``pwd`` is a password, or a folder as Apptainer's and a
     shell's; a number of tokens is none."""
     words = [part.lower() for part in _PARTS.findall(name)]

@@ -15,12 +15,13 @@ import httpx
 import pytest
 
 from scanflow.agent.records import JSON, Event, Sample
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_json, load_document
 from scanflow.backends.port import LogPage, LogPart
 from scanflow.backends.records import FINAL_STATES
 from scanflow.backends.service_records import Explanation
 from scanflow.loading import load_application
 from scanflow.settings import Settings
+from scanflow_server import requests
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.primitives import ApplicationStore
@@ -216,10 +217,17 @@ def assert_no_canary(bodies: dict[str, str]) -> None:
     assert shown == {}
 
 
-def plant_everywhere(context: ServerContext, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Store an application full of secrets, and have them repeated by all that may: agents, services, operations."""
+def store_as_earlier_versions_did(context: ServerContext) -> dict[str, Any]:
+    """Store an application with plain secrets, which is refused today, and return its document."""
     sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
-    assert client.put("/applications/whole", json={"application": sent}).status_code == 200
+    with context.store.write() as connection:
+        requests.keep_application(connection, load_document(sent), None, at=1.0)
+    return sent
+
+
+def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store an application full of secrets, and have them repeated by all that may: agents, services, operations."""
+    sent = store_as_earlier_versions_did(context)
     own = {"workflow": "batch", "parameters": {"password": "canary-intent-1", "url": "http://a:canary-intent-2@b/"}}
     value: dict[str, JSON] = {"token": "canary-sample-3", "text": ALL_SECRETS, "evidence": {"why": ALL_SECRETS}}
     sample = Sample(id="s", agent="watch", sensor="count", at=1.0, value=value, cause="call:1", error=ALL_SECRETS)
@@ -288,7 +296,7 @@ def plant_everywhere(context: ServerContext, client: httpx.Client, monkeypatch: 
 
 def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(home, control=False) as (context, client):
-        plant_everywhere(context, client, monkeypatch)
+        plant_everywhere(context, monkeypatch)
         values = {
             "applications": {"app": "whole"},
             "agents": {"app": "whole", "agent": "watch"},
@@ -312,8 +320,7 @@ def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, mo
 
 def test_a_masked_value_that_is_sent_back_is_refused(home: Path) -> None:
     with served(home, control=False) as (context, client):
-        sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
-        assert client.put("/applications/whole", json={"application": sent}).status_code == 200
+        store_as_earlier_versions_did(context)
         shown = client.get("/applications/whole").json()["application"]
         refused = client.put("/applications/whole", json={"application": shown})
         assert (refused.status_code, "is masked; send the value itself" in refused.json()["detail"]) == (422, True)

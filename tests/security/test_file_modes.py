@@ -22,7 +22,7 @@ import scanflow as sf
 
 
 @sf.step
-def mask(password: str) -> str:
+def mask(word: str) -> str:
     Path(os.environ["SCANFLOW_OUTPUT_DIR"], "own.txt").write_text("mine")
     sf.output("seen", 1)
     return oct(os.umask(0o22))

@@ -17,11 +17,13 @@ def apply(
     as_json: JsonOption = False,
 ) -> None:
     """Create or update an application's environment on a cluster. Runs do so, too."""
+    from scanflow.app.plain_secrets import check_no_plain_secrets
     from scanflow.app.quantities import format_count
     from scanflow.deployer import EmbeddedDeployer
     from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
+    check_no_plain_secrets(app)
     ensured = EmbeddedDeployer(load_settings()).environments(app).ensure(app, force=force)
     state = (
         f"{format_count(len(ensured.changed), 'object')} created or changed" if ensured.changed else "nothing changed"

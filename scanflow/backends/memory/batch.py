@@ -123,6 +123,11 @@ class MemoryBatch:
                     f"Executor {node.name!r}: the backend 'memory' does not support mainfile: it starts no processes. "
                     "Write a @sf.step function."
                 )
+            if node.secrets:
+                raise UnsupportedError(
+                    f"Executor {node.name!r}: the backend 'memory' does not support {node.secrets[0]!r}: it starts no "
+                    "processes, so that what a step prints could not be masked. Use another backend."
+                )
             if node.target.call is not None:
                 check_parameters(node.target.call, node.parameters, who=f"Step {node.name!r}")
             elif not is_saved_function(node.target.partition(":")[0]):

@@ -12,6 +12,7 @@ from typing import Any, Self
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.scaling import Scaling
+from scanflow.app.secrets import iterate_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.arrays import make_array
 from scanflow.backends.memory.graph import InferenceGraph, check_files
@@ -108,6 +109,11 @@ class MemoryOnline:
         if workflow.type != "online":
             raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
         check_files(app, workflow)
+        if (secret := next(iterate_secrets([workflow.serving, workflow.services]), None)) is not None:
+            raise UnsupportedError(
+                f"Workflow {workflow.name!r}: the backend 'memory' does not support {secret!r}: it starts no "
+                "processes, so that what a service prints could not be masked. Use another backend."
+            )
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self.check(app, workflow)

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import AgentView, StrategyLimits
 from scanflow.app.model import find_duplicate
+from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.errors import AccessDeniedError, AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
 from scanflow_server import requests
 from scanflow_server.access import PERMISSIONS, TokenHolder
@@ -53,6 +54,7 @@ def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: App
     """
     application = read_own_application(context, caller, body.application, body.source)
     check_name(app, application)
+    check_no_plain_secrets(application)
     names = [declared.name for declared in application.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.errors import NotFoundError
 from scanflow.names import format_environment_name
 from scanflow.text.masking import Masker
@@ -48,6 +49,7 @@ def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> Applic
     """Store an application. What is running does not change."""
     parsed = read_own_application(context, caller, body.application, body.source)
     check_name(app, parsed)
+    check_no_plain_secrets(parsed)
     with context.store.write() as connection:
         return _make_view(requests.keep_application(connection, parsed, body.source, at=context.clock()))
 

@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.application import Application
+from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
@@ -61,6 +62,7 @@ def deploy(
     """Deploy an online workflow as a service; change a deployed one without downtime."""
     app = read_own_application(context, caller, body.application, body.source)
     context.check_backend(app)
+    check_no_plain_secrets(app)
     workflow = Deployment(app, body.workflow).online
     request = {"application": requests.to_document(app), **body.model_dump(mode="json", include=_REQUEST_FIELDS)}
 
