@@ -12,6 +12,7 @@ from scanflow.agent.records import JSON
 from scanflow.app.agents import Sensor
 from scanflow.app.model import Model, as_tuple
 from scanflow.app.parameters import FrozenDict, Parameters, to_plain
+from scanflow.app.secrets import dump_secrets
 from scanflow.app.triggers import CallReceive
 from scanflow.names import check_name
 
@@ -50,7 +51,7 @@ class Call(Model):
         return f"/sensors/{self.sensor}"
 
     def payload(self) -> Mapping[str, JSON]:
-        return {"args": list(self.args), "kwargs": dict(self.kwargs)}
+        return {"args": list(self.args), "kwargs": {name: dump_secrets(value) for name, value in self.kwargs.items()}}
 
     def __str__(self) -> str:
         arguments = [

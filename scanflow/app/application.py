@@ -10,19 +10,35 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.agents import Agent
 from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, shorten
+from scanflow.app.secrets import SecretText
 from scanflow.app.webhook import Webhook
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.files.secret_sources import is_secret_source
 from scanflow.names import MAX_NAME, check_name, format_environment_name
 from scanflow.text.html_table import render_html_table
 
 
 class Tracker(Model):
-    uri: str | None = None
-    """A tracking server or database as MLflow spells it. Unset: the one inside scanflow's home folder."""
+    uri: SecretText | None = None
+    """A tracking server or database as MLflow spells it, or a reference to it if it holds a password:
+    ``sf.secret("env:NAME")``. Unset: the one inside scanflow's home folder."""
 
     port: Whole | None = Field(default=None, ge=1, le=65535)
     """The port for a backend that runs the tracker itself."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.uri is not None and self.uri.startswith("file:") and not self.uri.startswith(("file:/", "file:~")):
+            raise InvalidError(
+                f"Tracker.uri is {self.uri!r}, and its readers work in different folders. Write an absolute path."
+            )
+        return self
+
+    @property
+    def secret(self) -> str | None:
+        """The reference to the secret that the address is; None: it is none."""
+        return self.uri if self.uri is not None and is_secret_source(self.uri) else None
 
 
 def _check_folder(value: Any) -> str:

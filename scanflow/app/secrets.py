@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, Self
 
 from pydantic import BeforeValidator, model_serializer, model_validator
 
 from scanflow.app.model import Model
 from scanflow.errors import InvalidError
+from scanflow.files.secret_sources import read_secret_source
 
 SECRET_KEY = "$secret"  # noqa: S105 - the key of a reference, in files
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
@@ -58,6 +60,16 @@ class Secret(Model):
     def __bool__(self) -> NoReturn:
         raise InvalidError(f"The value of {self!r} is known only where it is used, so it cannot be tested here.")
 
+    def read(self) -> str:
+        """Return the value, for code of sensors, rules and actuators, which get references in their parameters.
+
+        What an agent prints and reports has its secrets masked. Steps and services get values, and need not call this.
+
+        Raises:
+            InvalidError: there is no secret where it refers to one.
+        """
+        return read_secret_source(self.source, Path())
+
     @property
     def kind(self) -> str:
         """``env``, ``file`` or ``k8s``."""
@@ -88,6 +100,15 @@ def read_secret(value: Any) -> Secret | None:
     if isinstance(value, Mapping) and set(value) == {SECRET_KEY}:
         return secret(value[SECRET_KEY])
     return value if isinstance(value, Secret) else None
+
+
+def dump_secrets(value: Any) -> Any:
+    """Return a value with references to secrets as JSON has them."""
+    if isinstance(value, Secret):
+        return {SECRET_KEY: value.source}
+    if type(value) is dict:
+        return {name: dump_secrets(inner) for name, inner in value.items()}
+    return [dump_secrets(inner) for inner in value] if type(value) is list else value
 
 
 def iterate_secrets(value: Any) -> Iterator[Secret]:

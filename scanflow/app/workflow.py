@@ -14,10 +14,11 @@ from scanflow.app.graph import collect_parents, compute_levels
 from scanflow.app.inference import check_inference
 from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.mpi import MPIWorkload
-from scanflow.app.parameter_texts import parse_parameter, parse_script_parameter
+from scanflow.app.parameter_texts import parse_json, parse_parameter, parse_script_parameter
 from scanflow.app.parameters import with_article
 from scanflow.app.references import Ref, find_references
 from scanflow.app.resources import Affinity
+from scanflow.app.secrets import SECRET_KEY
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
 from scanflow.app.steps import check_set_parameter, get_annotations, get_defaults
@@ -300,6 +301,8 @@ def _build_fed_error(workflow: str, key: str, matches: Sequence[_Match]) -> Inva
 
 
 def _parse_text(node: Executor | Service | MPIWorkload, match: _Match, text: str) -> Any:
+    if text.startswith(f'{{"{SECRET_KEY}"') and isinstance(value := parse_json(text), dict):
+        return value  # a reference, which no annotation is to take for text
     present = None if match.fed_by else node.parameters.get(match.name)
     if isinstance(node, MPIWorkload) or (isinstance(node, Executor) and node.target is None):
         return parse_script_parameter(text, present)

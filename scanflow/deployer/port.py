@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
+from scanflow.app.secrets import dump_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import LogPart, Stream
 from scanflow.backends.records import Observer, RunRecord, StepFile
@@ -87,7 +88,8 @@ class RunRequest:
         Raises:
             NotFoundError: there is no such parameter.
         """
-        return {**self.parameters, **workflow.parse_parameters(self.texts, step=step)}
+        given = {name: dump_secrets(value) for name, value in self.parameters.items()}
+        return {**given, **workflow.parse_parameters(self.texts, step=step)}
 
 
 class TaskLog(NamedTuple):

@@ -46,6 +46,11 @@ def read_secret_source(source: str, folder: Path, variables: Mapping[str, str] |
     return value
 
 
+def is_secret_source(text: str) -> bool:
+    """Return whether a text is a reference to a secret; ``file://`` begins an address."""
+    return text.startswith(("env:", "file:", "k8s:")) and not text.startswith("file://")
+
+
 def _is_in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ
 

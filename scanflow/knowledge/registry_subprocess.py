@@ -29,6 +29,9 @@ from scanflow.wire import ModelFiles, decode
 LOW_PRIORITY_S: Final = 5.0
 """Longest time that a query yields the CPUs: beside a process that used all of them it took minutes."""
 
+_URI = "SCANFLOW_REGISTRY_URI"
+"""The variable with the tracker's address."""
+
 _NAMES = ("fetch", "find", "remember", "recall")
 
 
@@ -36,7 +39,7 @@ class RegistrySubprocess:
     """A :class:`~scanflow.knowledge.model_cache.ModelCache` in another process, which ends with this one."""
 
     def __init__(self, home: Path, uri: str | None) -> None:
-        self._command = [sys.executable, "-m", __name__, str(home), *([] if uri is None else [uri])]
+        self._command, self._uri = [sys.executable, "-m", __name__, str(home)], uri
         self._process: subprocess.Popen[bytes] | None = None
 
     def fetch(self, uri: str) -> ModelFiles:
@@ -74,8 +77,10 @@ class RegistrySubprocess:
 
     def _ensure_process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
+            # Not an argument, which every user of the machine can read: it may hold a password.
+            variables = {**os.environ, **({} if self._uri is None else {_URI: self._uri})}
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=variables
             )
             yield_cpu(self._process.pid, True)
             weakref.finalize(self, _end, self._process)
@@ -115,4 +120,4 @@ def main(home: str, uri: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], os.environ.pop(_URI, None))

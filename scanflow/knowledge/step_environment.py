@@ -21,8 +21,10 @@ from typing import Any
 
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
+from scanflow.files.secret_sources import is_secret_source, read_secret_source
 from scanflow.knowledge.checks import check_environment
 from scanflow.pki import find_authority_file
+from scanflow.text.masking import mask_place
 
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql")
 
@@ -44,13 +46,18 @@ class TrackerPlace:
 
 
 def locate_tracker(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
-    """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``."""
+    """Return the place of the tracker at ``tracker_uri``; unset: SQLite and a folder inside ``home``.
+
+    ``tracker_uri`` may be a reference to a secret, ``env:NAME`` or ``file:PATH``: it is read here, by who connects.
+    """
     root = home.absolute() / "tracker"
+    if tracker_uri is not None and is_secret_source(tracker_uri):
+        tracker_uri = read_secret_source(tracker_uri, home).strip()
     uri = tracker_uri or f"sqlite:///{root / 'mlflow.db'}"
     scheme = uri.partition(":")[0].partition("+")[0]
     if scheme not in _SCHEMES or "://" not in uri:
         raise InvalidError(
-            f"The tracker {uri!r} cannot be used. Name a tracking server (http://host:5000) or a database "
+            f"The tracker {mask_place(uri)!r} cannot be used. Name a tracking server (http://host:5000) or a database "
             f"(sqlite:///path/mlflow.db, postgresql://host/name), or leave it unset for the tracker in {str(home)!r}."
         )
     if scheme in {"http", "https"}:

@@ -148,7 +148,8 @@ class Masker:
     @classmethod
     def from_values(cls, values: Iterable[str], *documents: Any) -> Masker:
         """Return the masker of values that are known to be secrets, numbers too, and of what looks so in documents."""
-        masker = cls(*documents)
+        values = list(values)
+        masker = cls(*documents, *values)  # of an address, its password too
         declared = {variant for value in values for variant in _list_variants(value) if variant}
         long = {text for text in declared if len(text) >= MIN_SECRET_LENGTH}
         masker._set({*masker.anywhere, *long}, {*masker._usable, *declared} - long)

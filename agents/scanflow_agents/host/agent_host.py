@@ -15,6 +15,7 @@ from scanflow.agent.records import Event, Sample, SensorCall, SensorReport
 from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.app.triggers import Interval
 from scanflow.errors import ScanflowError, UnavailableError
+from scanflow.text.masking import Masker
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import Path
 from scanflow_agents.host.control_loop import ControlLoop, Decider, Decisions, HostedSensor, Timer
@@ -60,6 +61,7 @@ class AgentHost:
         beat_s: float = 5.0,
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
+        masker: Masker | None = None,
     ) -> None:
         """``client`` sends heartbeats every ``beat_s``, less often where nothing changed. Without a ``source``, events
         arrive through the agent's own API.
@@ -88,6 +90,7 @@ class AgentHost:
             clock=clock,
             call_later=call_later,
             on_sample=self._handle_sample,
+            masker=masker,
         )
         leaves = [leaf for sensor in sensors for _, leaf in combined_triggers.iterate_leaves(sensor.trigger)]
         event_filter = EventFilter.from_triggers((leaf for leaf in leaves if isinstance(leaf, OnEvent)), app)

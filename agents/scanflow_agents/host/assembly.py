@@ -12,11 +12,13 @@ from scanflow.errors import MissingExtraError
 from scanflow.files.unchanged_reads import UnchangedReads
 from scanflow.http.home_token import ensure_home_token, read_home_token
 from scanflow.knowledge import KnowledgeBase, open_knowledge
+from scanflow.processes.masked_output import OutputMask
 from scanflow.transport.async_client import AsyncClient
 from scanflow.transport.server_client import ServerClient
 from scanflow_agents.host.agent_host import AgentHost
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import ApsScheduler
+from scanflow_agents.host.secrets import anchor_secrets, mask_secrets_of
 from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.server_client import DeliveryClient, ServerEvents
 from scanflow_agents.host.spec import AgentSpec
@@ -28,14 +30,23 @@ from scanflow_agents.templates.control_plane import ControlPlane
 
 
 def build(
-    folder: Path, spec: AgentSpec, *, clock: Callable[[], float], report_trouble: Callable[[str | None], None]
+    folder: Path,
+    spec: AgentSpec,
+    *,
+    clock: Callable[[], float],
+    report_trouble: Callable[[str | None], None],
+    output: OutputMask,
 ) -> tuple[AgentHost, Callable[[], Awaitable[None]]]:
     """Return the agent's host, and a function that closes its connections. To be called on the event loop's thread.
 
-    ``report_trouble`` receives a description of the failures in the running agent, and None once there are none."""
+    ``report_trouble`` receives a description of the failures in the running agent, and None once there are none.
+    ``output`` masks the agent's secrets."""
     app, agent = spec.parse()
     if spec.source is not None:
         app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
+    app = anchor_secrets(app)
+    agent = next(other for other in app.agents if other.name == agent.name)
+    mask_secrets_of(agent, output)
     declared = load_declared(app, agent)
     state = AgentStore(folder / "agent.db")
     workers, token = ThreadPool(), get_token(spec)
@@ -79,6 +90,7 @@ def build(
         beat_s=spec.beat_s,
         source=None if server is None else ServerEvents(server),
         report_trouble=report_trouble,
+        masker=output.masker,
     )
     client.call_self = host.call_self
 

@@ -21,6 +21,7 @@ from scanflow.agent.records import Sample
 from scanflow.app.agents import Misfire
 from scanflow.app.triggers import CallReceive, EventTrigger, Trigger
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
+from scanflow.text.masking import Masker
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import Path
 from scanflow_agents.host.limits import Withheld
@@ -115,8 +116,11 @@ class ControlLoop:
         clock: Callable[[], float],
         call_later: Timer,
         on_sample: Callable[[Sample, Decisions, int], None],
+        masker: Masker | None = None,
     ) -> None:
-        """``on_sample`` gets each sample, its decisions, and the number of samples that led to it by their events."""
+        """``on_sample`` gets each sample, its decisions, and the number of samples that led to it by their events.
+        ``masker`` masks the agent's secrets in samples and errors."""
+        self._masker = masker or Masker()
         self.agent, self.app = agent, app
         self._state = state
         self._decider, self._send, self._on_sample = decider, send, on_sample
@@ -411,21 +415,29 @@ class ControlLoop:
         }
         try:
             sample = Sample(**fields, value=value, error=error)
-            return sample, sample.model_dump_json()
+            return self._mask_sample(sample, sample.model_dump_json())
         except ValueError as invalid:  # a sample with a lone surrogate can be built, and not serialized
             why = escape_surrogates(f"The sensor's result cannot be serialized as JSON: {invalid}")
             sample = Sample(**fields, value=None, error=why)
             return sample, sample.model_dump_json()
+
+    def _mask_sample(self, sample: Sample, document: str) -> tuple[Sample, str]:
+        if not (self._masker and self._masker.occurs_in(document)):
+            return sample, document
+        sample = Sample.model_validate(self._masker.mask_values(sample.model_dump(mode="json")))
+        return sample, sample.model_dump_json()
 
     def _decide(self, sample: Sample) -> Decisions:
         try:
             decisions = self._decider.decide(sample)
         except Exception as error:  # noqa: BLE001 - the edge of the loop: one sample's rules must not end the agent
             _log.exception("strategies failed on a sample of %r", sample.sensor)
-            return Decisions(errors={"": format_error(error)})
-        return replace(
-            decisions, errors={strategy: escape_surrogates(why) for strategy, why in decisions.errors.items()}
-        )
+            return Decisions(errors={"": self._mask_text(format_error(error))})
+        errors = {strategy: self._mask_text(escape_surrogates(why)) for strategy, why in decisions.errors.items()}
+        return replace(decisions, errors=errors)
+
+    def _mask_text(self, text: str) -> str:
+        return self._masker.mask_text(text) if self._masker else text
 
     # -- the journal
 

@@ -21,6 +21,7 @@ import stamina
 
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
 from scanflow.files.private import open_private, write_private
+from scanflow.processes.masked_output import OutputMask
 from scanflow_agents.host.spec import AgentSpec, read_spec
 
 CONFIGURATION = 78
@@ -35,17 +36,19 @@ def main(folder: Path) -> int:
     stamina.instrumentation.set_on_retry_hooks([])  # retries are logged with their reason elsewhere
     for noisy in ("apscheduler", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    output = OutputMask()
     try:
         with _hold_lock(folder):
-            return asyncio.run(_serve(folder, read_spec(folder)))
+            return asyncio.run(_serve(folder, read_spec(folder), output))
     except ScanflowError as error:
-        _log.error("%s", error)
-        _write_document(folder, "failure.json", {"error": str(error), "type": type(error).__name__})
+        reason = output.masker.mask_text(str(error))
+        _log.error("%s", reason)
+        _write_document(folder, "failure.json", {"error": reason, "type": type(error).__name__})
         return CONFIGURATION if isinstance(error, UsageError) else 1
     except Exception as error:  # noqa: BLE001 - the edge of the program: the error is recorded for its supervisor
         _log.exception("The agent crashed")
         kind = type(error).__name__
-        _write_document(folder, "failure.json", {"error": f"{kind}: {error}", "type": kind})
+        _write_document(folder, "failure.json", {"error": output.masker.mask_text(f"{kind}: {error}"), "type": kind})
         return 1
 
 
@@ -59,7 +62,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-async def _serve(folder: Path, spec: AgentSpec) -> int:
+async def _serve(folder: Path, spec: AgentSpec, output: OutputMask) -> int:
     from scanflow_agents.host.assembly import build, list_accepted_tokens
     from scanflow_agents.host.http_api import build_quiet_server, make_api
 
@@ -70,12 +73,13 @@ async def _serve(folder: Path, spec: AgentSpec) -> int:
 
     def report_trouble(why: str | None) -> None:
         try:
-            _write_document(folder, "ailment.json", None if why is None else {"error": why})
+            ailment = None if why is None else {"error": output.masker.mask_text(why)}
+            _write_document(folder, "ailment.json", ailment)
         except OSError as error:  # the store reports a full disk
             _log.warning("The agent's failure could not be recorded: %s", error)
 
     report_trouble(None)
-    host, close = build(folder, spec, clock=time.time, report_trouble=report_trouble)
+    host, close = build(folder, spec, clock=time.time, report_trouble=report_trouble, output=output)
     with _open_listener(spec.host, spec.port) as listener:
         url = spec.url or f"http://{spec.host}:{listener.getsockname()[1]}"
         name = urlsplit(url).hostname or ""

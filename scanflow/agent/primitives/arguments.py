@@ -12,6 +12,7 @@ from scanflow.agent.primitive_model import BuiltInPrimitive
 from scanflow.app.parameters import FrozenDict, to_plain_mapping
 from scanflow.app.references import read_reference
 from scanflow.app.resources import AffinityMode, Resources
+from scanflow.app.secrets import SECRET_KEY, read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_name
 
@@ -40,12 +41,14 @@ Placed: TypeAlias = AffinityMode | dict[str, Any] | None
 
 
 def _write_reference(value: Any) -> dict[str, str] | None:
+    if (secret := read_secret(value)) is not None:
+        return {SECRET_KEY: secret.source}
     ref = read_reference(value)
     return None if ref is None else ref.model_dump()
 
 
 def _to_plain_settings(value: Any) -> Any:
-    """Copy parameters as JSON values; a reference, to which a revert sets an input again, stays one."""
+    """Copy parameters as JSON values; a reference, to a secret or to what a revert sets an input to, stays one."""
     return to_plain_mapping(value, special=_write_reference)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
+from scanflow.app.secrets import iterate_secrets
 from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.kubernetes.agents.manifests import (
     CODE,
@@ -29,6 +30,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.pod_logs import PodLogs
+from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
 
@@ -199,6 +201,8 @@ class KubernetesAgents:
     def _resolve_agent(self, agent: HostedAgent) -> tuple[HostedAgent, Agent]:
         """Return an agent with the tracker of its environment, which is ensured, and its definition."""
         app = load_json(json.dumps(agent.document))
+        own = find_agent(app, agent.name)
+        check_pod_secrets(iterate_secrets([own.parameters, own.sensors]), who=f"Agent {own.name!r}")
         return replace(agent, tracker=self._ensure(app) or agent.tracker), find_agent(app, agent.name)
 
 

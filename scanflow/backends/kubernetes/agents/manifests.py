@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
+from scanflow.app.secrets import iterate_secrets
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels
+from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.names import MAX_NAME
@@ -199,6 +201,9 @@ def _build_container(
             *(
                 {"name": name, "valueFrom": {"secretKeyRef": {"name": format_object_name(agent.name), "key": key}}}
                 for name, key in tokens.items()
+            ),
+            *build_secret_variables(
+                secret.source for secret in iterate_secrets([definition.parameters, definition.sensors])
             ),
         ],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],

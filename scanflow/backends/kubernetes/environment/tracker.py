@@ -8,6 +8,7 @@ from scanflow.app.application import Application
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.errors import UnsupportedError
 
 NAME: Final = "tracker"
 CLAIM: Final = "scanflow-tracker"
@@ -26,6 +27,12 @@ def has_own_tracker(app: Application, settings: KubernetesSettings) -> bool:
 
 def resolve_tracker_uri(app: Application, settings: KubernetesSettings) -> str | None:
     """Return the tracking URI of an environment's pods; None: MLflow's default."""
+    if app.tracker is not None and app.tracker.secret is not None:
+        raise UnsupportedError(
+            f"Application {app.name!r}: the backend 'kubernetes' does not support Tracker.uri as the secret "
+            f"{app.tracker.secret!r}. Write the address without user and password, and put MLFLOW_TRACKING_USERNAME "
+            "and MLFLOW_TRACKING_PASSWORD into the Secret scanflow-env of the namespace."
+        )
     if app.tracker is not None and app.tracker.uri is not None:
         return app.tracker.uri
     if has_own_tracker(app, settings):

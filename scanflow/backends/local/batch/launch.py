@@ -38,7 +38,7 @@ from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.files.private import create_private_folder
-from scanflow.files.secret_sources import check_secret_sources
+from scanflow.files.secret_sources import check_secret_sources, read_secret_source
 from scanflow.loading import load_function
 from scanflow.names import StepName
 from scanflow.placement.sysfs import read_topology
@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # most runs cache nothing
     from scanflow.backends.step_cache import CacheKey, CacheKeys, CodeLocation
 
 SEEN_OUTPUTS = 512
+_TRACKER_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "TZ")
 """Variables that an interpreter, or what it is linked with, reads only once, when it starts."""
 
@@ -81,6 +82,10 @@ class Launcher:
         self._pythons: dict[str, Python] = {}
         read = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
         self.inputs = StepInputs(definition, read=read, outputs=folder.outputs, max_fan_out=max_fan_out)
+
+    @property
+    def _tracker_secret(self) -> str | None:
+        return None if self._app.tracker is None else self._app.tracker.secret
 
     @property
     def app_dir(self) -> Path:
@@ -167,13 +172,19 @@ class Launcher:
                 secrets=places,
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
-        env = self.build_env(node, task, outputs)
+        env, variables = self.build_env(node, task, outputs), select_secrets(node.env)
+        if (tracker := self._tracker_secret) is not None:
+            secrets = sorted({*secrets, tracker})
+            address = read_secret_source(tracker, self.app_dir).strip().rstrip("/")
+            named = [name for name in _TRACKER_VARIABLES if env.get(name) == address]
+            variables |= dict.fromkeys(named, tracker)  # and not in the folder of the attempt
+            env = {name: value for name, value in env.items() if name not in named}
         by_fork = str(request) if request and can_fork(node) and not secrets else None
         if secrets:
             argv = SecretRequest(
                 argv=argv,
                 folder=str(self.app_dir),
-                variables=select_secrets(node.env),
+                variables=variables,
                 masked=secrets,
                 options=options,
                 parameters=[source for _, source in places],
@@ -216,6 +227,8 @@ class Launcher:
             InvalidError: a step's parameters do not match its function, its requirements cannot be read, or there is no
                 secret where it refers to one.
         """
+        if (tracker := self._tracker_secret) is not None:
+            check_secret_sources([tracker], self.app_dir, who=f"The tracker of {self._app.name!r}")
         for node in self._workflow.steps:
             if node.target is None:
                 self._files.find(node.mainfile or "", node.name)

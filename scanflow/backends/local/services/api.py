@@ -32,9 +32,11 @@ from scanflow.backends.service_records import Progress, ServiceObserver, Service
 from scanflow.backends.service_spec import Fetch, ServiceSpec
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError, did_you_mean
+from scanflow.files.private import create_private_folder, write_private
 from scanflow.processes.files import hold_lock
 from scanflow.processes.ports import choose_port
 from scanflow.settings import Settings
+from scanflow.text.masking import mask_place
 
 TIMEOUT_S = 600.0
 
@@ -150,7 +152,7 @@ class LocalServices:
             "home": str(self._home.path),
             "app": app.name,
             "team": app.team,
-            "tracker_uri": app.tracker.uri or self._settings.tracker_uri,
+            "tracker_uri": _keep_tracker(folder, app.tracker.uri or self._settings.tracker_uri),
             "service": folder.path.name,
         }
         module = "scanflow.backends.recorder"
@@ -304,3 +306,13 @@ def _port(requested: int | None, previous: int | None, taken: set[int], what: st
     if previous and requested in {None, previous}:
         return previous
     return choose_port(requested, host="127.0.0.1", taken=taken, what=what)
+
+
+def _keep_tracker(folder: ServiceFolder, uri: str | None) -> str | None:
+    """Return a tracker's address for an argument, which every user of the machine can read: of one that holds a
+    password, a reference to a file."""
+    if uri is None or mask_place(uri) == uri:
+        return uri
+    create_private_folder(folder.path)
+    write_private(folder.path / "tracker", uri)
+    return f"file:{folder.path.absolute() / 'tracker'}"
