@@ -15,6 +15,7 @@ from scanflow.backends.edited_functions import digest_arguments, digest_function
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord
+from scanflow.backends.step_process import list_inherited_sources
 from scanflow.names import RunName
 
 _COMPARED = {"functions": "its code or what that uses", "arguments": "its parameters or variables"}
@@ -36,6 +37,9 @@ class SavedDefinition(BaseModel):
     arguments: Mapping[str, str] = Field(default_factory=dict)
     """Digests of what steps were given."""
 
+    inherited: tuple[str, ...] = ()
+    """References to secrets in variables, of the whole application."""
+
     spun: str | None = None
     """The step or task of a spin; other outputs are taken from another run."""
 
@@ -48,13 +52,16 @@ class SavedDefinition(BaseModel):
             parameters=definition.parameters,
             functions=digest_functions(definition.workflow),
             arguments=digest_arguments(definition.workflow),
+            inherited=tuple(sorted({*definition.inherited, *list_inherited_sources(definition.app)})),
             spun=definition.step,
         )
 
     def read(self, source: str | None) -> RunDefinition:
         app = load_json(self.app)
         path = None if source is None else Path(source)
-        return RunDefinition(app, app.workflow(self.workflow), self.parameters, path, self.spun)
+        return RunDefinition(
+            app, app.workflow(self.workflow), self.parameters, path, self.spun, inherited=self.inherited
+        )
 
 
 def enter_run(

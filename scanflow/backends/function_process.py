@@ -44,8 +44,16 @@ class FunctionRequest:
     """The home's key for signing pickles, in hexadecimal digits."""
 
     secrets: list[Any] = field(default_factory=list)
-    """Where secrets stand in the parameters, and their references: see ``secret_process.SecretPath``. The values come
-    through a pipe."""
+    """Where secrets stand in the parameters, and their references: a list of ``placed_secrets.SecretPath``."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """References to the secrets that variables of the environment get."""
+
+    masked: list[str] = field(default_factory=list)
+    """References to what is masked in the step's output, in addition."""
+
+    folder: str = ""
+    """The application's folder, which paths of secrets are relative to."""
 
     def write(self, file: Path) -> None:
         from scanflow.files.private import write_private
@@ -64,6 +72,7 @@ def main(request_path: str) -> None:
     from scanflow.backends.values import decode, write_result
     from scanflow.loading import load_function
 
+    secrets = _resolve_secrets(request)
     sys.path[:] = path
     key = bytes.fromhex(request.key)
     if request.by_value:
@@ -73,9 +82,8 @@ def main(request_path: str) -> None:
     given = decode(request.parameters, request_file.parent, key)
     if request.secrets:
         from scanflow.backends.placed_secrets import place_secrets
-        from scanflow.processes.masked_process import receive_secrets
 
-        given = place_secrets(given, request.secrets, receive_secrets())
+        given = place_secrets(given, request.secrets, secrets)
     parameters = check_parameters(function, given, who=request.who, exact=request.exact)
     try:
         result = call_function(function, parameters)
@@ -83,6 +91,25 @@ def main(request_path: str) -> None:
         traceback.print_exc()
         raise SystemExit(exit_.code if isinstance(exit_.code, int) else exit_.code and 1) from None
     write_result(check_result(function, result, who=request.who), Path(os.environ["SCANFLOW_OUTPUT_DIR"]), key)
+
+
+def _resolve_secrets(request: FunctionRequest) -> dict[str, str]:
+    """Return the step's secrets by their references. Its output is masked from then on."""
+    own = [*request.variables.values(), *(source for _, source in request.secrets)]
+    if not own and not request.masked:
+        return {}
+    from scanflow.backends.secret_process import check_outputs, resolve_secrets, set_variables
+    from scanflow.errors import InvalidError
+    from scanflow.processes.masked_process import mask_from_here
+
+    try:
+        secrets = resolve_secrets(Path(request.folder), own, request.masked)
+    except InvalidError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None
+    mask_from_here(list(secrets.values()), lambda: check_outputs(secrets))
+    set_variables(request.variables, secrets)
+    return secrets
 
 
 if __name__ == "__main__":

@@ -98,6 +98,10 @@ class RunDefinition:
     past: str | None = None
     """The run of a spin's inputs."""
 
+    inherited: tuple[str, ...] = ()
+    """References to secrets in variables, of parts of the application that are not stored with the run: steps inherit
+    the variables."""
+
 
 class RunBackend(Protocol):
     """Runs batch workflows and MPI jobs.

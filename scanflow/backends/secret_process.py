@@ -1,7 +1,7 @@
-"""The process around a step with secrets: it resolves them, runs the step, and masks what the step prints.
+"""The process around a script with secrets: it resolves them, runs the script, and masks what that prints.
 
-Run as ``python -P -m scanflow.backends.secret_process <request>``, where the step would run. The request holds
-references only.
+Run as ``python -P -m scanflow.backends.secret_process <request>``, where the script would run. The request holds
+references only. A function's process does so itself, by :func:`resolve_secrets`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ _EXIT_REFUSED = 125
 @dataclass(frozen=True, slots=True)
 class SecretRequest:
     argv: Sequence[str]
-    """The step's process."""
+    """The script's process."""
 
     folder: str
     """The application's folder."""
@@ -42,11 +42,8 @@ class SecretRequest:
     """Further references: they are masked in what the step prints."""
 
     options: Sequence[Any] | None = None
-    """The options of a script, in the order of its command line: text, or ``[name, value, secrets]`` of a parameter
-    with secrets. None: it is a function's, or the script has no secret among its parameters."""
-
-    parameters: Sequence[str] = ()
-    """References that a function's process gets."""
+    """The options of the script, in the order of its command line: text, or ``[name, value, secrets]`` of a parameter
+    with secrets. None: it has none of these, and its options are in ``argv``."""
 
     def write(self, file: Path) -> list[str]:
         """Write the request; return the command that runs it."""
@@ -56,35 +53,40 @@ class SecretRequest:
 
 def main(request_path: str) -> None:
     request = SecretRequest(**json.loads(Path(request_path).read_text(encoding="utf-8")))
+    placed = [source for option in request.options or () if not isinstance(option, str) for _, source in option[2]]
     try:
-        secrets = _read_all(request)
+        secrets = resolve_secrets(Path(request.folder), [*request.variables.values(), *placed], request.masked)
     except InvalidError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(_EXIT_REFUSED) from None
-    variables = {name: secrets[source] for name, source in request.variables.items()}
-    passed_on = {format_pod_variable(source) for source in secrets}
-    env = {name: value for name, value in os.environ.items() if name not in passed_on} | variables
-    sent: Any = None
+    set_variables(request.variables, secrets)
+    sent = None
     if request.options is not None:
         sent = [word for option in request.options for word in _format_option(option, secrets)]
-    elif request.parameters:
-        sent = {source: secrets[source] for source in request.parameters}
-    code = run_masked(request.argv, env, secrets.values(), sent=sent)
-    if code == 0 and (outputs := os.environ.get("SCANFLOW_OUTPUT_DIR")):
-        code = _check_outputs(Path(outputs) / OUTPUTS_FOLDER, secrets)
-    end_as(code)
+    code = run_masked(request.argv, os.environ, secrets.values(), sent=sent)
+    end_as(code or check_outputs(secrets))
 
 
-def _read_all(request: SecretRequest) -> dict[str, str]:
-    in_options = [source for option in request.options or () if not isinstance(option, str) for _, source in option[2]]
-    own = read_secret_sources([*request.variables.values(), *in_options, *request.parameters], Path(request.folder))
+def resolve_secrets(folder: Path, own: Iterable[str], masked: Iterable[str]) -> dict[str, str]:
+    """Return the secrets of a step by their references, and those of ``masked`` as far as there are any.
+
+    Raises:
+        InvalidError: there is no secret in one of its own.
+    """
     others: dict[str, str] = {}
-    for source in request.masked:
+    for source in masked:
         try:
-            others |= read_secret_sources([source], Path(request.folder))
+            others |= read_secret_sources([source], folder)
         except InvalidError:
             continue  # the step does not get it
-    return {**others, **own}
+    return {**others, **read_secret_sources(own, folder)}
+
+
+def set_variables(references: Mapping[str, str], secrets: Mapping[str, str]) -> None:
+    """Set this process's variables to secrets; those by which a pod got them are removed."""
+    for source in secrets:
+        os.environ.pop(format_pod_variable(source), None)
+    os.environ.update({name: secrets[source] for name, source in references.items()})
 
 
 def _format_option(option: Any, secrets: Mapping[str, str]) -> list[str]:
@@ -96,8 +98,11 @@ def _format_option(option: Any, secrets: Mapping[str, str]) -> list[str]:
     return format_option(name, value if isinstance(value, str) else json.dumps(value))
 
 
-def _check_outputs(folder: Path, secrets: Mapping[str, str]) -> int:
-    """Refuse an output that holds a secret: outputs are kept, shown, and read by other steps."""
+def check_outputs(secrets: Mapping[str, str]) -> int:
+    """Refuse an output of a step that ended well and that holds a secret: outputs are kept, shown, and read by other
+    steps. Return the step's exit code."""
+    outputs = os.environ.get("SCANFLOW_OUTPUT_DIR")
+    folder = Path(outputs or "/nowhere") / OUTPUTS_FOLDER
     for source, secret in secrets.items():
         masker = Masker.from_values([secret])
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():

@@ -1,8 +1,8 @@
 """Runs a program with secrets: what it prints reaches its logs masked. Standard library and ``text`` only.
 
-The program is a child of the process that calls :func:`run_masked`, which reads its output from pipes; a thread of the
-program's own could not: a library that prints while it holds the interpreter would wait for it forever. The child gets
-the secrets as variables, or from an inherited pipe, never in its arguments, which every user of a machine can read.
+The program is a child of the process that masks, which reads its output from pipes; a thread of the program's own could
+not: a library that prints while it holds the interpreter would wait for it forever. The child gets the secrets as
+variables, or from an inherited pipe, never in its arguments, which every user of a machine can read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import selectors
 import signal
 import subprocess
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from scanflow.text.masking import MaskedStream, Masker
@@ -67,14 +67,38 @@ def run_masked(
         process.stdout.fileno(): (MaskedStream(masker), outputs[0]),
         process.stderr.fileno(): (MaskedStream(masker), outputs[1]),
     }
-    _forward(process, streams)
+    with process.stdout, process.stderr:
+        _forward(process.pid, streams, wait=process.wait)
     return process.wait()
 
 
-def receive_secrets() -> Any:
-    """Return what :func:`run_masked` sent to this process; it can be read once."""
-    with os.fdopen(int(os.environ.pop(SECRETS_FD)), encoding="utf-8") as file:
-        return json.load(file)
+def mask_from_here(secrets: Collection[str], check: Callable[[], int]) -> None:
+    """Mask what this process prints from now on: go on in a fork of it, and mask in the process that was there before.
+
+    That one ends as the fork ends; if that is without a failure, with what ``check`` returns. To be called before there
+    are threads. A fork takes milliseconds, where another interpreter takes a hundred.
+    """
+    masker, sources, targets = Masker.from_values(secrets), [os.pipe(), os.pipe()], (1, 2)
+    pid = os.fork()
+    if pid == 0:
+        for (read, write), target in zip(sources, targets, strict=True):
+            os.dup2(write, target)
+            os.close(read)
+            os.close(write)
+        return
+    for number in _FORWARDED:
+        signal.signal(number, lambda *_: None)
+    for _, write in sources:
+        os.close(write)
+    status = 0
+
+    def wait() -> None:
+        nonlocal status
+        _, status = os.waitpid(pid, 0)
+
+    streams = {read: (MaskedStream(masker), target) for (read, _), target in zip(sources, targets, strict=True)}
+    _forward(pid, streams, wait=wait)
+    end_as(os.waitstatus_to_exitcode(status) or check())
 
 
 def end_as(code: int) -> None:
@@ -97,9 +121,9 @@ def _send(write_end: int, content: bytes) -> None:
         pass  # it has ended
 
 
-def _forward(process: subprocess.Popen[bytes], streams: dict[int, tuple[MaskedStream, int]]) -> None:
+def _forward(pid: int, streams: dict[int, tuple[MaskedStream, int]], *, wait: Callable[[], object]) -> None:
     """Forward what a process prints until it has ended, though another process may hold its streams open."""
-    ended = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
+    ended = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
     with selectors.DefaultSelector() as selector:
         for source in streams:
             selector.register(source, selectors.EVENT_READ)
@@ -112,7 +136,7 @@ def _forward(process: subprocess.Popen[bytes], streams: dict[int, tuple[MaskedSt
                     is_running = False
                 elif not _copy(key.fd, *streams[key.fd]):
                     selector.unregister(key.fd)
-    process.wait()
+    wait()
     for source, (stream, target) in streams.items():
         os.set_blocking(source, False)
         for _ in range(_PIPE_BYTES // _BLOCK):

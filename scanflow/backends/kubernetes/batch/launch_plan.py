@@ -12,7 +12,7 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.signals import list_signals
 from scanflow.backends.parameters import StepInputs
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.step_process import build_step_env, iterate_options, list_secret_sources
+from scanflow.backends.step_process import build_step_env, iterate_options, list_inherited_sources, list_secret_sources
 from scanflow.backends.tasks import format_task_name
 from scanflow.errors import ScanflowError
 
@@ -33,10 +33,11 @@ def plan_launches(
     sources = {signal.source for signal in list_signals(definition.workflow)}
     inputs = StepInputs(definition, read=lambda _: {}, outputs=base, max_fan_out=0)
     steps: dict[str, Any] = {}
+    inherited = list_inherited_sources(definition.app)
     for node in definition.workflow.steps:
         if node.mainfile is None or node.references or node.for_each is not None or node.cache or node.name in sources:
             continue
-        if list_secret_sources(node, definition.workflow):
+        if list_secret_sources(node, inherited):
             continue  # what it prints is masked by the task's program
         try:
             steps[node.name] = _build_launch(node, definition, run, variables, inputs, base)

@@ -45,6 +45,7 @@ from scanflow.backends.step_cache import (
 from scanflow.backends.step_process import (
     build_step_env,
     iterate_options,
+    list_inherited_sources,
     list_options_with_secrets,
     list_secret_sources,
 )
@@ -208,20 +209,19 @@ class Pod:
             self._report_signals([node.name])
 
     def _build_command(self, node: Executor, parameters: Resolved) -> list[str]:
-        secrets = list_secret_sources(node, self.workflow)
+        secrets = list_secret_sources(node, list_inherited_sources(self.definition.app))
         rest, places = take_secrets(parameters.value) if node.secrets else (parameters.value, [])
         request_folder = self._folders.reported / "request"
         request_folder.mkdir(exist_ok=True)
         options = None
         if node.target is not None:
-            argv = self._build_function_command(node, node.target, Resolved(rest, parameters.exact), places)
+            return self._build_function_command(node, node.target, Resolved(rest, parameters.exact), places, secrets)
+        main, who = self.files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
+        if places:
+            argv = [sys.executable, script_process.__file__, str(main)]
+            options = list_options_with_secrets(parameters.value, who=who)
         else:
-            main, who = self.files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
-            if places:
-                argv = [sys.executable, script_process.__file__, str(main)]
-                options = list_options_with_secrets(parameters.value, who=who)
-            else:
-                argv = [sys.executable, str(main), *iterate_options(parameters.value, who=who)]
+            argv = [sys.executable, str(main), *iterate_options(parameters.value, who=who)]
         if not secrets:
             return argv
         return SecretRequest(
@@ -230,11 +230,10 @@ class Pod:
             variables=select_secrets(node.env),
             masked=secrets,
             options=options,
-            parameters=[] if options is not None else [source for _, source in places],
         ).write(request_folder / "secrets.json")
 
     def _build_function_command(
-        self, node: Executor, target: Target, parameters: Resolved, places: list[SecretPath]
+        self, node: Executor, target: Target, parameters: Resolved, places: list[SecretPath], masked: list[str]
     ) -> list[str]:
         file, by_value = (self.files.find_function_file(target, node.name), self._find_pickled_function(str(target)))
         request_folder = self._folders.reported / "request"
@@ -249,6 +248,9 @@ class Pod:
             exact=parameters.exact,
             key=self.key.hex(),
             secrets=places,
+            variables=select_secrets(node.env),
+            masked=masked,
+            folder=str(self._folders.app),
         ).write(request)
         return [sys.executable, function_process.__file__, str(request)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
@@ -24,13 +24,13 @@ from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.parameters import Resolved, StepInputs
 from scanflow.backends.pickles import read_home_key, read_pickle, read_signed
-from scanflow.backends.placed_secrets import SecretPath
 from scanflow.backends.port import Environment, RunDefinition
 from scanflow.backends.records import TaskRecord
 from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_process import (
     build_step_env,
     iterate_options,
+    list_inherited_sources,
     list_options_with_secrets,
     list_secret_sources,
 )
@@ -80,6 +80,7 @@ class Launcher:
         self._app, self._workflow, self._tracking = definition.app, definition.workflow, tracking
         self._home, self._folder, self._files = home, folder, AppFiles(definition.app, definition.workflow)
         self._pythons: dict[str, Python] = {}
+        self._inherited = sorted({*definition.inherited, *list_inherited_sources(definition.app)})
         read = lru_cache(maxsize=SEEN_OUTPUTS)(self._read_outputs)
         self.inputs = StepInputs(definition, read=read, outputs=folder.outputs, max_fan_out=max_fan_out)
 
@@ -145,16 +146,17 @@ class Launcher:
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.get_attempt_folder(task, attempt)
         create_private_folder(folder)
-        request, secrets = None, list_secret_sources(node, self._workflow)
-        options: list[Any] | None = None
-        places: list[SecretPath] = []
+        env, variables = self.build_env(node, task, outputs), select_secrets(node.env)
+        secrets = list_secret_sources(node, self._inherited)
+        if (tracker := self._tracker_secret) is not None:
+            secrets = sorted({*secrets, tracker})
+            address = read_secret_source(tracker, self.app_dir).strip().rstrip("/")
+            named = [name for name in _TRACKER_VARIABLES if env.get(name) == address]
+            variables |= dict.fromkeys(named, tracker)  # and not in the folder of the attempt
+            env = {name: value for name, value in env.items() if name not in named}
+        request = None
         if node.target is None:
-            mainfile, who = self._files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
-            if not (node.secrets and take_secrets(parameters.value)[1]):
-                argv = [str(python.path), str(mainfile), *iterate_options(parameters.value, who=who)]
-            else:
-                argv = [str(python.path), script_process.__file__, str(mainfile)]
-                options = list_options_with_secrets(parameters.value, who=who)
+            argv = self._build_script_command(node, parameters, python, folder, variables, secrets)
         else:
             rest, places = take_secrets(parameters.value) if node.secrets else (parameters.value, [])
             request, file = folder / "request.json", self._files.find_function_file(node.target, node.name)
@@ -170,28 +172,38 @@ class Launcher:
                 exact=parameters.exact,
                 key=self.key.hex(),
                 secrets=places,
-            ).write(request)
-            argv = [str(python.path), function_process.__file__, str(request)]
-        env, variables = self.build_env(node, task, outputs), select_secrets(node.env)
-        if (tracker := self._tracker_secret) is not None:
-            secrets = sorted({*secrets, tracker})
-            address = read_secret_source(tracker, self.app_dir).strip().rstrip("/")
-            named = [name for name in _TRACKER_VARIABLES if env.get(name) == address]
-            variables |= dict.fromkeys(named, tracker)  # and not in the folder of the attempt
-            env = {name: value for name, value in env.items() if name not in named}
-        by_fork = str(request) if request and can_fork(node) and not secrets else None
-        if secrets:
-            argv = SecretRequest(
-                argv=argv,
-                folder=str(self.app_dir),
                 variables=variables,
                 masked=secrets,
-                options=options,
-                parameters=[source for _, source in places],
-            ).write(folder / "secrets.json")
+                folder=str(self.app_dir),
+            ).write(request)
+            argv = [str(python.path), function_process.__file__, str(request)]
+        by_fork = str(request) if request and can_fork(node) else None
         cwd = str(self.app_dir)
         spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=self._find_cpus(node), timeout_s=node.timeout_s)
         return create_attempt_folder(folder, spec)
+
+    def _build_script_command(
+        self,
+        node: Executor,
+        parameters: Resolved,
+        python: Python,
+        folder: Path,
+        variables: Mapping[str, str],
+        secrets: Sequence[str],
+    ) -> list[str]:
+        mainfile, who = self._files.find(node.mainfile or "", node.name), f"Executor {node.name!r}"
+        options = None
+        if node.secrets and take_secrets(parameters.value)[1]:
+            argv = [str(python.path), script_process.__file__, str(mainfile)]
+            options = list_options_with_secrets(parameters.value, who=who)
+        else:
+            argv = [str(python.path), str(mainfile), *iterate_options(parameters.value, who=who)]
+        if not secrets:
+            return argv
+        request = SecretRequest(
+            argv=argv, folder=str(self.app_dir), variables=variables, masked=secrets, options=options
+        )
+        return request.write(folder / "secrets.json")
 
     def _find_cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:
