@@ -24,6 +24,7 @@ from scanflow.deployer.service_client import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
+from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.declared_inputs import fetch_declared, fit_inputs, list_parts, name_columns
@@ -93,7 +94,9 @@ class Client(MeasuringClient):
         if url is not None:
             if home is not None or backend is not None or backend_options is not None:
                 option = "home" if home is not None else "backend"
-                raise UsageError(f"Client({url!r}, {option}=...): a server sets its own {option}. Leave out one.")
+                raise UsageError(
+                    f"Client({mask_addresses(url)!r}, {option}=...): a server sets its own {option}. Leave out one."
+                )
             from scanflow.deployer import RemoteDeployer
             from scanflow.transport import ServerClient
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 
 from scanflow.errors import UnavailableError
+from scanflow.text.masking import mask_addresses
 from scanflow.transport.clients import build_client_options
 from scanflow.transport.unix_socket import UnixTransport
 
@@ -107,7 +108,9 @@ class MlflowApi:
             yield
         except httpx.HTTPError as error:
             reason = f"{type(error).__name__}: {error}"
-            raise UnavailableError(f"The tracker at {self.url} does not answer: {reason}. Try again.") from error
+            raise UnavailableError(
+                f"The tracker at {mask_addresses(self.url)} does not answer: {reason}. Try again."
+            ) from error
 
 
 def _build_error(method: str, path: str, reply: httpx.Response) -> MlflowApiError:

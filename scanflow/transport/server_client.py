@@ -16,6 +16,7 @@ import httpx
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
+from scanflow.text.masking import mask_addresses
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
     build_client_options,
@@ -269,7 +270,9 @@ def _check_url(url: str) -> str:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
-        raise InvalidError(f"{url!r} is not the address of a server. Write it as http://127.0.0.1:46666.")
+        raise InvalidError(
+            f"{mask_addresses(url)!r} is not the address of a server. Write it as http://127.0.0.1:46666."
+        )
     if parts.username or parts.password:
         raise InvalidError("The server's address contains a password. Remove it, and set a token: SCANFLOW_TOKEN.")
     return url.rstrip("/").removesuffix(BASE)

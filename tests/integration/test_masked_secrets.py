@@ -318,6 +318,24 @@ def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, mo
             assert json.loads(bodies["/api/v1/intents/i1"])["intent"]["arguments"]["workflow"] == "batch"
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "/applications/whole"), ("PUT", "/agents/whole/watch"), ("POST", "/services")]
+)
+def test_a_plain_secret_is_refused_by_every_route_that_stores_an_application(
+    home: Path, method: str, path: str
+) -> None:
+    with served(home, control=False) as (context, client):
+        sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
+        more = {"workflow": "digits"} if path == "/services" else {}
+        refused = client.request(method, path, json={"application": sent, **more})
+        assert refused.status_code == 422, refused.text
+        assert "is a plain value under the name of a secret" in refused.json()["detail"]
+        assert "Write sf.secret('env:API_KEY')" in refused.json()["detail"]
+        assert_no_canary({"detail": refused.text})
+        assert client.get("/applications").json() == []
+        assert_no_canary({file.name: file.read_bytes().decode("latin-1") for file in home.rglob("*") if file.is_file()})
+
+
 def test_a_masked_value_that_is_sent_back_is_refused(home: Path) -> None:
     with served(home, control=False) as (context, client):
         store_as_earlier_versions_did(context)

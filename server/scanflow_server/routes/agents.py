@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import AgentView, StrategyLimits
+from scanflow.app.application import Application
 from scanflow.app.model import find_duplicate
 from scanflow.app.plain_secrets import check_no_plain_secrets
+from scanflow.app.secrets import iterate_secrets
+from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import AccessDeniedError, AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
+from scanflow.files.secret_sources import check_secret_sources
 from scanflow_server import requests
 from scanflow_server.access import PERMISSIONS, TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
@@ -58,6 +63,7 @@ def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: App
     names = [declared.name for declared in application.agents]
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
+    _check_secrets(context, application, agent)
     document = requests.to_document(application)
     process = context.agents.show(app, application.team, agent)
     restart = has_other_code(process, document, body.source)
@@ -83,6 +89,14 @@ def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: App
     context.token_notifier.notify()  # that of an earlier generation is not valid any more
     context.work_notifier.notify()
     return describe_agent(context, row)
+
+
+def _check_secrets(context: ServerContext, application: Application, name: str) -> None:
+    """Refuse an agent of this machine that refers to a secret that is not here."""
+    if context.settings.library.backend in {None, DEFAULT}:
+        agent = next(declared for declared in application.agents if declared.name == name)
+        sources = [secret.source for secret in iterate_secrets([agent.parameters, agent.sensors])]
+        check_secret_sources(sources, Path(application.app_dir), who=f"Agent {name!r}")
 
 
 @router.delete("/{app}/{agent}")

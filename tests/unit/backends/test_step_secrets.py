@@ -1,0 +1,127 @@
+"""What a step with secrets is started with, and what its cache key is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.layout import Home, RunFolder
+from scanflow.backends.parameter_secrets import take_secrets
+from scanflow.backends.placed_secrets import place_secrets
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.step_process import list_inherited_sources
+from scanflow.errors import InvalidError
+from scanflow.names import StepName
+
+KEY = sf.secret("env:KEY")
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("KEY", "canary-key-1")
+    return "canary-key-1"
+
+
+def make_launcher(folder: Path, app: sf.Application, variables: Mapping[str, str] | None = None) -> Launcher:
+    (folder / "a.py").write_text("print(1)")
+    run = RunFolder(folder / "run")
+    run.path.mkdir(exist_ok=True)
+    definition = RunDefinition(app.replace(app_dir=str(folder)), app.workflows[0])
+    return Launcher(
+        definition, run, home=Home(folder / "home"), max_fan_out=10, tracking=lambda _: dict(variables or {})
+    )
+
+
+def make_app(node: sf.Executor, **more: Any) -> sf.Application:
+    return sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[node])], **more)
+
+
+def prepare(launcher: Launcher, node: sf.Executor) -> dict[str, Any]:
+    """Return the command of a step's process, once what is written for it was searched for the secret."""
+    parameters = launcher.inputs.resolve_parameters(node)
+    folder = launcher.prepare(node, StepName(node.name), 1, parameters, launcher.choose_python(node))
+    texts = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
+    assert [name for name, text in texts.items() if "canary" in text] == []
+    spec: dict[str, Any] = json.loads(texts["spec.json"])
+    return spec
+
+
+def test_what_is_written_for_a_step_has_references_only(tmp_path: Path) -> None:
+    node = sf.Executor(name="a", mainfile="a.py", parameters={"key": KEY, "n": 1}, env={"K": KEY, "MODE": "x"})
+    spec = prepare(make_launcher(tmp_path, make_app(node)), node)
+    assert spec["argv"][1:4] == ["-P", "-m", "scanflow.backends.secret_process"]
+    assert (spec["env"]["MODE"], "K" in spec["env"]) == ("x", False)
+
+
+def test_a_trackers_address_that_is_a_secret_is_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "http://ada:canary-pass-2@localhost:5000"
+    monkeypatch.setenv("TRACKER", f"{address}/")
+    node = sf.Executor(name="a", mainfile="a.py")
+    app = make_app(node, tracker=sf.Tracker(uri=sf.secret("env:TRACKER")))
+    variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_EXPERIMENT_NAME": "e"}
+    spec = prepare(make_launcher(tmp_path, app, variables), node)
+    assert (spec["env"]["MLFLOW_EXPERIMENT_NAME"], "MLFLOW_TRACKING_URI" in spec["env"]) == ("e", False)
+    request = json.loads((tmp_path / "run").glob("**/secrets.json").__next__().read_text())
+    assert request["variables"] == {"MLFLOW_TRACKING_URI": "env:TRACKER"}
+
+
+def compute_key(folder: Path, node: sf.Executor) -> str:
+    launcher = make_launcher(folder, make_app(node))
+    parameters = launcher.inputs.resolve_parameters(node)
+    return launcher.compute_cache_key(node, parameters, launcher.choose_python(node)).text
+
+
+def test_a_cache_key_depends_on_the_reference_and_not_on_the_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = sf.Executor(name="a", mainfile="a.py", cache=True, parameters={"deep": [{"key": KEY}]}, env={"K": KEY})
+    before = compute_key(tmp_path, node)
+    monkeypatch.setenv("KEY", "another value")
+    assert compute_key(tmp_path, node) == before
+    other = sf.secret("env:OTHER")
+    assert compute_key(tmp_path, node.replace(env={"K": other})) != before
+    assert compute_key(tmp_path, node.replace(parameters={"deep": [{"key": other}]})) != before
+    assert compute_key(tmp_path, node.replace(parameters={"deep": [{"key": None}]})) != before
+
+
+@pytest.mark.parametrize(
+    ("secret", "why"),
+    [
+        (sf.secret("env:MISSING"), "Set the variable MISSING"),
+        (sf.secret("file:missing.txt"), "cannot be read: No such file"),
+        (sf.secret("file:empty.txt"), "There is no secret in 'file:empty.txt'"),
+        (sf.secret("file:binary"), "is not text"),
+        (sf.secret("k8s:api/key"), "on the backend 'kubernetes' only"),
+    ],
+)
+def test_a_reference_that_leads_to_nothing_is_refused_at_the_check(tmp_path: Path, secret: sf.Secret, why: str) -> None:
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for fields in ({"env": {"K": secret}}, {"parameters": {"deep": [secret]}}):
+        with pytest.raises(InvalidError, match=f"^Executor 'a'.*{why}"):
+            make_launcher(tmp_path, make_app(sf.Executor(name="a", mainfile="a.py", **fields))).check()
+
+
+def test_all_variables_that_an_application_refers_to_are_masked_in_its_steps() -> None:
+    app = make_app(
+        sf.Executor(name="a", mainfile="a.py", parameters={"key": KEY}),
+        agents=[sf.Agent(name="g", modules=["g.py"], parameters={"chat": sf.secret("env:CHAT")})],
+        notify=[sf.Webhook(url="env:HOOK", secret="file:sign")],
+        tracker=sf.Tracker(uri="env:TRACKER"),
+    )
+    assert list_inherited_sources(app) == ["env:CHAT", "env:HOOK", "env:KEY", "env:TRACKER"]
+
+
+def test_a_reference_that_a_step_computed_stays_data() -> None:
+    computed = {"$secret": "env:KEY"}
+    assert take_secrets({"from": computed}) == ({"from": computed}, [])
+    rest, places = take_secrets({"from": computed, "own": [1, KEY]})
+    assert place_secrets(rest, places, {"env:KEY": "v"}) == {"from": computed, "own": [1, "v"]}
