@@ -80,8 +80,10 @@ class Secret(Model):
         return self.source.partition(":")[2]
 
 
-def secret(source: str) -> Secret:
-    """Return a reference to a secret, for parameters, ``env``, addresses of trackers and webhooks.
+def secret(source: str) -> Any:
+    """Return a reference to a secret, a :class:`Secret`, for parameters, ``env``, addresses of trackers and webhooks.
+
+    To type checkers it is any value, as it stands for one.
 
     Args:
         source: ``env:NAME``, a variable of the process that starts steps; ``file:PATH``, a file there, relative to the
@@ -98,7 +100,8 @@ def secret(source: str) -> Secret:
 def read_secret(value: Any) -> Secret | None:
     """Convert ``{"$secret": ...}`` to a reference; return references unchanged, None for anything else."""
     if isinstance(value, Mapping) and set(value) == {SECRET_KEY}:
-        return secret(value[SECRET_KEY])
+        reference: Secret = secret(value[SECRET_KEY])
+        return reference
     return value if isinstance(value, Secret) else None
 
 

@@ -74,9 +74,9 @@ def test_a_step_that_is_called_at_once_gets_no_reference() -> None:
 
 def test_a_variable_that_is_neither_text_nor_a_reference_is_refused() -> None:
     with pytest.raises(InvalidError, match="it should be text"):
-        sf.Executor(name="a", mainfile="a.py", env={"A": 1})
+        sf.Executor(name="a", mainfile="a.py", env={"A": 1})  # type: ignore[dict-item]
     with pytest.raises(InvalidError, match="not the secret itself"):
-        sf.Executor(name="a", mainfile="a.py", env={"A": {"$secret": "hunter2"}})
+        sf.Executor(name="a", mainfile="a.py", env={"A": {"$secret": "hunter2"}})  # type: ignore[dict-item]
 
 
 def test_a_mapping_of_the_users_cannot_pass_for_a_reference() -> None:

@@ -105,7 +105,8 @@ def test_a_cache_key_depends_on_the_reference_and_not_on_the_value(
 def test_a_reference_that_leads_to_nothing_is_refused_at_the_check(tmp_path: Path, secret: sf.Secret, why: str) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for fields in ({"env": {"K": secret}}, {"parameters": {"deep": [secret]}}):
+    choices: list[dict[str, Any]] = [{"env": {"K": secret}}, {"parameters": {"deep": [secret]}}]
+    for fields in choices:
         with pytest.raises(InvalidError, match=f"^Executor 'a'.*{why}"):
             make_launcher(tmp_path, make_app(sf.Executor(name="a", mainfile="a.py", **fields))).check()
 
