@@ -119,6 +119,9 @@ class CheckerOptions(RunOptions):
     labeller: str | None = None
     """``file.py:function`` that labels selected points immediately. None: people do, with ``scanflow labels``."""
 
+    labeller_parameters: dict[str, Any] = Field(default_factory=dict)
+    """For the labeller, which finds them in ``context.parameters``: the reference to a key (``sf.secret``), say."""
+
 
 def declare(app: Application, agent: Agent) -> None:
     options = _check_options(app, agent)

@@ -108,12 +108,12 @@ class MemoryOnline:
     def check(self, app: Application, workflow: Workflow) -> None:
         if workflow.type != "online":
             raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
-        check_files(app, workflow)
         if (secret := next(iterate_secrets([workflow.serving, workflow.services]), None)) is not None:
             raise UnsupportedError(
                 f"Workflow {workflow.name!r}: the backend 'memory' does not support {secret!r}: it starts no "
                 "processes, so that what a service prints could not be masked. Use another backend."
             )
+        check_files(app, workflow)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self.check(app, workflow)

@@ -127,3 +127,13 @@ def test_a_graph_routes_and_combines(deployer: EmbeddedDeployer, tmp_path: Path)
 def served(record: ServiceRecord) -> str:
     assert record.current is not None
     return record.current.models["times"]
+
+
+def test_a_secret_is_refused_as_what_is_printed_could_not_be_masked(deployer: EmbeddedDeployer) -> None:
+    node = square.bind(sf.secret("env:KEY"))
+    with pytest.raises(UnsupportedError, match=r"'memory' does not support sf.secret\('env:KEY'\)"):
+        deployer.plan(RunRequest(sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[node])])))
+    service = sf.Service(name="m", implementation="m.py:M", parameters={"key": sf.secret("env:KEY")})
+    online = sf.Workflow(name="o", type="online", nodes=[service])
+    with pytest.raises(UnsupportedError, match=r"'memory' does not support sf.secret\('env:KEY'\)"):
+        deployer.plan(RunRequest(sf.Application(name="a", workflows=[online]), "o"))

@@ -213,6 +213,7 @@ class World:
             team="data",
             agent=agent,
             clock=lambda: self.control_plane.now,
+            parameters=self.parameters.get(agent, {}),
             tracker=self.tracker,
             services=self.control_plane,
             application=self.app,

@@ -286,6 +286,9 @@ def truth(items, context):
 def broken(items, context): raise RuntimeError("no truth today")
 def wrong(items, context): return {"somebody": 1}
 def listed(items, context): return [1]
+def paid(items, context):
+    key = context.parameters["labeller_parameters"]["key"].read()
+    return {item["id"]: len(key) for item in items}
 """
 
 
@@ -298,6 +301,16 @@ def test_a_labeller_is_asked_at_once(world: World) -> None:
         (8, "labeller labels_of_ours.py:truth")
     }
     assert world.fire("checker", "label_picked") == {"wanted": 0, "labelled": 0}
+
+
+def test_a_labeller_reads_its_secret(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABEL_KEY", "1234567")
+    (world.folder / "labels_of_ours.py").write_text(LABELLER)
+    own = {"key": sf.secret("env:LABEL_KEY")}
+    world.parameters["checker"] = {"labeller": "labels_of_ours.py:paid", "labeller_parameters": own}
+    world.detected("calm-otter-1", ["p1:4"])
+    assert world.fire("checker", "detection_ended")["detections"][0]["labelled"] == 1
+    assert world.control_plane.queue["p1:4"]["label"] == 7
 
 
 @pytest.mark.parametrize("name", ["broken", "wrong", "listed"])
