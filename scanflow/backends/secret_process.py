@@ -25,6 +25,8 @@ from scanflow.processes.masked_process import end_as, run_masked
 from scanflow.text.masking import Masker
 
 _EXIT_REFUSED = 125
+_BLOCK, _OVERLAP = 16 * 1024 * 1024, 64 * 1024
+"""How much of an output is searched at once, and how much of it again, for what is split between two blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def check_outputs(secrets: Mapping[str, str]) -> int:
     for source, secret in secrets.items():
         masker = Masker.from_values([secret])
         for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
-            if file.is_file() and masker.occurs_in_bytes(file.read_bytes()):
+            if file.is_file() and _occurs_in(file, masker):
                 shutil.rmtree(folder)
                 sys.stderr.write(
                     f"The output {file.name!r} holds the secret {source!r}, and outputs are kept and shown. Give the "
@@ -114,6 +116,16 @@ def check_outputs(secrets: Mapping[str, str]) -> int:
                 )
                 return 1
     return 0
+
+
+def _occurs_in(file: Path, masker: Masker) -> bool:
+    before = b""
+    with file.open("rb") as content:
+        while block := content.read(_BLOCK):
+            if masker.occurs_in_bytes(before + block):
+                return True
+            before = block[-_OVERLAP:]
+    return False
 
 
 if __name__ == "__main__":

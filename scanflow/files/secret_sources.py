@@ -41,6 +41,10 @@ def read_secret_source(source: str, folder: Path, variables: Mapping[str, str] |
         raise InvalidError("A secret is env:NAME, file:PATH or k8s:SECRET/KEY, and this is none of them.")
     if not value:
         raise InvalidError(f"There is no secret in {source!r}. {advice}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidError(f"The secret in {source!r} is not text (UTF-8). Encode it, as with base64.") from None
     if "\0" in value:
         raise InvalidError(f"The secret in {source!r} has a zero byte, which no variable can hold. Encode it as text.")
     return value

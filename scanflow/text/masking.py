@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -151,6 +152,13 @@ class Masker:
         values = list(values)
         masker = cls(*documents, *values)  # of an address, its password too
         declared = {variant for value in values for variant in _list_variants(value) if variant}
+        # As ``Authorization: Basic`` has them; of an address, what is before its host.
+        accounts = {match[2] for value in values if (match := _USER_INFO.match(value)) is not None}
+        declared |= {
+            b64encode(text.encode(errors="replace")).decode()
+            for text in (*values, *accounts)
+            if len(text) >= MIN_SECRET_LENGTH
+        }
         long = {text for text in declared if len(text) >= MIN_SECRET_LENGTH}
         masker._set({*masker.anywhere, *long}, {*masker._usable, *declared} - long)
         return masker

@@ -336,6 +336,19 @@ def test_a_plain_secret_is_refused_by_every_route_that_stores_an_application(
         assert_no_canary({file.name: file.read_bytes().decode("latin-1") for file in home.rglob("*") if file.is_file()})
 
 
+def test_an_agent_that_refers_to_a_secret_that_is_not_there_is_refused(home: Path) -> None:
+    with served(home, control=False) as (context, client):
+        agent = {"name": "watch", "modules": ["watch.py"], "parameters": {"chat": {"$secret": "env:NOT_SET_ANYWHERE"}}}
+        sent = {"schema": "scanflow/v1", "name": "whole", "team": "tests", "agents": [agent]}
+        sent["app_dir"] = str(context.settings.home)
+        refused = client.put("/agents/whole/watch", json={"application": sent})
+        assert refused.status_code == 422
+        assert (
+            "Agent 'watch': There is no secret in 'env:NOT_SET_ANYWHERE'. Set the variable" in refused.json()["detail"]
+        )
+        assert client.get("/agents").json() == []
+
+
 def test_a_masked_value_that_is_sent_back_is_refused(home: Path) -> None:
     with served(home, control=False) as (context, client):
         store_as_earlier_versions_did(context)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.backends import secret_process
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.parameter_secrets import take_secrets
@@ -126,3 +127,15 @@ def test_a_reference_that_a_step_computed_stays_data() -> None:
     assert take_secrets({"from": computed}) == ({"from": computed}, [])
     rest, places = take_secrets({"from": computed, "own": [1, KEY]})
     assert place_secrets(rest, places, {"env:KEY": "v"}) == {"from": computed, "own": [1, "v"]}
+
+
+def test_a_secret_that_is_split_between_two_blocks_of_an_output_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setattr(secret_process, "_BLOCK", 10)
+    (tmp_path / ".outputs").mkdir()
+    (tmp_path / ".outputs" / "result").write_text('"0123canary-key-1"')
+    assert secret_process.check_outputs({"env:KEY": "canary-key-1"}) == 1
+    assert "The output 'result' holds the secret 'env:KEY'" in capfd.readouterr().err
+    assert not (tmp_path / ".outputs").exists()

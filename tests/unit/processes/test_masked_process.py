@@ -59,6 +59,11 @@ def test_what_is_masked_of_an_address_is_its_password_too() -> None:
     assert ended.stdout == b"*** refused\n"
 
 
+def test_basic_authorization_is_masked_too() -> None:
+    program = "import base64; print(*(base64.b64encode(text).decode() for text in (b'ada:hunter22', b'hunter23')))"
+    assert wrap(program, ["http://ada:hunter22@host", "hunter23"]).stdout == b"*** ***\n"
+
+
 @pytest.mark.parametrize("end", ["sys.exit(7)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)", "os.abort()"])
 def test_the_end_is_the_programs_own(end: str) -> None:
     program = f"import os, sys; print('all of it', flush=True); {end}"
