@@ -151,6 +151,9 @@ class InstanceSpec:
     """References to the secrets that variables of its environment get: ``env:NAME``, ``file:PATH``,
     ``k8s:SECRET/KEY``."""
 
+    masked: tuple[str, ...] = ()
+    """References to what is masked in its output, in addition: it inherits the variables."""
+
     cpus: tuple[int, ...] = ()
     """Logical CPUs it may run on; empty: any."""
 

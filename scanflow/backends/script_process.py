@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import sys
 from pathlib import Path
 
@@ -32,6 +31,8 @@ def main(mainfile: str) -> None:
         options = json.load(file)
     sys.argv[:] = [mainfile, *options]
     sys.path[0] = str(Path(mainfile).parent)
+    import runpy  # a runner imports this file too
+
     runpy.run_path(mainfile, run_name="__main__")
 
 

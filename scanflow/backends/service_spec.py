@@ -29,7 +29,7 @@ from scanflow.wire import BatchingOptions, DesiredInstanceState, Limits, ModelFi
 
 Fetch = Callable[[str], ModelFiles]
 
-_UNSEEN = ("source", "scaling")
+_UNSEEN = ("source", "scaling", "inherited")
 _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
 """Fields that instances do not see, in addition to the number of instances."""
 
@@ -61,6 +61,7 @@ class ServiceSpec(BaseModel):
     image: str | None = None  # of the instances, where they are containers
     place: dict[str, str] = Field(default_factory=dict)  # labels of the nodes that instances may run on
     details: dict[str, Any] = Field(default_factory=dict)  # what else its backend starts instances with
+    inherited: tuple[str, ...] = ()  # references of its application to secrets in variables
     aliases: tuple[str, ...] = ()  # services that have it for their backup
 
     @property

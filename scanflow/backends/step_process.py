@@ -12,7 +12,6 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.parameters import select_texts
 from scanflow.app.resources import Resources
-from scanflow.app.secrets import iterate_secrets
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.port import Environment
 from scanflow.backends.script_process import format_option
@@ -62,16 +61,6 @@ def build_thread_variables(resources: Resources) -> dict[str, str]:
 def list_secret_sources(node: Executor, inherited: Iterable[str]) -> list[str]:
     """Return the references to what is masked in a step's output: its secrets, and what it may inherit and print."""
     return sorted({secret.source for secret in node.secrets} | set(inherited))
-
-
-def list_inherited_sources(app: Application) -> list[str]:
-    """Return the references of an application to variables, which its steps inherit from the process that starts
-    them."""
-    texts = [text for webhook in app.notify for text in (webhook.url, webhook.secret)]
-    texts += [workflow.serving.auth for workflow in app.workflows if workflow.serving is not None]
-    texts += [] if app.tracker is None else [app.tracker.uri]
-    texts += [secret.source for secret in iterate_secrets(app)]
-    return sorted({text for text in texts if text is not None and text.startswith("env:")})
 
 
 def list_options_with_secrets(parameters: Mapping[str, Any], *, who: str) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from scanflow.errors import InvalidError
@@ -83,6 +84,15 @@ def read_secret_sources(sources: Iterable[str], folder: Path) -> dict[str, str]:
         InvalidError: there is none in one of them.
     """
     return {source: read_secret_source(source, folder) for source in sorted(set(sources))}
+
+
+def find_secrets(sources: Iterable[str], folder: Path) -> dict[str, str]:
+    """Return the secrets by their references, as far as there are any."""
+    secrets = {}
+    for source in sources:
+        with suppress(InvalidError):
+            secrets[source] = read_secret_source(source, folder)
+    return secrets
 
 
 def check_secret_sources(sources: Iterable[str], folder: Path, *, who: str) -> None:

@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
     try:
         spec = decode(InstanceSpec, (folder / "instance.json").read_bytes())
         os.environ.update(spec.threads)
-        secrets.set_variables(spec.secrets, Path(spec.app_dir))
+        secrets.set_variables(spec.secrets, Path(spec.app_dir), spec.masked)
         about_memory = pinning.apply(spec.cpus, spec.memory_nodes)
         if about_memory:
             _log.info(about_memory)

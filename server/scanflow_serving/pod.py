@@ -41,7 +41,7 @@ def main(folder: Path, environ: os._Environ[str] = os.environ) -> int:
     try:
         spec, desired = read_configuration(folder, environ.get("POD_NAME", socket.gethostname()))
         environ.update(spec.threads)
-        secrets.set_variables(spec.secrets, Path(spec.app_dir))
+        secrets.set_variables(spec.secrets, Path(spec.app_dir), spec.masked)
         raise_open_file_limit()
         token = read_token(spec.auth, Path(spec.app_dir))
         desired = fetch_models(desired, lambda: _open_fetcher(Path(spec.folder), environ.get("MLFLOW_TRACKING_URI")))

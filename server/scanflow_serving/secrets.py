@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scanflow.files.secret_sources import read_secret_source
+from scanflow.files.secret_sources import find_secrets, read_secret_source
 from scanflow.processes.masked_output import OutputMask
 
 _KEY = "$secret"
@@ -19,15 +19,17 @@ class InstanceSecrets:
     def __init__(self) -> None:
         self._output, self._folder = OutputMask(), Path()
 
-    def set_variables(self, references: Mapping[str, str], folder: Path) -> None:
+    def set_variables(self, references: Mapping[str, str], folder: Path, masked: Iterable[str] = ()) -> None:
         """Set environment variables to the secrets that references lead to; ``folder`` is the application's.
+
+        ``masked``: what is masked too, where there is a secret.
 
         Raises:
             InvalidError: there is no secret in one of them.
         """
         self._folder = folder
         values = {name: read_secret_source(source, folder) for name, source in references.items()}
-        self._output.add(values.values())
+        self._output.add([*values.values(), *find_secrets(masked, folder).values()])
         os.environ.update(values)
 
     def resolve(self, parameters: Any) -> Any:

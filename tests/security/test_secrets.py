@@ -123,7 +123,7 @@ import os
 class M:
     def __init__(self, key):
         self.key = key
-        print("loaded with", key, os.environ["KEY"], flush=True)
+        print("loaded with", key, os.environ["KEY"], dict(os.environ), flush=True)
         os.system("echo child $KEY")
 
     def predict(self, X):
@@ -131,6 +131,7 @@ class M:
 """
 
 WATCH = """
+import os
 import scanflow as sf
 from scanflow.agent import Strategy, primitives as do
 from scanflow.agent.sensors.sensor import sensor
@@ -138,7 +139,7 @@ from scanflow.agent.sensors.sensor import sensor
 @sensor(sf.every(seconds=0.2))
 def look(context):
     kept, chat = context.parameters["kept"].read(), context.parameters["chat"].read()
-    print("look", kept, chat, flush=True)
+    print("look", kept, chat, dict(os.environ), flush=True)
     return {"text": f"{kept} {chat}"}
 
 @sensor(sf.every(seconds=0.2))

@@ -46,7 +46,7 @@ def build(
         app = app.replace(app_dir=str((Path(spec.source).parent / app.app_dir).resolve()))
     app = anchor_secrets(app)
     agent = next(other for other in app.agents if other.name == agent.name)
-    mask_secrets_of(agent, output)
+    mask_secrets_of(agent, app, output)
     declared = load_declared(app, agent)
     state = AgentStore(folder / "agent.db")
     workers, token = ThreadPool(), get_token(spec)

@@ -8,8 +8,9 @@ from typing import Any
 
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
+from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.secrets import Secret, iterate_secrets
-from scanflow.files.secret_sources import read_secret_source
+from scanflow.files.secret_sources import find_secrets, read_secret_sources
 from scanflow.processes.masked_output import OutputMask
 
 
@@ -35,12 +36,12 @@ def _anchor(value: Any, folder: Path) -> Any:
     return [_anchor(inner, folder) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def mask_secrets_of(agent: Agent, output: OutputMask) -> None:
-    """Read the secrets of an agent, and mask them from now on.
+def mask_secrets_of(agent: Agent, app: Application, output: OutputMask) -> None:
+    """Read the secrets of an agent, and mask them from now on, with what its process inherits.
 
     Raises:
         InvalidError: there is no secret in one of them.
     """
-    output.add(
-        read_secret_source(secret.source, Path()) for secret in iterate_secrets([agent.parameters, agent.sensors])
-    )
+    own = [secret.source for secret in iterate_secrets([agent.parameters, agent.sensors])]
+    secrets = find_secrets(list_inherited_sources(app), Path()) | read_secret_sources(own, Path())
+    output.add(secrets.values())

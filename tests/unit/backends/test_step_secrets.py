@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.backends import secret_process
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.placed_secrets import place_secrets
 from scanflow.backends.port import RunDefinition
-from scanflow.backends.step_process import list_inherited_sources
 from scanflow.errors import InvalidError
 from scanflow.names import StepName
 

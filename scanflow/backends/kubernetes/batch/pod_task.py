@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.graph import find_ancestors
+from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
@@ -45,7 +46,6 @@ from scanflow.backends.step_cache import (
 from scanflow.backends.step_process import (
     build_step_env,
     iterate_options,
-    list_inherited_sources,
     list_options_with_secrets,
     list_secret_sources,
 )

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
+from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
@@ -30,7 +31,6 @@ from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_process import (
     build_step_env,
     iterate_options,
-    list_inherited_sources,
     list_options_with_secrets,
     list_secret_sources,
 )

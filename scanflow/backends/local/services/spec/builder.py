@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.app.application import Application
+from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_texts
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.quantities import format_memory
@@ -90,6 +91,7 @@ class ServiceSpecBuilder:
             revisions=(Revision(id="r1", nodes=build_nodes(app, workflow, fetch)),),
             scaling=scaling,
             serving=serving,
+            inherited=tuple(list_inherited_sources(app)),
             tracker_uri=app.tracker.uri if app.tracker else None,
             python=str(self._choose_python(app, workflow, tell)),
             aliases=tuple(

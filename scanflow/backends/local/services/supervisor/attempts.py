@@ -89,6 +89,7 @@ def _build_spec(folder: ServiceFolder, desired: DesiredState, name: str, path: P
         app_dir=definition.app_dir,
         auth=definition.serving.auth or "",
         secrets=select_secrets(definition.serving.env),
+        masked=definition.inherited,
         # Without limits an instance inherits its supervisor's mask.
         cpus=() if shape.affinity == "any" and shape.cores is None else grant.cpus,
         memory_nodes=grant.memory_nodes if shape.affinity in {"cpumem", "cpumempin"} else (),
