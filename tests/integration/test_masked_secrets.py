@@ -44,7 +44,7 @@ from tests.waiting import patient, until
 CANARY = re.compile(r"canary-[a-z]+-[0-9]")
 """Each secret below has a name of its own in it, so that a failure says which one is shown."""
 
-FOR_OPERATORS = {"/metrics", "/api/v1/tokens"}
+FOR_OPERATORS = {"/metrics", "/api/v1/audit", "/api/v1/tokens"}
 
 STEP = """
 import argparse, json, os, pathlib, sys
