@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -280,12 +281,10 @@ def read_hosts(certificate: x509.Certificate) -> Iterator[str]:
 
 
 def _check_installed() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as error:
+    if find_spec("cryptography") is None:
         raise MissingExtraError(
             f"Certificates need the package cryptography, which is not installed. {explain_install('server')}"
-        ) from error
+        )
 
 
 def _check_name(name: str) -> str:

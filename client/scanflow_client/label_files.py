@@ -97,9 +97,10 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     numbers = _read_numbers([label["label"] for label in labels], path, decimal)
-    return [
-        {**label, "label": parse_label(numbers.get(label["label"], label["label"]))} for label in labels
-    ], unlabelled
+    for given in labels:
+        text: str = given["label"]
+        given["label"] = parse_label(numbers.get(text, text))
+    return labels, unlabelled
 
 
 def _read_numbers(labels: Sequence[str], path: Path, decimal: str) -> dict[str, str]:

@@ -165,14 +165,15 @@ def test_no_message_is_an_error_of_the_model_server(served: ServedModel, content
     check_message(served, content)
 
 
-def _write_parquet() -> Any:
-    return TABLE.to_parquet()
+def _write_table(write: Any, **options: Any) -> bytes:
+    content = write(**options)
+    return bytes(content if isinstance(content, bytes) else content.encode())
 
 
 READERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
-    "a.csv": (read_columns, TABLE.to_csv(index=False).encode()),
-    "a.jsonl": (read_columns, TABLE.to_json(orient="records", lines=True).encode()),
-    "a.parquet": (read_columns, _write_parquet()),
+    "a.csv": (read_columns, _write_table(TABLE.to_csv, index=False)),
+    "a.jsonl": (read_columns, _write_table(TABLE.to_json, orient="records", lines=True)),
+    "a.parquet": (read_columns, _write_table(TABLE.to_parquet)),
     "labels.csv": (label_files.read, b"id;label\n1;1,5\n2;cat\n3;[1, 2]\n"),
     "app.yaml": (
         lambda path: load_yaml(path.read_text(encoding="utf-8", errors="replace")),

@@ -49,7 +49,9 @@ def list_licenses(name: str) -> set[str]:
     if expression := about.get("License-Expression"):
         return set(re.split(r" (?:AND|OR|WITH) ", re.sub(r"[()]", "", expression)))
     classifiers = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier") or () if "License ::" in text]
-    named = [text for text in classifiers if text != "OSI Approved"] or [about.get("License") or READ.get(name, "")]
+    named: list[str] = [text for text in classifiers if text != "OSI Approved"] or [
+        about.get("License") or READ.get(name, "")
+    ]
     return {SPELLINGS.get(text, text) for text in named}
 
 
