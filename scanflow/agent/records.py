@@ -146,6 +146,8 @@ class StrategyLimits(_Record):
     budget: int | None = None
     budget_window_s: float = 3600.0
     guard: Guard | None = None
+    secrets: tuple[str, ...] = Field(default=(), exclude=True)
+    """The references to secrets of its agent's application, which its intents may pass on. Not stored."""
 
 
 class Decision(_Record):

@@ -129,6 +129,18 @@ def iterate_secrets(value: Any) -> Iterator[Secret]:
             yield from iterate_secrets(getattr(value, name))
 
 
+def find_secret_sources(document: Any) -> Iterator[str]:
+    """Yield the sources of references inside a document of JSON, at any depth."""
+    if isinstance(document, Mapping):
+        if set(document) == {SECRET_KEY}:
+            yield str(document[SECRET_KEY])
+            return
+        document = list(document.values())
+    if isinstance(document, list | tuple):
+        for inner in document:
+            yield from find_secret_sources(inner)
+
+
 def _to_source(value: Any) -> Any:
     reference = read_secret(value)
     return value if reference is None else reference.source

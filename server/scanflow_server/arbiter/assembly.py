@@ -13,6 +13,7 @@ from scanflow.agent.primitive_context import Applications, PrimitiveContext, Pri
 from scanflow.agent.primitives.serving import find_canary, get_served_models
 from scanflow.agent.records import Intent, PrimitiveCall, StrategyLimits
 from scanflow.app.executor import Executor
+from scanflow.app.secrets import find_secret_sources
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import Deployer
@@ -65,7 +66,10 @@ def find_limits(connection: Connection, intent: Intent) -> StrategyLimits | None
     row = agents.get(connection, intent.app, intent.agent)
     if row is None or row.team != intent.team or row.strategies is None or not row.wanted:
         return None
-    return agents.find_limits(connection, intent.app, intent.agent, intent.strategy)
+    limits = agents.find_limits(connection, intent.app, intent.agent, intent.strategy)
+    if limits is None or not any(find_secret_sources(intent.arguments)):
+        return limits
+    return limits.model_copy(update={"secrets": tuple(find_secret_sources(row.document))})
 
 
 def read_posted_metric(context: ServerContext, app: str, metric: str, *, team: str) -> float | None:

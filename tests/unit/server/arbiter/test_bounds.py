@@ -196,3 +196,17 @@ def test_an_intent_of_a_strategy_that_is_not_stored_waits_for_approval_with_no_p
     bounded, decision = decide(None, intent(priority=1000))
     assert (bounded.priority, decision.verdict) == (0, "approve")
     assert "no strategy 'scale' of a running agent mnist/planner" in decision.reason
+
+
+def test_an_agent_cannot_refer_to_secrets_to_which_its_application_does_not() -> None:
+    key = {"$secret": "env:KEY"}
+    arguments = {"workflow": "training", "parameters": {"key": [key]}}
+    sent = intent(primitive="run_workflow", arguments=arguments, target="workflow/training", fields=("running",))
+    free = permit(sent, calls=(PermittedCall(primitive="run_workflow", target="workflow/*"),))
+    bounded, excess = bound_intent(sent, free)
+    assert (bounded.autonomy, "it refers to a secret, 'env:KEY', to which its application does not" in str(excess)) == (
+        "approve",
+        True,
+    )
+    assert bound_intent(sent, free.model_copy(update={"secrets": ("env:KEY",)}))[1] is None
+    assert "secrets" not in free.model_copy(update={"secrets": ("env:KEY",)}).model_dump()
