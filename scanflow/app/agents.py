@@ -95,6 +95,8 @@ class Agent(Model):
         who = f"Agent {self.name!r}"
         if self.template is None and not self.sensors and not self.modules:
             raise InvalidError(f"{who} would do nothing. Give it a 'template', 'sensors' or 'modules'.")
+        if self.resources.gpu:
+            raise InvalidError(f"{who} asks for a GPU, and agents get none. Remove gpu from its resources.")
         if doubled := find_duplicate(sensor.name for sensor in self.sensors):
             raise InvalidError(f"{who} has two sensors named {doubled!r}. Rename one.")
         return self

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from scanflow.app.model import Model, Whole, as_tuple, shorten
+from scanflow.app.model import Model, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Texts
 from scanflow.app.quantities import format_memory, parse_cpu, parse_memory
 from scanflow.errors import InvalidError, did_you_mean
 
 AffinityMode = Literal["any", "cpu", "cpumem", "cpumempin"]
 """Thesis 3.4.2 and 4.2.3: any core; own cores; own cores and near memory; each thread on its own core."""
+
+MAX_GPUS: Final = 1024
+MIN_GPU_SHARE: Final = 0.01
+"""NVIDIA's Multi-Process Service divides a device by whole percents."""
+
+_MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb(\+[a-z.]{1,12})?")
+
+
+def parse_gpu(value: Any) -> int | float | str:
+    """Parse GPUs: a whole number of them, a share of one below 1, or a MIG profile such as ``"1g.10gb"``."""
+    if isinstance(value, bool):
+        raise InvalidError(f"gpu cannot be {value!r}: it should be a number.")
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if _MIG_PROFILE.fullmatch(text):
+            return text
+        try:
+            value = int(text) if text.isdecimal() else float(text)
+        except ValueError:
+            raise InvalidError(
+                f"gpu {shorten(value)} cannot be read. Write a whole number of GPUs (2), a share of one (0.5) or a MIG "
+                "profile ('1g.10gb')."
+            ) from None
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidError(f"gpu cannot be {shorten(value)}. Write 2, 0.5 or '1g.10gb'.")
+    if value < 0 or value > MAX_GPUS:
+        raise InvalidError(f"gpu {shorten(value)} is not between 0 and {MAX_GPUS}. Write how many, such as 1 or 0.5.")
+    if value == int(value):
+        return int(value)
+    if value > 1:
+        raise InvalidError(
+            f"gpu {shorten(value)} is neither whole nor a share of one GPU. Write {math.ceil(value)}, or a share such "
+            "as 0.5."
+        )
+    if value < MIN_GPU_SHARE:
+        raise InvalidError(f"gpu {shorten(value)} is too small a share. Write at least {MIN_GPU_SHARE}.")
+    return float(value)
+
+
+GpuAmount: TypeAlias = Annotated[int | float | str, BeforeValidator(parse_gpu)]
 
 
 class Resources(Model):
@@ -25,7 +67,24 @@ class Resources(Model):
     memory: Annotated[str | int, BeforeValidator(lambda value: format_memory(parse_memory(value)))] | None = None
     """Bytes, as ``"512Mi"``, ``"4Gi"`` or a number."""
 
-    gpu: Whole = Field(default=0, ge=0)
+    gpu: GpuAmount = 0
+    """Whole GPUs, as ``1``; a share of one, as ``0.5``; or a MIG profile, as ``"1g.10gb"``. 0: it sees none."""
+
+    gpu_memory: (
+        Annotated[str | int, BeforeValidator(lambda value: format_memory(parse_memory(value, what="gpu_memory")))]
+        | None
+    ) = None
+    """Bytes of a GPU's memory, as ``"8Gi"``: of a share, the most it may use (unset: the same share of the device's);
+    else, what each device must have."""
+
+    @model_validator(mode="after")
+    def _check_gpu_memory(self) -> Self:
+        if self.gpu_memory is not None and self.gpu == 0:
+            raise InvalidError(
+                f"Resources: gpu_memory={self.gpu_memory!r} is the memory of a GPU, and none is asked for. Write gpu=1, "
+                "or a share such as gpu=0.5."
+            )
+        return self
 
     @property
     def cores(self) -> float | None:
@@ -34,6 +93,19 @@ class Resources(Model):
     @property
     def memory_bytes(self) -> int | None:
         return None if self.memory is None else parse_memory(self.memory)
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        return None if self.gpu_memory is None else parse_memory(self.gpu_memory)
+
+    @property
+    def part_of_gpu(self) -> str | None:
+        """How a GPU is cut for it, in words; None: it asks for none, or for whole ones of any size."""
+        if isinstance(self.gpu, str):
+            return f"gpu={self.gpu!r}, a MIG profile"
+        if self.gpu % 1:
+            return f"gpu={self.gpu}, a share"
+        return None if self.gpu_memory is None else f"gpu_memory={self.gpu_memory!r}"
 
 
 class Affinity(Model):

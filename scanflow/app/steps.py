@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, get_args, get_origin, get_t
 from scanflow.app.annotations import Exact, check_value, find_difference, restore_exact, validate_value
 from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
+from scanflow.app.model import shorten
 from scanflow.app.parameters import is_exact_json, with_article
 from scanflow.app.references import Ref, find_references, item
 from scanflow.app.secrets import Secret, iterate_secrets
@@ -36,7 +37,7 @@ class Step(Generic[P, R]):
     def __init__(self, function: Callable[P, R], fields: Mapping[str, Any] | None = None) -> None:
         if not callable(function):
             raise InvalidError(
-                f"@sf.step decorates a function, and {function!r} is not a function. Give options by name: "
+                f"@sf.step decorates a function, and {shorten(function)} is not a function. Give options by name: "
                 "@sf.step(retries=2)."
             )
         name = _get_name(function)

@@ -88,9 +88,11 @@ class ResourceArguments(BuiltInPrimitive):
 
     cpu: Annotated[float | str | None, Field(description="Cores, as 2, 0.5 or '500m'.")] = None
     memory: Annotated[str | int | None, Field(description="Bytes, as '512Mi' or a number.")] = None
-    gpu: Annotated[int | None, Field(description="Whole GPUs.")] = None
+    gpu: Annotated[
+        int | float | str | None, Field(description="Whole GPUs, as 1; a share of one, as 0.5; a MIG profile.")
+    ] = None
 
-    @field_validator("cpu", "memory", "gpu")
+    @field_validator("cpu", "memory", "gpu", mode="before")
     @classmethod
     def _normalize(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""

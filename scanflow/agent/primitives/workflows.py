@@ -218,7 +218,7 @@ class _StepResources(BaseModel):
 
     cpu: float | str | None = None
     memory: int | str | None = None
-    gpu: int | None = None
+    gpu: int | float | str | None = None
 
 
 class UpdateWorkflowResource(_WorkflowPrimitive, ResourceArguments):

@@ -79,7 +79,7 @@ resources = st.builds(
     sf.Resources,
     cpu=st.none() | st.integers(1, 64) | st.sampled_from(["500m", 0.5, "2"]),
     memory=st.none() | st.sampled_from(["512Mi", "5G", "1.5Gi", 2**31 + 1]),
-    gpu=st.integers(0, 2),
+    gpu=st.integers(0, 2) | st.sampled_from([0.5, "1g.10gb"]),
 )
 
 fields_of_steps = st.fixed_dictionaries(
