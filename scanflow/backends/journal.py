@@ -53,6 +53,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     origin TEXT,
     failure TEXT,
     cache_note TEXT,
+    devices TEXT,
     change INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run, task)
 ) WITHOUT ROWID;
@@ -70,13 +71,13 @@ DROP INDEX IF EXISTS runs_of;
 CREATE INDEX runs_of ON runs (app, team, workflow, created);
 CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
 CREATE INDEX IF NOT EXISTS cached_of ON cache (step, created);
-PRAGMA user_version = 5;
+PRAGMA user_version = 6;
 """
-_VERSION = 5
+_VERSION = 6
 _CACHE_VERSION = 4
 """The version since which the cache has its keys: older keys were of another scheme."""
 
-_NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT"}
+_NEW_COLUMNS = {"change": "INTEGER NOT NULL DEFAULT 0", "cache_note": "TEXT", "devices": "TEXT"}
 """Columns of tasks that earlier versions do not have."""
 
 _MAX_COMPARED = 100
@@ -361,13 +362,18 @@ def parse_latest(name: str) -> int:
 
 def _build_task_row(run: int | None, record: TaskRecord) -> dict[str, Any]:
     failure = None if record.failure is None else record.failure.model_dump_json()
-    return {**dict(record), "run": run, "failure": failure}
+    devices = json.dumps([device.model_dump() for device in record.devices]) if record.devices else None
+    return {**dict(record), "run": run, "failure": failure, "devices": devices}
 
 
 def _parse_task_record(row: sqlite3.Row) -> TaskRecord:
-    failure = row["failure"]
+    failure, devices = row["failure"], row["devices"]
     return TaskRecord.model_validate(
-        {**dict(row), "failure": Failure.model_validate_json(failure) if failure else None}
+        {
+            **dict(row),
+            "failure": Failure.model_validate_json(failure) if failure else None,
+            "devices": json.loads(devices) if devices else (),
+        }
     )
 
 

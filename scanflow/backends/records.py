@@ -38,6 +38,30 @@ class Record(BaseModel):
         return self.model_copy(update=details)
 
 
+class DeviceUse(Record):
+    """A GPU, or part of one, that was granted to a task, and what was seen of its use."""
+
+    number: int
+    """The device's number in the driver's list."""
+
+    uuid: str
+    """Of the device, or of its part: what the process sees."""
+
+    name: str = ""
+    sharing: str
+    """``exclusive``, ``mig``, ``mps`` or ``time slicing``."""
+
+    share: float = 1.0
+    memory_bytes: int | None = None
+    """Of a share, the most that the task may use; else what the device or part has."""
+
+    peak_bytes: int | None = None
+    """The most memory that its processes were seen to hold, read twice a second. None: they were not seen."""
+
+    others: tuple[str, ...] = ()
+    """The other processes that were seen on it last: ``python 4711 (12Gi)``."""
+
+
 class TaskRecord(Record):
     """One task of a run: a step, or one item of a fanned-out step."""
 
@@ -61,6 +85,9 @@ class TaskRecord(Record):
     """User and system time of the step and its children."""
 
     max_rss_bytes: int | None = None
+    devices: tuple[DeviceUse, ...] = ()
+    """The GPUs that its last attempt was granted."""
+
     origin: str | None = None
     """The run whose outputs were reused (from the cache, or as a spin's input)."""
 

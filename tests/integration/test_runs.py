@@ -445,11 +445,7 @@ def test_a_missing_script_is_known_before_anything_runs(client: Client, tmp_path
 
 @pytest.mark.parametrize(
     ("fields", "field"),
-    [
-        ({"resources": {"gpu": 1}}, "resources.gpu"),
-        ({"affinity": "cpumem"}, "affinity"),
-        ({"affinity": {"node_selector": {"zone": "a"}}}, "affinity"),
-    ],
+    [({"affinity": "cpumem"}, "affinity"), ({"affinity": {"node_selector": {"zone": "a"}}}, "affinity")],
 )
 def test_what_this_backend_cannot_honour_is_refused_by_name(
     client: Client, tmp_path: Path, fields: dict[str, Any], field: str

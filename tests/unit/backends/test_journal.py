@@ -146,7 +146,7 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
         query = f"SELECT * FROM runs WHERE app = 'a' AND team = 't' AND workflow = 'w' {order}"
         (plan,) = db.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
         assert plan[3] == "SEARCH runs USING INDEX runs_of (app=? AND team=? AND workflow=?)"
-        assert db.execute("PRAGMA user_version").fetchone() == (5,)
+        assert db.execute("PRAGMA user_version").fetchone() == (6,)
 
 
 def test_what_is_cached_outlives_a_new_version_of_the_journal(tmp_path: Path) -> None:

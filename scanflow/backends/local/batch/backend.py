@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from scanflow.accelerators.nvml import find_accelerators
+from scanflow.accelerators.port import Accelerators
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
@@ -22,6 +24,8 @@ from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.task_devices import TaskDevices, check_devices
+from scanflow.backends.local.devices import HomeDevices
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
@@ -82,9 +86,16 @@ class LocalBackend:
     It holds nothing open between calls; any process may call it for any run.
     """
 
-    def __init__(self, settings: Settings, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        rng: random.Random | None = None,
+        accelerators: Callable[[], Accelerators] = find_accelerators,
+    ) -> None:
         self._settings = settings
         self._home = Home(settings.home.expanduser().absolute())
+        self._devices = HomeDevices(self._home.path, accelerators)
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
@@ -147,6 +158,7 @@ class LocalBackend:
 
     def _check(self, definition: RunDefinition) -> None:
         check_supported(definition.workflow)
+        check_devices(definition.workflow, self._devices)
         self._build_launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
@@ -224,7 +236,10 @@ class LocalBackend:
                     machine = read_this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)
-                    engine = RunEngine(journal, run, reduced.workflow, launcher, budget, workers=cores, observe=observe)
+                    devices = TaskDevices(self._devices, name, reduced.workflow)
+                    engine = RunEngine(
+                        journal, run, reduced.workflow, launcher, budget, devices, workers=cores, observe=observe
+                    )
                     journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
             record = self._add_pending_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))

@@ -35,8 +35,6 @@ def list_ignored_fields(workflow: Workflow) -> tuple[str, ...]:
 
 
 def _find_problem(node: Executor) -> str | None:
-    if node.resources.gpu:
-        return "resources.gpu: it allocates cores and memory only. Remove it, or run on Kubernetes."
     affinity = node.affinity
     if affinity is None or isinstance(affinity, str):
         return None

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from scanflow.backends.local.batch.outcomes import (
     describe_process_failure,
     describe_refusal,
 )
+from scanflow.backends.local.batch.task_devices import DeviceQueue, TaskDevices
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.parameters import NO_ITEM, Resolved
@@ -92,13 +93,14 @@ class RunEngine:
         workflow: Workflow,
         launcher: Launcher,
         budget: Budget,
+        devices: TaskDevices,
         *,
         workers: int,
         observe: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._run, self._workflow = journal, run, workflow
-        self._launcher, self._budget, self._workers = launcher, budget, workers
+        self._launcher, self._budget, self._devices, self._workers = launcher, budget, devices, workers
         self._inputs, self._observe, self._clock = launcher.inputs, observe, clock
         self._folder = RunFolder(Path(run.record.folder))
         self._known: Mapping[StepName, TaskRecord] = journal.read_tasks(run)
@@ -108,6 +110,8 @@ class RunEngine:
         self._queue: deque[_Task] = deque()
         self._retries: list[tuple[float, int, _Task]] = []
         self._parked: dict[Path, list[_Task]] = {}
+        self._waiting: DeviceQueue[_Task] = DeviceQueue(devices)
+        self._announced = set[str]()  # steps of which it was said that they wait for a device
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -144,11 +148,13 @@ class RunEngine:
             while (step := self._progress.take_next_ready()) is not None:
                 self._open(step)
             self._requeue_due()
+            if (waiting := self._waiting.pop_next()) is not None:
+                self._queue.appendleft(waiting)
             if not (self._queue and self._budget.take(self._queue[0].share)):
                 break
             self._begin(self._queue.popleft())  # one at a time: a cached task makes others ready at once
         busy = bool(self._running or self._threads or self._parked)
-        return busy or (not self._stopping and bool(self._retries or self._queue))
+        return busy or (not self._stopping and bool(self._retries or self._queue or self._waiting))
 
     def _wait(self) -> None:
         now = self._clock()
@@ -159,6 +165,9 @@ class RunEngine:
             self._done.get()()
         if now >= self._next_poll and not self._stopping:
             self._next_poll = now + STOP_POLL_S
+            self._waiting.retry()  # another run may have given one back
+            for folder in self._devices.watch():
+                stop_attempt(folder)
             if self._journal.is_stop_requested(self._run):
                 self._stop()
 
@@ -230,6 +239,7 @@ class RunEngine:
             return
         task.was_stop_requested = (folder / "stop").exists()
         self._budget.hold(task.share)
+        self._devices.adopt(folder)
         if exit_ is not None:
             self._end_process(task, folder, exit_)
             return
@@ -247,24 +257,48 @@ class RunEngine:
                 return
             if task.node.cache and self._reuse(task, parameters, python):
                 return
+            if self._devices.asks(task.node) and not self._take_devices(task):
+                return
             task.attempt += 1
             began = TaskRecord(
-                task=task.name, step=task.node.name, state="running", attempts=task.attempt, began=time.time()
+                task=task.name,
+                step=task.node.name,
+                state="running",
+                attempts=task.attempt,
+                began=time.time(),
+                devices=self._devices.describe(self._locate_attempt(task)),
             )
             self._journal.set_task(self._run, began)
             if task.node.in_process:
                 self._begin_in_thread(task, parameters)
             else:
-                folder = self._launcher.prepare(task.node, task.name, task.attempt, parameters, python)
+                variables = self._devices.build_variables(task.node, self._locate_attempt(task))
+                folder = self._launcher.prepare(
+                    task.node, task.name, task.attempt, parameters, python, devices=variables
+                )
                 self._running[folder] = task
                 self._shims.start(folder)
         except ScanflowError as error:
             self._budget.release(task.share)
+            self._devices.release(self._locate_attempt(task))
             self._end(
                 task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
             )
             return
         self._report_start(task)
+
+    def _take_devices(self, task: _Task) -> bool:
+        folder = self._folder.get_attempt_folder(task.name, task.attempt + 1)
+        if not (why := self._waiting.take(task, task.node, task.name, folder)):
+            return True
+        self._budget.release(task.share)
+        if task.node.name not in self._announced:
+            self._announced.add(task.node.name)
+            self._observe(Waiting(run=self._run.record.name, what=f"a GPU for {task.name}", why=why))
+        return False
+
+    def _locate_attempt(self, task: _Task) -> Path:
+        return self._folder.get_attempt_folder(task.name, task.attempt)
 
     def _begin_in_thread(self, task: _Task, parameters: Resolved) -> None:
         function = self._launcher.load_target(task.node)
@@ -391,17 +425,22 @@ class RunEngine:
 
     def _end_process(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.release(task.share)
+        devices, is_over = self._devices.describe(folder), self._devices.is_over_share(folder)
+        failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
+        failure = None if failure is None else self._devices.explain_failure(folder, failure)
+        if self._devices.release(folder):
+            self._waiting.retry()
+        if is_over and exit_.reason == "stopped":
+            exit_ = replace(exit_, reason=None)  # it failed: nobody asked for it to be stopped
         if exit_.reason == "void" or (exit_.reason == "stopped" and task.was_stop_requested and not self._stopping):
             # It never started, or it was stopped before this drive: neither is a failure.
             if not self._stopping:
                 self._queue.appendleft(task)
             return
-        failure = None if exit_.succeeded else describe_process_failure(exit_, folder, task.node.timeout_s)
         if failure is None and task.node.target is not None:
             failure = describe_missing_result(self._folder.get_outputs_folder(task.name))
-        self._finish_attempt(
-            task, build_task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_)
-        )
+        record = build_task_record(task.node.name, task.name, failure, attempts=task.attempt, exit_=exit_)
+        self._finish_attempt(task, record.model_copy(update={"devices": devices}) if devices else record)
 
     def _end_thread(self, task: _Task, outcome: FunctionOutcome) -> None:
         del self._threads[task.name]

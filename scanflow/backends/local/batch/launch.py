@@ -142,11 +142,21 @@ class Launcher:
             raise UnknownContentError(f"{stale} was changed after this program loaded it. Start the program again")
         return key
 
-    def prepare(self, node: Executor, task: StepName, attempt: int, parameters: Resolved, python: Python) -> Path:
+    def prepare(
+        self,
+        node: Executor,
+        task: StepName,
+        attempt: int,
+        parameters: Resolved,
+        python: Python,
+        *,
+        devices: Mapping[str, str],
+    ) -> Path:
+        """Write an attempt's folder. ``devices``: the variables that show it its GPUs."""
         outputs = self.clean_outputs(task, attempt)
         folder = self._folder.get_attempt_folder(task, attempt)
         create_private_folder(folder)
-        env, variables = self.build_env(node, task, outputs), select_secrets(node.env)
+        env, variables = {**self.build_env(node, task, outputs), **devices}, select_secrets(node.env)
         secrets = list_secret_sources(node, self._inherited)
         if (tracker := self._tracker_secret) is not None:
             secrets = sorted({*secrets, tracker})

@@ -1,0 +1,178 @@
+"""NVIDIA's GPUs, through its management library: the one door to ``pynvml``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from scanflow.accelerators.mps import find_mps_directory
+from scanflow.accelerators.port import Accelerators, Device, DeviceProcess, Inventory, MigInstance, NoAccelerators
+from scanflow.accelerators.visible import restrict_to_visible
+from scanflow.installation import explain_install
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
+PROC: Final = Path("/proc")
+_INITIAL_PIDS: Final = "pid:[4026531836]"
+"""The process ids of the machine itself: PROC_PID_INIT_INO of the kernel."""
+
+_PROFILE = re.compile(r"MIG ([0-9]+g\.[0-9]+gb\S*)\s*$", re.IGNORECASE)
+_T = TypeVar("_T")
+
+
+def find_accelerators(environ: Mapping[str, str] | None = None) -> Accelerators:
+    """Return this machine's accelerators; without a driver that takes no longer than looking for its library."""
+    import ctypes
+    from importlib.util import find_spec
+
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return NoAccelerators(
+            f"NVIDIA's driver is not installed: {LIBRARY} is not found. A container needs to be started with GPUs "
+            "(--gpus all)."
+        )
+    if find_spec("pynvml") is None:
+        return NoAccelerators(
+            f"the package nvidia-ml-py, which reads which GPUs there are, is not installed. {explain_install('gpu')}"
+        )
+    return NvmlAccelerators(os.environ if environ is None else environ)
+
+
+class NvmlAccelerators:
+    """See :class:`~scanflow.accelerators.port.Accelerators`. It holds the library open: opening it takes long."""
+
+    def __init__(self, environ: Mapping[str, str], *, pci_devices: Path = PCI_DEVICES, proc: Path = PROC) -> None:
+        self._environ, self._pci_devices, self._proc = environ, pci_devices, proc
+        self._lock = threading.Lock()
+        self._opened = False
+
+    def read(self) -> Inventory:
+        import pynvml
+
+        with self._lock:
+            try:
+                if not self._opened:
+                    pynvml.nvmlInit()
+                    self._opened = True
+                driver = str(pynvml.nvmlSystemGetDriverVersion())
+                devices = [self._read_device(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
+            except pynvml.NVMLError as error:
+                return Inventory(absence=_explain_failure(error))
+        if not devices:
+            return Inventory(driver=driver, absence=f"NVIDIA's driver {driver} finds no GPU.")
+        return restrict_to_visible(
+            Inventory(
+                devices=tuple(devices),
+                driver=driver,
+                mps_directory=find_mps_directory(self._environ),
+                sees_processes=_read_pid_namespace(self._proc) == _INITIAL_PIDS,
+            ),
+            self._environ,
+        )
+
+    def _read_device(self, nvml: Any, number: int) -> Device:
+        uuid = name = ""
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            uuid = str(nvml.nvmlDeviceGetUUID(handle))
+            name = str(nvml.nvmlDeviceGetName(handle))
+            memory = _read_memory(nvml, handle)
+            mode = _try(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+            return Device(
+                number=number,
+                uuid=uuid,
+                name=name,
+                memory_bytes=memory[0],
+                memory_used_bytes=memory[1],
+                processes=self._read_processes(nvml, handle),
+                mig_enabled=bool(mode),
+                mig_instances=self._read_mig_instances(nvml, handle) if mode else (),
+                numa_node=self._read_numa_node(nvml, handle),
+            )
+        except nvml.NVMLError as error:
+            return Device(number=number, uuid=uuid, name=name, fault=str(error))
+
+    def _read_mig_instances(self, nvml: Any, handle: Any) -> tuple[MigInstance, ...]:
+        instances = []
+        for number in range(_try(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+            part = _try(nvml, lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+            if part is None:  # a place that no part takes
+                continue
+            profile = _PROFILE.search(str(nvml.nvmlDeviceGetName(part)))
+            memory = _read_memory(nvml, part)
+            instances.append(
+                MigInstance(
+                    uuid=str(nvml.nvmlDeviceGetUUID(part)),
+                    profile=profile[1].lower() if profile else "",
+                    memory_bytes=memory[0],
+                    memory_used_bytes=memory[1],
+                    processes=self._read_processes(nvml, part),
+                )
+            )
+        return tuple(instances)
+
+    def _read_processes(self, nvml: Any, handle: Any) -> tuple[DeviceProcess, ...]:
+        running = _try(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
+        return tuple(
+            DeviceProcess(pid=process.pid, memory_bytes=process.usedGpuMemory, name=self._read_name(process.pid))
+            for process in running
+        )
+
+    def _read_name(self, pid: int) -> str:
+        try:
+            return (self._proc / str(pid) / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def _read_numa_node(self, nvml: Any, handle: Any) -> int | None:
+        bus = _try(nvml, lambda: str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower())
+        if bus is None:
+            return None
+        try:
+            node = int((self._pci_devices / bus[-12:] / "numa_node").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+
+def _read_memory(nvml: Any, handle: Any) -> tuple[int | None, int | None]:
+    memory = _try(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    return (None, None) if memory is None else (int(memory.total), int(memory.used))
+
+
+def _try(nvml: Any, read: Callable[[], _T]) -> _T | None:
+    """Return a fact, or None where the driver or device does not have it; faults are raised."""
+    missing = (
+        nvml.NVML_ERROR_NOT_SUPPORTED,
+        nvml.NVML_ERROR_NOT_FOUND,
+        nvml.NVML_ERROR_NO_PERMISSION,
+        nvml.NVML_ERROR_INVALID_ARGUMENT,
+        nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    )
+    try:
+        return read()
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) in missing:
+            return None
+        raise
+
+
+def _explain_failure(error: Exception) -> str:
+    advice = {
+        "NVMLError_LibRmVersionMismatch": " The driver was updated since the machine started: restart it.",
+        "NVMLError_DriverNotLoaded": " Load its kernel module, or restart the machine.",
+        "NVMLError_NoPermission": " Ask for access to /dev/nvidia*.",
+    }.get(type(error).__name__, "")
+    return f"NVIDIA's driver does not answer: {str(error).rstrip('.')}.{advice}"
+
+
+def _read_pid_namespace(proc: Path) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(proc / "self" / "ns" / "pid")
+    return ""

@@ -1,0 +1,56 @@
+"""The devices that this process may use, where ``CUDA_VISIBLE_DEVICES`` says so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from scanflow.accelerators.port import Device, Inventory
+
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def restrict_to_visible(inventory: Inventory, environ: Mapping[str, str]) -> Inventory:
+    """Leave out what ``CUDA_VISIBLE_DEVICES`` hides: a job of a queue, or a person, has given this process a part.
+
+    As CUDA reads it: numbers, UUIDs or their beginnings; what follows an entry that names nothing is hidden.
+    """
+    value = environ.get(VISIBLE)
+    if value is None:
+        return inventory
+    if _has_ambiguous_numbers(inventory, value, environ):
+        return replace(
+            inventory,
+            devices=(),
+            absence=f"{VISIBLE}={value!r} counts the GPUs as CUDA does, the fastest first, and they differ here. Write "
+            "their UUIDs (nvidia-smi -L), or set CUDA_DEVICE_ORDER=PCI_BUS_ID.",
+        )
+    chosen: dict[str, Device] = {}
+    for entry in filter(None, (part.strip() for part in value.split(","))):
+        device = _find(inventory, entry)
+        if device is None:
+            break
+        if device.uuid in chosen:  # another part of a device that is cut
+            earlier = chosen[device.uuid]
+            device = replace(device, mig_instances=(*earlier.mig_instances, *device.mig_instances))
+        chosen[device.uuid] = device
+    hidden = f"{VISIBLE}={value!r} hides all {len(inventory.devices)} GPUs of this machine from this process."
+    return replace(inventory, devices=tuple(chosen.values()), absence=inventory.absence if chosen else hidden)
+
+
+def _has_ambiguous_numbers(inventory: Inventory, value: str, environ: Mapping[str, str]) -> bool:
+    by_number = any(part.strip().isdecimal() for part in value.split(","))
+    same = len({device.name for device in inventory.devices}) <= 1
+    return by_number and not same and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+
+
+def _find(inventory: Inventory, entry: str) -> Device | None:
+    """Return the device of an entry, cut down to the part that it names."""
+    for device in inventory.devices:
+        if entry == str(device.number) or (entry.startswith("GPU-") and device.uuid.startswith(entry)):
+            return device
+        parts = tuple(part for part in device.mig_instances if entry.startswith("MIG-") and part.uuid.startswith(entry))
+        if parts:
+            return replace(device, mig_instances=parts[:1])
+    return None

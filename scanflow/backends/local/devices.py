@@ -1,0 +1,182 @@
+"""The GPUs that attempts of this home hold: one file, changed under a lock, by any process that starts attempts.
+
+A claim is valid while its attempt lives, whoever started it: a step outlives the process that drives its run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from scanflow.accelerators.mps import SERVER_NAME
+from scanflow.accelerators.nvml import find_accelerators
+from scanflow.accelerators.port import Accelerators, DeviceProcess, Inventory
+from scanflow.errors import UnavailableError
+from scanflow.files.private import create_private_folder
+from scanflow.placement.devices import DeviceDemand, DeviceGrant, build_device_variables, choose_devices
+from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.identity import read_start_time
+from scanflow.processes.shims import read_exit, read_started
+
+HOLDER_VARIABLE: Final = "SCANFLOW_DEVICES_OF"
+"""Names the claim that a step's devices belong to: what it starts itself may use them too."""
+
+START_S: Final = 10.0
+"""How long a shim may take from claiming an attempt to starting it."""
+
+
+class DeviceClaim(BaseModel):
+    """What one attempt holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    holder: str
+    """The attempt's folder, below the home."""
+
+    who: str
+    """For people: ``calm-otter-417/train``."""
+
+    pid: int
+    birth: str
+    """The process that made the claim, which is about to start the attempt."""
+
+    grants: tuple[DeviceGrant, ...]
+
+
+_CLAIMS: Final = TypeAdapter(tuple[DeviceClaim, ...])
+
+
+class HomeDevices:
+    """The devices of this machine, and the claims of one home."""
+
+    def __init__(self, home: Path, find: Callable[[], Accelerators] = find_accelerators) -> None:
+        self._home, self._find = home, find
+        self._file, self._lock = home / "devices" / "claims.json", home / "devices" / "lock"
+
+    @cached_property
+    def _accelerators(self) -> Accelerators:
+        return self._find()
+
+    def read_inventory(self) -> Inventory:
+        return self._accelerators.read()
+
+    def take(
+        self, folder: Path, who: str, demand: DeviceDemand, *, near: Collection[int] = ()
+    ) -> tuple[DeviceGrant, ...] | str:
+        """Choose and record the devices of an attempt that this process is about to start; or return why it waits.
+
+        Raises:
+            UnavailableError: the claims cannot be read or written.
+        """
+        with self._change() as claims:
+            inventory, own = self.read_inventory(), self._name(folder)
+            kept = [claim for claim in claims if claim.holder != own]
+            # What a step starts itself shares the step's own devices.
+            others = [claim for claim in kept if claim.holder != os.environ.get(HOLDER_VARIABLE)]
+            sessions = self._list_sessions(kept)
+            chosen = choose_devices(
+                inventory,
+                demand,
+                [grant for claim in others for grant in claim.grants],
+                near=near,
+                is_foreign=lambda process: _is_foreign(process, sessions),
+            )
+            if not isinstance(chosen, str):
+                birth = read_start_time(os.getpid())
+                self._write([*kept, DeviceClaim(holder=own, who=who, pid=os.getpid(), birth=birth, grants=chosen)])
+            return chosen
+
+    def release(self, folder: Path) -> None:
+        with self._change() as claims:
+            self._write([claim for claim in claims if claim.holder != self._name(folder)])
+
+    def find_grants(self, folder: Path) -> tuple[DeviceGrant, ...]:
+        """Return what an attempt holds."""
+        return next((claim.grants for claim in self._read() if claim.holder == self._name(folder)), ())
+
+    def list_claims(self) -> list[DeviceClaim]:
+        """Return the claims of attempts that live."""
+        return [claim for claim in self._read() if self._is_alive(claim)]
+
+    def build_variables(self, folder: Path, grants: Sequence[DeviceGrant]) -> dict[str, str]:
+        """Return the environment variables of an attempt with its devices; without any it sees none."""
+        mps = self.read_inventory().mps_directory if any(grant.sharing == "mps" for grant in grants) else None
+        own = {HOLDER_VARIABLE: self._name(folder)} if grants else {}
+        return {**build_device_variables(grants, mps), **own}
+
+    def _name(self, folder: Path) -> str:
+        return str(folder.relative_to(self._home)) if folder.is_relative_to(self._home) else str(folder)
+
+    @contextmanager
+    def _change(self) -> Iterator[list[DeviceClaim]]:
+        """Hold the claims of living attempts inside the context."""
+        create_private_folder(self._file.parent)
+        with hold_lock(self._lock):
+            yield self.list_claims()
+
+    def _read(self) -> tuple[DeviceClaim, ...]:
+        try:
+            return _CLAIMS.validate_json(self._file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except ValidationError as error:
+            raise UnavailableError(
+                f"{str(self._file)!r}, which says who holds which GPU, cannot be read. Delete it when no step that "
+                "asked for a GPU runs."
+            ) from error
+        except OSError as error:
+            raise UnavailableError(f"{str(self._file)!r} cannot be read: {error.strerror}.") from error
+
+    def _write(self, claims: Sequence[DeviceClaim]) -> None:
+        write_atomically(self._file, _CLAIMS.dump_json(tuple(claims)))
+
+    def _is_alive(self, claim: DeviceClaim) -> bool:
+        folder = self._home / claim.holder
+        if not folder.is_dir():  # not prepared yet, or deleted
+            return read_start_time(claim.pid) == claim.birth
+        if read_exit(folder) is not None:
+            return False
+        started = read_started(folder)
+        if started is not None:
+            return any(
+                started[birth] and read_start_time(int(started[pid])) == started[birth]
+                for pid, birth in (("pid", "birth"), ("shim", "shim_birth"))
+            )
+        return read_start_time(claim.pid) == claim.birth or _is_starting(folder)
+
+    def _list_sessions(self, claims: Sequence[DeviceClaim]) -> set[int]:
+        """Return the sessions of the attempts that hold claims: every attempt leads one of its own."""
+        started = [read_started(self._home / claim.holder) for claim in claims]
+        return {int(record["pid"]) for record in started if record is not None}
+
+
+def is_of_session(pid: int, session: int) -> bool:
+    """Return whether a process is in a session, which its leader's id names."""
+    try:
+        return os.getsid(pid) == session
+    except OSError:
+        return False
+
+
+def _is_foreign(process: DeviceProcess, sessions: Collection[int]) -> bool:
+    """Return whether a process is neither an attempt's, nor this one's, nor the Multi-Process Service's own."""
+    if process.pid == os.getpid() or process.name.startswith(SERVER_NAME):
+        return False
+    try:
+        return os.getsid(process.pid) not in sessions
+    except OSError:  # it has just ended, or is none of this machine's
+        return False
+
+
+def _is_starting(folder: Path) -> bool:
+    try:
+        return time.time() - (folder / "claim").stat().st_mtime < START_S
+    except OSError:
+        return False

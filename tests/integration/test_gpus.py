@@ -1,0 +1,331 @@
+"""GPUs of this machine, with the shipped double and with a stub of NVIDIA's library: granted, waited for, read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.backends.local.batch.backend import LocalBackend
+from scanflow.backends.local.devices import HomeDevices
+from scanflow.backends.port import RunDefinition
+from scanflow.backends.records import Event, RunRecord, TaskRecord, TaskStarted, Waiting
+from scanflow.errors import UsageError
+from scanflow.processes.shims import read_started
+from scanflow.settings import Settings
+from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
+from tests.conftest import COMMAND, Cli
+from tests.nvml import StubbedMachine
+from tests.waiting import PATIENCE_S, until
+
+SHOW = """
+import json, os, sys
+names = [name for name in os.environ if name.startswith(("CUDA_", "SCANFLOW_GPU"))]
+with open(os.environ["SCANFLOW_OUTPUT_DIR"] + "/seen.json", "w") as file:
+    json.dump({name: os.environ[name] for name in names}, file)
+"""
+LEDGER = """
+import os
+def note(what):
+    with open("ledger", "a") as file:
+        file.write(os.environ["SCANFLOW_TASK"] + " " + what + "\\n")
+"""
+HOLD = """
+import os, time
+open("holding", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+"""
+
+
+class Machine:
+    """Runs workflows of one home on a machine whose GPUs a test says."""
+
+    def __init__(self, home: Path, folder: Path, accelerators: FakeAccelerators) -> None:
+        self.accelerators, self.folder, self.events = accelerators, folder, list[Event]()
+        self.backend = LocalBackend(Settings(home=home, slots=4), accelerators=lambda: accelerators)
+        self.home = home
+
+    def define(self, *steps: sf.Executor) -> RunDefinition:
+        workflow = sf.Workflow(name="w", nodes=steps)
+        app = sf.Application(name="shop", team="people", workflows=[workflow], app_dir=str(self.folder))
+        return RunDefinition(app, workflow)
+
+    def run(self, *steps: sf.Executor, observe: Callable[[Event], None] = lambda _: None) -> RunRecord:
+        def note(event: Event) -> None:
+            self.events.append(event)
+            observe(event)
+
+        entered = self.backend.enter(self.define(*steps))
+        return self.backend.drive(entered.name, environment=lambda _: {}, observe=note)
+
+    def read_seen(self, record: RunRecord, step: str) -> dict[str, str]:
+        seen: dict[str, str] = json.loads((Path(record.folder) / "outputs" / step / "seen.json").read_text())
+        return seen
+
+
+@pytest.fixture
+def make_machine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    (tmp_path / "show.py").write_text(SHOW)
+    (tmp_path / "hold.py").write_text(HOLD)
+
+    def make(*devices: Device, **options: Any) -> Machine:
+        return Machine(home, tmp_path, FakeAccelerators(*devices, **options))
+
+    return make
+
+
+def script(name: str, file: str = "show.py", **fields: Any) -> sf.Executor:
+    options = {field: fields.pop(field) for field in ("env", "retries", "cache") if field in fields}
+    return sf.Executor(name=name, mainfile=file, resources=sf.Resources(**fields), **options)
+
+
+def find_task(record: RunRecord, name: str) -> TaskRecord:
+    return next(task for task in record.tasks if task.task == name)
+
+
+def list_waits(machine: Machine) -> list[tuple[str, str]]:
+    return [(event.what, event.why) for event in machine.events if isinstance(event, Waiting)]
+
+
+def test_a_step_sees_the_gpu_it_was_given_and_one_that_asks_for_none_sees_none(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(make_gpu(0), make_gpu(1))
+    record = machine.run(script("train", gpu=1), script("both", gpu=2), script("plain"))
+    assert record.state == "succeeded"
+    uuids = [device.uuid for device in machine.accelerators.inventory.devices]
+    assert machine.read_seen(record, "train")["CUDA_VISIBLE_DEVICES"] in uuids
+    assert machine.read_seen(record, "both")["CUDA_VISIBLE_DEVICES"] == ",".join(uuids)
+    assert machine.read_seen(record, "plain")["CUDA_VISIBLE_DEVICES"] == ""
+    (use,) = find_task(record, "train").devices
+    assert (use.uuid, use.name, use.sharing, use.share) == (use.uuid, "NVIDIA H100", "exclusive", 1.0)
+    assert use.memory_bytes == 80 * GIB
+    assert find_task(record, "plain").devices == ()
+
+
+def test_where_no_gpu_can_be_granted_nothing_is_hidden(
+    make_machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = make_machine()
+    assert "CUDA_VISIBLE_DEVICES" not in machine.read_seen(machine.run(script("plain")), "plain")
+
+
+def test_a_share_is_bounded_and_a_part_is_given_by_its_uuid(make_machine: Callable[..., Machine]) -> None:
+    machine = make_machine(make_gpu(0), make_mig_gpu(1, "1g.10gb", 1), mps_directory="/tmp/nvidia-mps")
+    record = machine.run(script("half", gpu=0.5, gpu_memory="8Gi"), script("part", gpu="1g.10gb"))
+    half = machine.read_seen(record, "half")
+    assert half["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    assert half["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8192M"
+    assert half["SCANFLOW_GPU_MEMORY_BYTES"] == str(8 * GIB)
+    assert machine.read_seen(record, "part")["CUDA_VISIBLE_DEVICES"].startswith("MIG-")
+
+
+def test_steps_wait_for_a_free_gpu_and_say_so_while_others_go_on(
+    make_machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    machine = make_machine(make_gpu(0))
+    (tmp_path / "work.py").write_text(f"{LEDGER}\nnote('begins')\n{HOLD}\nnote('ends')")
+    (tmp_path / "free.py").write_text("import os, time\nwhile not os.path.exists('holding'): time.sleep(0.01)\n"
+                                      "open('go', 'w').close()")  # fmt: skip
+    record = machine.run(
+        script("first", "work.py", gpu=1), script("second", "work.py", gpu=1), script("free", "free.py")
+    )
+    assert record.state == "succeeded"
+    lines = (tmp_path / "ledger").read_text().splitlines()
+    assert [line.split()[1] for line in lines] == ["begins", "ends", "begins", "ends"]  # never two at a time
+    assert list_waits(machine) == [("a GPU for second", "GPU 0: steps or instances of this home have it")]
+
+
+def test_many_tasks_share_two_gpus_in_turn(make_machine: Callable[..., Machine]) -> None:
+    machine = make_machine(make_gpu(0), make_gpu(1))
+    many = script("many", gpu=1).replace(for_each=list(range(12)), parameters={"index": sf.item})
+    record = machine.run(many)
+    assert [task.state for task in record.tasks] == ["succeeded"] * 12
+    assert {task.devices[0].number for task in record.tasks} == {0, 1}
+    assert len(list_waits(machine)) == 1  # once a step
+    assert HomeDevices(machine.home).list_claims() == []
+
+
+def test_a_gpu_that_another_program_uses_is_waited_for(make_machine: Callable[..., Machine]) -> None:
+    program = DeviceProcess(pid=1, memory_bytes=12 * GIB, name="notebook")
+    machine = make_machine(make_gpu(0, processes=(program,)))
+
+    def free(event: Event) -> None:
+        if isinstance(event, Waiting):
+            machine.accelerators.change(0, processes=())
+
+    record = machine.run(script("train", gpu=1), observe=free)
+    assert record.state == "succeeded"
+    assert list_waits(machine) == [("a GPU for train", "GPU 0 is used by notebook 1 (12Gi)")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpu": 2}, "Executor 'train': gpu=2 is more than there is here: GPU 0 NVIDIA H100 .80Gi.."),
+        ({"gpu": "1g.10gb"}, "Executor 'train': gpu='1g.10gb' names a part that no GPU here has."),
+        ({"gpu": 1, "gpu_memory": "100Gi"}, "Executor 'train': gpu=1 with 100Gi is more than there is here"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "0"}}, "Executor 'train': its env sets CUDA_VISIBLE_DEVICES='0', by which"),
+        ({"gpu": 1, "env": {"CUDA_VISIBLE_DEVICES": ""}}, "Executor 'train': its env sets CUDA_VISIBLE_DEVICES=''"),
+    ],
+)
+def test_what_the_machine_never_has_is_refused_before_anything_runs(
+    make_machine: Callable[..., Machine], fields: dict[str, Any], said: str
+) -> None:
+    machine = make_machine(make_gpu(0))
+    with pytest.raises(UsageError, match=said):
+        machine.run(script("plain"), script("train", **fields))
+    assert machine.backend.runs(limit=5) == []
+    with pytest.raises(UsageError, match=said):
+        machine.backend.check(machine.define(script("train", **fields)))
+
+
+def test_a_step_may_hide_all_gpus_from_itself(make_machine: Callable[..., Machine]) -> None:
+    machine = make_machine(make_gpu(0))
+    record = machine.run(script("plain", env={"CUDA_VISIBLE_DEVICES": "-1"}))
+    assert machine.read_seen(record, "plain")["CUDA_VISIBLE_DEVICES"] == "-1"
+
+
+class WatchedAccelerators(FakeAccelerators):
+    """A double on which the step ``holder`` holds memory, once it runs; it may go on when that was read."""
+
+    def __init__(self, *devices: Device, held_bytes: int, beside: tuple[DeviceProcess, ...] = ()) -> None:
+        super().__init__(*devices)
+        self._held_bytes, self._beside = held_bytes, beside
+        self.attempt: Path | None = None
+        self.was_read: Callable[[], None] = lambda: None
+
+    def read(self) -> Inventory:
+        if self.attempt is not None and (started := read_started(self.attempt)) is not None:
+            process = DeviceProcess(pid=int(started["pid"]), memory_bytes=self._held_bytes, name="python")
+            self.change(0, processes=(process, *self._beside))
+            self.was_read()
+        return super().read()
+
+
+def run_holder(machine: Machine, accelerators: WatchedAccelerators, **fields: Any) -> RunRecord:
+    def find_attempt(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            entered = machine.backend.show(str(event.run))
+            accelerators.attempt = Path(entered.folder) / "steps" / event.task / str(event.attempt)
+
+    return machine.run(script("holder", "hold.py", **fields), observe=find_attempt)
+
+
+def test_what_a_step_used_and_who_was_beside_it_is_read_back(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "hold.py").write_text(HOLD)
+    beside = DeviceProcess(pid=1, memory_bytes=GIB, name="other")
+    accelerators = WatchedAccelerators(make_gpu(0), held_bytes=3 * GIB, beside=(beside,))
+    accelerators.was_read = lambda: (tmp_path / "go").touch()
+    record = run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=1)
+    (use,) = find_task(record, "holder").devices
+    assert record.state == "succeeded"
+    assert (use.peak_bytes, use.others) == (3 * GIB, ("other 1 (1Gi)",))
+
+
+def test_a_step_that_takes_more_than_its_share_in_turns_is_stopped_with_the_reason(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "hold.py").write_text(HOLD)
+    accelerators = WatchedAccelerators(make_gpu(0), held_bytes=41 * GIB)
+    record = run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=0.5)
+    task = find_task(record, "holder")
+    assert (record.state, task.state) == ("failed", "failed")
+    assert task.failure is not None
+    assert task.failure.summary == "stopped: it used more than its share of a GPU"
+    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi. Ask for more" in task.failure.cause
+
+
+def test_a_step_within_its_share_goes_on(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "hold.py").write_text(HOLD)
+    accelerators = WatchedAccelerators(make_gpu(0), held_bytes=40 * GIB)
+    accelerators.was_read = lambda: (tmp_path / "go").touch()
+    assert run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=0.5).state == "succeeded"
+
+
+def test_a_device_that_fails_in_the_midst_is_named_in_the_failure(
+    make_machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    (tmp_path / "crash.py").write_text("raise RuntimeError('CUDA error: unknown error')")
+    machine = make_machine(make_gpu(0))
+
+    def fail(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            machine.accelerators.change(0, fault="GPU is lost")
+
+    task = find_task(machine.run(script("train", "crash.py", gpu=1), observe=fail), "train")
+    assert task.failure is not None
+    assert task.failure.summary == "exit code 1; GPU 0 has failed: GPU is lost"
+
+
+APP = """
+import scanflow as sf
+train = sf.Executor(name="train", mainfile="{file}", resources=sf.Resources(gpu=1))
+app = sf.Application(name="{name}", workflows=[sf.Workflow(name="w", nodes=[train])])
+"""
+
+
+def write_app(folder: Path, name: str, file: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(APP.format(name=name, file=file))
+    return path
+
+
+def test_the_command_line_grants_the_gpus_that_nvidias_library_names(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "show.py").write_text("import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
+    ran = cli("run", str(write_app(tmp_path, "shop", "show.py")))
+    assert ran.returncode == 0, ran.stderr
+    assert f"sees {make_gpu(0).uuid}" in cli("logs", "@latest", "train").stdout
+    shown = json.loads(cli("show", "@latest", "--json").stdout)
+    assert shown["tasks"][0]["devices"][0]["uuid"] == make_gpu(0).uuid
+    machine.set_devices()
+    refused = cli("run", str(tmp_path / "shop.py"))
+    assert refused.returncode != 0
+    assert "gpu=1 asks for a GPU, and there is none here: NVIDIA's driver 580.0 finds no GPU." in refused.stderr
+
+
+def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: Path) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    environ = {**os.environ, **machine.variables}
+    (tmp_path / "hold.py").write_text(HOLD)
+    (tmp_path / "show.py").write_text(SHOW)
+    write_app(tmp_path, "held", "hold.py")
+    write_app(tmp_path, "later", "show.py")
+    with subprocess.Popen([*COMMAND, "run", "held.py"], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as driver:
+        until((tmp_path / "holding").exists, "the step runs")
+        driver.send_signal(signal.SIGKILL)
+    devices = HomeDevices(home)
+    (claim,) = devices.list_claims()
+    assert claim.who.endswith("/train")
+    with subprocess.Popen(
+        [*COMMAND, "run", "later.py"],
+        cwd=tmp_path,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as waiting:
+        assert waiting.stdout is not None
+        lines = []
+        while "a GPU for train" not in (line := waiting.stdout.readline()):
+            lines.append(line)
+            assert line, "".join(lines)
+        assert [claim.who for claim in devices.list_claims()] == [claim.who]
+        (tmp_path / "go").touch()
+        waiting.stdout.read()
+        assert waiting.wait(PATIENCE_S) == 0
+    assert devices.list_claims() == []
