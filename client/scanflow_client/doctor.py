@@ -6,18 +6,29 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from scanflow.accelerators.mps import START as START_MPS
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.findings import Finding
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.installation import suggest_install
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.settings import Settings
+from scanflow_client.formatting.devices import format_machine_devices
 from scanflow_client.formatting.text import format_bytes
 
 MIN_DISK_BYTES = 2 * 2**30
+_WITHOUT_CUDA: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "torch": (lambda version: "+cpu" in version, "install its build for CUDA: its version ends in +cu and digits"),
+    "tensorflow-cpu": (lambda _: True, "pip install 'tensorflow[and-cuda]' instead"),
+    "onnxruntime": (lambda _: not _is_installed("onnxruntime-gpu"), "pip install onnxruntime-gpu instead"),
+}
+"""Packages of which a build, or the whole, cannot use a GPU."""
+
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 
 
@@ -31,6 +42,7 @@ def examine(settings: Settings, *, thorough: bool = False) -> list[Finding]:
         *_check_home(settings.home.expanduser().absolute()),
         _check_uv(),
         _check_serving(),
+        *_check_devices(settings.home.expanduser().absolute()),
         _check_package("mlflow", "tracks runs and models", "local"),
         _check_package("tensorflow", "trains in the demo", "tensorflow"),
         *_check_services(settings),
@@ -75,6 +87,40 @@ def _check_serving() -> Finding:
     if not hasattr(os, "sched_setaffinity"):
         return Finding("–", "serving", "installed; instances cannot be pinned to cores here", "leave out affinity")
     return Finding("✓", "serving", "installed; instances of services can be pinned to cores")
+
+
+def _check_devices(home: Path) -> Iterable[Finding]:
+    """Yield which GPUs steps can be granted, how one is shared, and which frameworks could not use them."""
+    devices = HomeDevices(home)
+    inventory = devices.read_inventory()
+    if not inventory.devices:
+        yield Finding("–", "GPUs", f"none can be granted to steps: {inventory.absence}")
+        return
+    for line in format_machine_devices(inventory, devices.list_claims()):
+        yield Finding("✗" if ": failed: " in line else "✓", "GPU", line.strip())
+    yield Finding("✓", "GPU driver", inventory.driver)
+    if inventory.mps_directory is not None:
+        yield Finding("✓", "GPU shares", "bounded by NVIDIA's Multi-Process Service: processors and memory")
+    elif inventory.sees_processes:
+        said = "given in turns; a step that takes more memory than its share is stopped, and none is bounded in time"
+        yield Finding("–", "GPU shares", said, START_MPS)
+    else:
+        said = "refused: this container's process ids are not those that the driver reports"
+        yield Finding("–", "GPU shares", said, START_MPS)
+    yield from _check_frameworks()
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _check_frameworks() -> Iterable[Finding]:
+    for package, (is_without_cuda, advice) in _WITHOUT_CUDA.items():
+        if _is_installed(package) and is_without_cuda(version := metadata.version(package)):
+            yield Finding("–", package, f"{version} is built without CUDA; steps with a GPU would not use it", advice)
 
 
 def _check_package(name: str, purpose: str, extra: str) -> Finding:

@@ -187,12 +187,18 @@ def _count_tasks(node: Executor) -> int | None:
     return None if isinstance(node.for_each, Ref) else len(node.for_each)
 
 
+def _describe_gpu(node: Executor) -> str:
+    gpu, memory = node.resources.gpu, node.resources.gpu_memory
+    return f"gpu={gpu!r}{'' if memory is None else f' with {memory}'}" if gpu else ""
+
+
 def _list_notes(node: Executor) -> tuple[str, ...]:
     over, retries = node.for_each, node.retry.limit
     notes = (
         "" if over is None else f"for each {over!s}" if isinstance(over, Ref) else f"for each of {len(over)}",
         "" if node.when is None else f"when {node.when}",
         "in process" if node.in_process else "",
+        _describe_gpu(node),
         "" if node.requirements is None else "own environment",
         f"{retries} {'retry' if retries == 1 else 'retries'}" if retries else "",
         "" if node.timeout_s is None else f"at most {node.timeout_s:g} s",

@@ -14,8 +14,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.batch.backend import LocalBackend
-from scanflow.backends.local.devices import HomeDevices
 from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event, RunRecord, TaskRecord, TaskStarted, Waiting
 from scanflow.errors import UsageError
@@ -329,3 +329,30 @@ def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: P
         waiting.stdout.read()
         assert waiting.wait(PATIENCE_S) == 0
     assert devices.list_claims() == []
+
+
+def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0), make_mig_gpu(1, "1g.10gb", 1))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "show.py").write_text(SHOW)
+    app = write_app(tmp_path, "shop", "show.py")
+    assert "gpu=1" in cli("plan", str(app)).stdout
+    assert cli("run", str(app)).returncode == 0
+    assert "GPUs of train: GPU 0 NVIDIA H100, 80.0 GiB" in cli("show", "@latest").stdout
+    topology = cli("topology").stdout
+    assert "GPU 0 NVIDIA H100 (80Gi): 0 B used; free" in topology
+    assert "  part 1g.10gb: 0 B used; free" in topology
+    devices = json.loads(cli("topology", "--json").stdout)["devices"]
+    assert [device["mig_enabled"] for device in devices] == [False, True]
+    said = cli("doctor").stdout
+    assert "given in turns; a step that takes more memory than its share is stopped" in said
+    assert "nvidia-cuda-mps-control -d" in said
+    machine.start_mps()
+    assert "bounded by NVIDIA's Multi-Process Service" in cli("doctor").stdout
+    machine.set_devices(make_gpu(0, fault="it is lost"))
+    failed = cli("doctor")
+    assert failed.returncode != 0
+    assert "failed: GPU is lost" in failed.stdout

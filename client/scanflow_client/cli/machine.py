@@ -18,6 +18,8 @@ from scanflow_client.cli.output import print_json, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scanflow.accelerators.port import Inventory
+    from scanflow.backends.device_claims import DeviceClaim
     from scanflow.backends.service_records import ServiceRecord
     from scanflow.placement.place import Grant
     from scanflow.placement.topology import Topology
@@ -51,10 +53,13 @@ def topology(
 
     Default: this machine; --from and --sysfs show another one.
     """
+    from scanflow.accelerators.port import Inventory
+    from scanflow.backends.device_claims import DeviceClaim, HomeDevices
     from scanflow.placement.sysfs import read_machine_copy, read_topology
     from scanflow.placement.topology import load
     from scanflow.placement.topology import save as write
     from scanflow_client.exclusive_cpus import list_exclusive_grants
+    from scanflow_client.formatting.devices import format_machine_devices
 
     if from_ is not None and sysfs is not None:
         raise InvalidError("--from and --sysfs both name a machine to show. Leave one out.")
@@ -67,16 +72,35 @@ def topology(
         from scanflow.deployer import EmbeddedDeployer
 
         services = EmbeddedDeployer(settings).services()
+    inventory, claims = Inventory(), list[DeviceClaim]()
+    if from_ is None and sysfs is None:
+        devices = HomeDevices(settings.home.expanduser().absolute())
+        inventory, claims = devices.read_inventory(), devices.list_claims()
     grants: tuple[Grant, ...] = ()
     reasons: list[str] = []
     if instances is not None or cores is not None or affinity is not None:
         grants, reasons = _plan_grants(machine, instances or 1, cores, affinity, order, list_exclusive_grants(services))
     if as_json:
-        print_json(_to_json(machine, services, grants, reasons))
+        print_json({**_to_json(machine, services, grants, reasons), "devices": _describe_devices(inventory, claims)})
         return
     if save is not None:
         say(f"Wrote {save}. Show it on any machine: scanflow topology --from {save}")
     _print_drawing(machine, _list_occupants(services, grants), grants, reasons)
+    if inventory.devices:
+        say("", *format_machine_devices(inventory, claims))
+
+
+def _describe_devices(inventory: Inventory, claims: Sequence[DeviceClaim]) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    granted = [(grant, claim.who) for claim in claims for grant in claim.grants]
+    return [
+        {
+            **asdict(device),
+            "granted": [{**asdict(grant), "who": who} for grant, who in granted if grant.device == device.uuid],
+        }
+        for device in inventory.devices
+    ]
 
 
 def _plan_grants(

@@ -10,6 +10,7 @@ from scanflow.app.plan import IMAGE_NOTE, UNBOUNDED, Plan
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends.records import RunRecord, StepFile, TaskRecord
 from scanflow.placement.cpulist import format_cpus
+from scanflow_client.formatting.devices import format_step_devices
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import (
     MARKS,
@@ -131,7 +132,8 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
     notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
     outputs = f"Outputs: {record.folder}/outputs"
-    return [head, steps, *reversed(notes.values()), *format_files(files), outputs, *after]
+    devices = format_step_devices(record.tasks)
+    return [head, steps, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
 
 
 def format_check(

@@ -18,6 +18,7 @@ from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
@@ -25,7 +26,6 @@ from scanflow.backends.local.batch.definition import check_supported, list_ignor
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.task_devices import TaskDevices, check_devices
-from scanflow.backends.local.devices import HomeDevices
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job

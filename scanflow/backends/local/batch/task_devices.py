@@ -13,7 +13,7 @@ from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
 from scanflow.app.quantities import round_memory
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.devices import HomeDevices, is_of_session
+from scanflow.backends.device_claims import HomeDevices, is_of_session
 from scanflow.backends.records import DeviceUse
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.names import RunName, StepName

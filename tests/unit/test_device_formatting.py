@@ -1,0 +1,49 @@
+"""GPUs as text: of a machine, and of a run's steps."""
+
+from __future__ import annotations
+
+from scanflow.accelerators.port import DeviceProcess, Inventory
+from scanflow.backends.device_claims import DeviceClaim
+from scanflow.backends.records import DeviceUse, TaskRecord
+from scanflow.names import StepName
+from scanflow.placement.devices import DeviceGrant
+from scanflow.testing.accelerators import GIB, make_gpu, make_mig_gpu
+from scanflow_client.formatting.devices import format_machine_devices, format_step_devices
+
+
+def record(task: str, *devices: DeviceUse) -> TaskRecord:
+    return TaskRecord(task=StepName(task), step=task.partition(".")[0], state="succeeded", devices=devices)
+
+
+def test_a_step_shows_what_it_was_granted_and_what_was_seen_of_it() -> None:
+    whole = DeviceUse(number=0, uuid="GPU-0", name="NVIDIA H100", sharing="exclusive", memory_bytes=80 * GIB)
+    used = whole.model_copy(update={"peak_bytes": 3 * GIB, "others": ("other 1 (1Gi)",)})
+    half = DeviceUse(number=1, uuid="GPU-1", sharing="mps", share=0.5, memory_bytes=40 * GIB)
+    assert format_step_devices(
+        [record("plain"), record("whole", whole), record("used", used), record("half", half)]
+    ) == [
+        "GPUs of whole: GPU 0 NVIDIA H100, 80.0 GiB",
+        "GPUs of used: GPU 0 NVIDIA H100, used 3.0 GiB of 80.0 GiB, beside other 1 (1Gi)",
+        "GPUs of half: GPU 1, 0.5 of it by mps, 40.0 GiB",
+    ]
+
+
+def test_a_wide_fan_out_shows_some_of_its_gpus() -> None:
+    tasks = [record(f"many.{n}", DeviceUse(number=n, uuid=f"GPU-{n}", sharing="exclusive")) for n in range(6)]
+    assert format_step_devices(tasks) == ["GPUs of many: GPU 0; GPU 1; GPU 2; GPU 3; and 2 more"]
+
+
+def test_a_machine_shows_how_full_its_gpus_are_and_by_whom() -> None:
+    process = DeviceProcess(pid=4711, memory_bytes=2 * GIB, name="python")
+    busy = make_gpu(0, memory_used_bytes=2 * GIB, processes=(process,), numa_node=1)
+    devices = (busy, make_gpu(1), make_mig_gpu(2, "1g.10gb", 1), make_gpu(3, fault="GPU is lost"))
+    grant = DeviceGrant(uuid=busy.uuid, device=busy.uuid, number=0, sharing="mps", share=0.5)
+    claim = DeviceClaim(holder="a", who="calm-otter-417/train", pid=1, birth="1", grants=(grant,))
+    assert format_machine_devices(Inventory(devices=devices), [claim]) == [
+        "GPU 0 NVIDIA H100 (80Gi), NUMA node 1: 2.0 GiB used; granted to calm-otter-417/train (0.5 of it); on it: "
+        "python 4711 (2Gi)",
+        "GPU 1 NVIDIA H100 (80Gi): 0 B used; free",
+        "GPU 2 NVIDIA H100 (80Gi): cut into parts",
+        "  part 1g.10gb: 0 B used; free",
+        "GPU 3 NVIDIA H100 (80Gi): failed: GPU is lost",
+    ]
