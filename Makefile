@@ -34,7 +34,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
 	@$(BIN)/python -m tests.suite -q -n 3 --dist loadscope --no-loadscope-reorder -m '$(GATE)' $(PYTEST_ARGS)
-GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or supply or cluster or cluster_slow)
+GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or supply or cluster or cluster_slow or gpu)
 
 .PHONY: nightly
 nightly: ## Run what takes longer, stage by stage, in an hour or two; STAGES="mpi science" some of it
@@ -91,6 +91,10 @@ bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write d
 	@requirements/install bench .cache/bench
 	@requirements/install bench-serving .cache/bench-serving
 	@$(BIN)/python -m tests.benchmarks --peers .cache/bench --servers .cache/bench-serving $(BENCH_ARGS)
+
+.PHONY: bench-gpu
+bench-gpu: env ## Measure a GPU given to one, two and four servers, and write the table of docs/gpu.md; BENCH_ARGS passes more
+	@$(BIN)/python -m tests.device $(BENCH_ARGS)
 
 .PHONY: protos
 protos: env ## Build the gRPC protocol's description from its .proto
