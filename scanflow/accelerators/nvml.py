@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -101,7 +102,7 @@ class NvmlAccelerators:
     def _read_mig_instances(self, nvml: Any, handle: Any) -> tuple[MigInstance, ...]:
         instances = []
         for number in range(_try(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-            part = _try(nvml, lambda number=number: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+            part = _try(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
             if part is None:  # a place that no part takes
                 continue
             profile = _PROFILE.search(str(nvml.nvmlDeviceGetName(part)))

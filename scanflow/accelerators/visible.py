@@ -9,6 +9,11 @@ from typing import Final
 from scanflow.accelerators.port import Device, Inventory
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+MEMORY_VARIABLE: Final = "SCANFLOW_GPU_MEMORY_BYTES"
+"""The memory that a process may use of each of its devices."""
+
+HOLDER_VARIABLE: Final = "SCANFLOW_DEVICES_OF"
+"""Names the claim that a process' devices belong to: what it starts itself may use them too."""
 
 
 def restrict_to_visible(inventory: Inventory, environ: Mapping[str, str]) -> Inventory:

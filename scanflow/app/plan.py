@@ -163,7 +163,8 @@ def _plan_node(workflow: Workflow, name: str, wave: int) -> PlannedStep:
     batching = [] if node.batching is None else [f"batches of up to {node.batching.max_size}"]
     scaling = node.scaling
     scaled = [] if scaling is None else [f"{scaling.min} to {scaling.max} instances by {scaling.metric}"]
-    notes = (node.role, *batching, *scaled, *([IMAGE_NOTE] if node.image is not None else []))
+    gpu = [described] if (described := _describe_gpu(node)) else []
+    notes = (node.role, *batching, *scaled, *gpu, *([IMAGE_NOTE] if node.image is not None else []))
     return _build_step(workflow, node, wave, runs=node.implementation or str(node.model), notes=notes)
 
 
@@ -187,7 +188,7 @@ def _count_tasks(node: Executor) -> int | None:
     return None if isinstance(node.for_each, Ref) else len(node.for_each)
 
 
-def _describe_gpu(node: Executor) -> str:
+def _describe_gpu(node: Executor | Service) -> str:
     gpu, memory = node.resources.gpu, node.resources.gpu_memory
     return f"gpu={gpu!r}{'' if memory is None else f' with {memory}'}" if gpu else ""
 

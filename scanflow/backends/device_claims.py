@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -18,15 +19,14 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from scanflow.accelerators.mps import SERVER_NAME
 from scanflow.accelerators.nvml import find_accelerators
 from scanflow.accelerators.port import Accelerators, DeviceProcess, Inventory
+from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
+from scanflow.app.quantities import round_memory
 from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder
 from scanflow.placement.devices import DeviceDemand, DeviceGrant, build_device_variables, choose_devices
 from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import read_exit, read_started
-
-HOLDER_VARIABLE: Final = "SCANFLOW_DEVICES_OF"
-"""Names the claim that a step's devices belong to: what it starts itself may use them too."""
 
 START_S: Final = 10.0
 """How long a shim may take from claiming an attempt to starting it."""
@@ -68,9 +68,19 @@ class HomeDevices:
         return self._accelerators.read()
 
     def take(
-        self, folder: Path, who: str, demand: DeviceDemand, *, near: Collection[int] = ()
+        self,
+        folder: Path,
+        who: str,
+        demand: DeviceDemand,
+        *,
+        near: Collection[int] = (),
+        leaving: Collection[Path] = (),
     ) -> tuple[DeviceGrant, ...] | str:
         """Choose and record the devices of an attempt that this process is about to start; or return why it waits.
+
+        Args:
+            near: The NUMA nodes of its cores.
+            leaving: Attempts that it replaces: it shares their devices until they end, if there are no others.
 
         Raises:
             UnavailableError: the claims cannot be read or written.
@@ -81,13 +91,21 @@ class HomeDevices:
             # What a step starts itself shares the step's own devices.
             others = [claim for claim in kept if claim.holder != os.environ.get(HOLDER_VARIABLE)]
             sessions = self._list_sessions(kept)
-            chosen = choose_devices(
-                inventory,
-                demand,
-                [grant for claim in others for grant in claim.grants],
-                near=near,
-                is_foreign=lambda process: _is_foreign(process, sessions),
-            )
+            replaced = {self._name(attempt) for attempt in leaving}
+            staying = [claim for claim in others if claim.holder not in replaced]
+
+            def choose_beside(beside: Sequence[DeviceClaim]) -> tuple[DeviceGrant, ...] | str:
+                return choose_devices(
+                    inventory,
+                    demand,
+                    [replace(grant, owner=claim.who) for claim in beside for grant in claim.grants],
+                    near=near,
+                    is_foreign=lambda process: _is_foreign(process, sessions),
+                )
+
+            chosen = choose_beside(others)
+            if isinstance(chosen, str) and len(staying) < len(others):
+                chosen = choose_beside(staying)
             if not isinstance(chosen, str):
                 birth = read_start_time(os.getpid())
                 self._write([*kept, DeviceClaim(holder=own, who=who, pid=os.getpid(), birth=birth, grants=chosen)])
@@ -157,8 +175,43 @@ class HomeDevices:
         return {int(record["pid"]) for record in started if record is not None}
 
 
-def is_of_session(pid: int, session: int) -> bool:
-    """Return whether a process is in a session, which its leader's id names."""
+@dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """Who was seen on a device, or part of one, that an attempt was granted."""
+
+    own_bytes: int | None
+    """The memory that the attempt's processes hold; None: they are not on it."""
+
+    others: tuple[DeviceProcess, ...]
+    excess: str
+    """By how much they are over a share whose bound is watched; empty: they are not."""
+
+
+def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> MeasuredUse:
+    """Return the use of a grant by an attempt, which leads a session of its own."""
+    processes = _list_processes(inventory, grant)
+    own = [process for process in processes if _is_of_session(process.pid, session)]
+    used = sum(process.memory_bytes or 0 for process in own)
+    excess = ""
+    if grant.sharing == "time slicing" and grant.memory_bytes is not None and used > grant.memory_bytes:
+        excess = (
+            f"Its processes held {round_memory(used)} of GPU {grant.number}, and its share is "
+            f"{round_memory(grant.memory_bytes)}. Ask for more (gpu= or gpu_memory=), or bound what the framework "
+            f"takes: {MEMORY_VARIABLE} tells the share."
+        )
+    others = tuple(process for process in processes if process not in own)
+    return MeasuredUse(used if own else None, others, excess)
+
+
+def _list_processes(inventory: Inventory, grant: DeviceGrant) -> tuple[DeviceProcess, ...]:
+    device = next((device for device in inventory.devices if device.uuid == grant.device), None)
+    if device is None or not inventory.sees_processes:
+        return ()
+    part = next((part for part in device.mig_instances if part.uuid == grant.uuid), None)
+    return device.processes if part is None else part.processes
+
+
+def _is_of_session(pid: int, session: int) -> bool:
     try:
         return os.getsid(pid) == session
     except OSError:

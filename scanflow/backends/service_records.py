@@ -34,6 +34,12 @@ class Shape(Record):
     memory_bytes: int | None = None
     """Memory of one instance."""
 
+    gpu: int | float | str = 0
+    """GPUs of one instance: whole ones, a share of one, or a MIG profile."""
+
+    gpu_memory_bytes: int | None = None
+    """Of a share, the most that an instance may use; else what each of its GPUs must have."""
+
     affinity: AffinityMode = "any"
     pool_threads: int | None = None
     """Threads in each of an instance's pools. None: one for each core."""

@@ -68,7 +68,15 @@ class ServiceSpec(BaseModel):
     def spec_hash(self) -> str:
         """A short hash of what an instance is started with: instances of another hash are replaced."""
         shape = self.shape
-        parts = (self.deployment, shape.cores, shape.memory_bytes, shape.affinity, sorted(shape.threads.items()))
+        parts: tuple[object, ...] = (
+            self.deployment,
+            shape.cores,
+            shape.memory_bytes,
+            shape.affinity,
+            sorted(shape.threads.items()),
+        )
+        if shape.gpu:  # left out elsewhere, as instances of earlier versions were started without
+            parts = (*parts, shape.gpu, shape.gpu_memory_bytes)
         return f"{self.deployment}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     @property

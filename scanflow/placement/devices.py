@@ -9,16 +9,15 @@ from typing import Literal
 
 from scanflow.accelerators.mps import START, build_mps_variables
 from scanflow.accelerators.port import Device, DeviceProcess, Inventory
-from scanflow.accelerators.visible import VISIBLE
+from scanflow.accelerators.visible import MEMORY_VARIABLE, VISIBLE
 from scanflow.app.quantities import round_memory
 from scanflow.app.resources import Resources
-from scanflow.errors import UnsupportedError
+from scanflow.errors import InvalidError, UnsupportedError
 
 Sharing = Literal["exclusive", "mig", "mps", "time slicing"]
 """How a device is given: to one; a part that it was cut into; with bounds that NVIDIA's Multi-Process Service holds; or
 in turns, with a bound of memory that is watched."""
 
-MEMORY_VARIABLE = "SCANFLOW_GPU_MEMORY_BYTES"
 _ROUNDING = 1e-6
 
 
@@ -57,6 +56,9 @@ class DeviceGrant:
     memory_bytes: int | None = None
     """Of a share, the most it may use; else what the device or part has."""
 
+    owner: str = ""
+    """For people, who has it: ``calm-otter-417/train``."""
+
 
 def build_demand(resources: Resources) -> DeviceDemand | None:
     """Return what resources ask for; None: no device."""
@@ -70,8 +72,8 @@ def build_demand(resources: Resources) -> DeviceDemand | None:
     return DeviceDemand(count=gpu, memory_bytes=memory)
 
 
-def check_demand(inventory: Inventory, demand: DeviceDemand) -> None:
-    """Check that a machine could grant a demand if nothing else ran on it.
+def check_demand(inventory: Inventory, demand: DeviceDemand, *, copies: int = 1) -> None:
+    """Check that a machine could grant a demand, to this many at once, if nothing else ran on it.
 
     Raises:
         UnsupportedError: it could not; the message says what there is, and what to write.
@@ -84,6 +86,29 @@ def check_demand(inventory: Inventory, demand: DeviceDemand) -> None:
         _check_share(inventory, demand)
     else:
         _check_whole(inventory, demand)
+    claims: list[DeviceGrant] = []
+    for count in range(copies):
+        chosen = choose_devices(inventory, demand, claims, is_foreign=lambda _: False)
+        if isinstance(chosen, str):
+            raise UnsupportedError(
+                f"{copies} x {demand} are more than there is here, which is enough for {count}: "
+                f"{_describe_inventory(inventory)}."
+            )
+        claims += chosen
+
+
+def check_environment(env: Mapping[str, str], inventory: Inventory, *, asks: bool) -> None:
+    """Check that a step or service does not name devices itself, except to hide all.
+
+    Raises:
+        InvalidError: it does.
+    """
+    named = env.get(VISIBLE)
+    if named is not None and (asks or (inventory.devices and named not in {"", "-1"})):
+        raise InvalidError(
+            f"its env sets {VISIBLE}={named!r}, by which it would use GPUs that are given to others. Remove it, and ask "
+            "for a GPU: resources=sf.Resources(gpu=1)."
+        )
 
 
 def choose_devices(
@@ -148,9 +173,13 @@ def describe_use(
 ) -> str:
     """Return who uses a device, so that it cannot be given as a whole; empty: nobody."""
     if own := [claim for claim in claims if claim.device == device.uuid]:
-        shares = f"{sum(claim.share for claim in own):.3g} of it" if own[0].share < 1 else "it"
-        return f"GPU {device.number}: steps or instances of this home have {shares}"
+        share = f"{sum(claim.share for claim in own):.3g} of " if own[0].share < 1 else ""
+        return f"{share}GPU {device.number} is granted to {_list_owners(own)}"
     return _describe_foreign(device.number, device.processes, is_foreign, inventory)
+
+
+def _list_owners(claims: Sequence[DeviceGrant]) -> str:
+    return ", ".join(dict.fromkeys(claim.owner or "another" for claim in claims))
 
 
 def _describe_foreign(
@@ -238,7 +267,8 @@ def _choose_part(
                     ),
                 )
             reasons += [foreign] if foreign else []
-    return "; ".join(reasons) or f"every {profile} is in use by steps or instances of this home"
+    owners = _list_owners([claim for claim in claims if claim.sharing == "mig"])
+    return "; ".join([*reasons, *([f"the others of {profile} are granted to {owners}"] if owners else [])])
 
 
 def _choose_share(

@@ -17,6 +17,7 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
+from scanflow_serving.devices import free_cached_memory, is_out_of_device_memory
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
@@ -130,11 +131,21 @@ def load_component(node: Node, *, threads: int, run_async: RunAsync = asyncio.ru
 def make_component_problem(who: str, error: BaseException) -> ProblemError:
     """Return the problem of a component's exception, with the frames of the user's code.
 
-    An exception may choose its status by an attribute ``status_code``, as in Seldon.
+    An exception may choose its status by an attribute ``status_code``, as in Seldon. A GPU whose memory is used up is
+    503: the instance lives on, and a smaller request, or a later one, may be answered.
     """
     if isinstance(error, ProblemError):
         return error
     frames, cause = _describe_cause(error)
+    if is_out_of_device_memory(error):
+        free_cached_memory()
+        return ProblemError(
+            503,
+            f"{who} needs more memory than its GPU has left: {cause}. Send smaller batches, or deploy it with a larger "
+            "gpu= or gpu_memory=.",
+            retry_after_s=1.0,
+            extra={"frames": list(frames), "exception": type(error).__name__},
+        )
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 599:
         status = 500

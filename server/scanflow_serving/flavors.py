@@ -23,6 +23,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Unsu
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
 from scanflow_serving.components import Predictor
+from scanflow_serving.devices import check_tensorflow, choose_onnx_providers, prepare_pytorch
 from scanflow_serving.model_examples import read_example
 from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names, to_plain_values
 from scanflow_serving.problems import ProblemError, invalid
@@ -70,8 +71,9 @@ def open_model(
     opened: Predictor
     if flavor == "pyfunc":
         declared = replace(declared, parameters=declared.parameters or ())
-        opened = _Pyfunc(folder, declared, who, follows_node=follows_node)
-        if "pytorch" in flavors:  # for shapes and types that it does not take; where memory is short, a subclass
+        on_pytorch = "pytorch" in flavors
+        opened = _Pyfunc(folder, declared, who, follows_node=follows_node, on_pytorch=on_pytorch)
+        if on_pytorch:  # for shapes and types that it does not take; where memory is short, a subclass
             opened.input_errors = (RuntimeError,)
     else:  # only MLflow's wrapper passes parameters on
         declared = replace(declared, parameters=())
@@ -195,6 +197,7 @@ class _Keras(_Model):
 
     def __init__(self, file: Path, declared: NodeSignature, who: str) -> None:
         tensorflow = _import_tensorflow(who)
+        check_tensorflow(tensorflow, who)
         import keras
 
         model: Any = keras.saving.load_model(str(file), compile=False)
@@ -336,7 +339,8 @@ class _Onnx(_Model):
         # A thread that spins while it waits takes CPU time from other instances.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        providers = choose_onnx_providers(onnxruntime.get_available_providers(), onnxruntime.__version__, who)
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=providers)
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         specs = _read_onnx_specs(inputs, who)
         self.signature = NodeSignature(
@@ -417,10 +421,14 @@ def _read_onnx_outputs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
 class _Pyfunc(_Model):
     platform = "pyfunc"
 
-    def __init__(self, folder: Path, declared: NodeSignature, who: str, *, follows_node: bool = False) -> None:
+    def __init__(
+        self, folder: Path, declared: NodeSignature, who: str, *, follows_node: bool = False, on_pytorch: bool = False
+    ) -> None:
         from scanflow.knowledge.mlflow.pyfunc import load_pyfunc
 
         self.signature = declared
+        if on_pytorch:
+            prepare_pytorch(who)
         self._model = load_pyfunc(folder, who)
         trained = find_trained_names(self._model.raw)
         self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -144,7 +145,7 @@ def test_steps_wait_for_a_free_gpu_and_say_so_while_others_go_on(
     assert record.state == "succeeded"
     lines = (tmp_path / "ledger").read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["begins", "ends", "begins", "ends"]  # never two at a time
-    assert list_waits(machine) == [("a GPU for second", "GPU 0: steps or instances of this home have it")]
+    assert list_waits(machine) == [("a GPU for second", f"GPU 0 is granted to {record.name}/first")]
 
 
 def test_many_tasks_share_two_gpus_in_turn(make_machine: Callable[..., Machine]) -> None:
@@ -356,3 +357,105 @@ def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
     failed = cli("doctor")
     assert failed.returncode != 0
     assert "failed: GPU is lost" in failed.stdout
+
+
+SERVICE_APP = """
+import scanflow as sf
+
+def make(name):
+    node = sf.Service(name="model", implementation="model.py:Model", resources=sf.Resources(gpu=1))
+    return sf.Workflow(name=name, type="online", nodes=[node], serving=sf.Serving(grpc_port=0))
+
+app = sf.Application(name="shop", workflows=[make("first"), make("second")])
+"""
+SERVICE_MODEL = """
+import os
+
+class Model:
+    def predict(self, X):
+        return [os.environ["CUDA_VISIBLE_DEVICES"]]
+"""
+
+
+def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(SERVICE_APP)
+    (tmp_path / "model.py").write_text(SERVICE_MODEL)
+    assert "gpu=1" in cli("plan", "app.py:first").stdout
+    deployed = cli("deploy", "app.py:first")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
+    (service,) = json.loads(cli("services", "--json").stdout)
+    assert service["instances"][0]["devices"][0]["uuid"] == make_gpu(0).uuid
+    assert "granted to first/1" in cli("topology").stdout
+    refused = cli("deploy", "app.py:second")
+    assert refused.returncode != 0
+    assert "gpu=1 is not free: GPU 0 is granted to first/1." in refused.stderr
+    again = cli("deploy", "app.py:first")  # the old and the new one share it meanwhile
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
+    two = cli("scale", "first", "2")
+    assert two.returncode != 0
+    assert "2 x gpu=1 are more than there is here, which is enough for 1" in two.stderr
+    assert cli("delete", "first").returncode == 0
+    assert cli("deploy", "app.py:second").returncode == 0
+
+
+MPI_APP = """
+import scanflow as sf
+job = sf.MPIWorkload(
+    name="job", mainfile="rank.sh", n_tasks=2, oversubscribe=True, resources_per_task=sf.Resources(cpu=1, gpu=1)
+)
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", type="mpi", nodes=[job])])
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no MPI is installed")
+def test_each_rank_of_an_mpi_job_sees_a_gpu_of_its_own(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0), make_gpu(1))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(MPI_APP)
+    (tmp_path / "rank.sh").write_text("#!/bin/sh\necho sees $CUDA_VISIBLE_DEVICES\n")
+    (tmp_path / "rank.sh").chmod(0o755)
+    ran = cli("run", "app.py")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    logs = cli("logs", "@latest", "job").stdout
+    assert f"[0] sees {make_gpu(0).uuid}\n" in logs
+    assert f"[1] sees {make_gpu(1).uuid}\n" in logs
+    machine.set_devices(make_gpu(0))
+    refused = cli("run", "app.py")
+    assert refused.returncode != 0
+    assert "gpu=2 is more than there is here: GPU 0 NVIDIA H100" in refused.stderr
+
+
+def test_an_instance_that_takes_more_than_its_share_in_turns_is_killed_and_starts_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(SERVICE_APP.replace("gpu=1", "gpu=0.5"))
+    (tmp_path / "model.py").write_text(SERVICE_MODEL)
+    assert cli("deploy", "app.py:first").returncode == 0
+
+    def read_instance() -> dict[str, Any]:
+        (service,) = json.loads(cli("services", "--json").stdout)
+        instance: dict[str, Any] = service["instances"][0]
+        return instance
+
+    before = read_instance()
+    assert before["devices"][0]["sharing"] == "time slicing"
+    greedy = DeviceProcess(pid=before["pid"], memory_bytes=41 * GIB)
+    machine.set_devices(make_gpu(0, processes=(greedy,)))
+    until(lambda: read_instance()["restarts"] == 1, "it was killed and started again")
+    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance()["error"]
+    until(lambda: read_instance()["state"] == "ready", "it serves again")
+    assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout

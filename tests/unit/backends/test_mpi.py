@@ -19,6 +19,7 @@ from scanflow.backends.local.mpi import launcher
 from scanflow.backends.local.mpi.elf import read_needed_libraries
 from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, find_linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
+from scanflow.backends.local.mpi.processes import split_devices
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
 from scanflow.backends.records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
@@ -227,3 +228,34 @@ def test_each_rank_is_a_task_with_its_place(tmp_path: Path) -> None:
     assert (first.task, first.state, first.place) == ("hpl.0", "stopped", "localhost, CPUs 0-1")
     assert (second.task, second.state, second.exit_code, second.place) == ("hpl.1", "failed", 139, "localhost")
     assert exit_status(folder, 0) is None
+
+
+def test_each_rank_gets_its_part_of_the_gpus_of_its_job() -> None:
+    granted = {"SCANFLOW_DEVICES_OF": "a", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d"}
+    assert split_devices(granted, 4) == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+    assert split_devices(granted, 2) == ["GPU-a,GPU-b", "GPU-c,GPU-d"]
+    assert split_devices({"SCANFLOW_DEVICES_OF": "a", "CUDA_VISIBLE_DEVICES": ""}, 2) == []
+    assert split_devices({"CUDA_VISIBLE_DEVICES": "0,1"}, 2) == []  # nobody granted them: they are the program's own
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"resources_per_task": sf.Resources(gpu=0.5)},
+            r"resources_per_task.gpu=0.5, a share: each rank gets whole GPU",
+        ),
+        ({"resources_per_task": sf.Resources(gpu="1g.10gb")}, r"resources_per_task.gpu='1g.10gb', a MIG profile: each"),
+        (
+            {"resources_per_task": sf.Resources(gpu=1), "image": "hpl:1", "runtime": "podman"},
+            "resources_per_task.gpu in containers of 'podman'. Remove runtime, or gpu.",
+        ),
+    ],
+)
+def test_what_ranks_cannot_have_of_a_gpu_is_refused_by_name(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    (tmp_path / "hpl").write_text("#!/bin/sh\n")
+    (tmp_path / "hpl").chmod(0o755)
+    workflow = sf.Workflow(name="w", type="mpi", nodes=[workload(**fields)])
+    app = sf.Application(name="shop", workflows=[workflow], app_dir=str(tmp_path))
+    with pytest.raises(UnsupportedError, match=f"MPIWorkload 'hpl': the embedded backend does not support {said}"):
+        resolve_job(app, workflow)

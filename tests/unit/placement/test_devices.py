@@ -49,7 +49,7 @@ def test_a_whole_device_is_given_to_one_at_a_time() -> None:
     second = choose(TWO, demand(gpu=1), [*first])
     assert [grant.number for grant in first + second] == [0, 1]
     waits = choose_devices(TWO, demand(gpu=1), [*first, *second])
-    assert waits == "GPU 0: steps or instances of this home have it; GPU 1: steps or instances of this home have it"
+    assert waits == "GPU 0 is granted to another; GPU 1 is granted to another"
 
 
 def test_a_device_that_another_program_uses_is_not_free() -> None:
@@ -79,9 +79,7 @@ def test_shares_fill_one_device_before_the_next() -> None:
         (1, "mps", 40 * GIB),
     ]
     waits = choose_devices(MPS, demand(gpu=0.75), claims)
-    assert waits == (
-        "GPU 0: steps or instances of this home have 1 of it; GPU 1: steps or instances of this home have 0.5 of it"
-    )
+    assert waits == "1 of GPU 0 is granted to another; 0.5 of GPU 1 is granted to another"
 
 
 def test_shares_get_no_more_memory_than_there_is() -> None:
@@ -109,7 +107,7 @@ def test_a_part_of_a_device_is_given_by_its_own_uuid() -> None:
     second = choose(CUT, demand(gpu="1g.10gb"), [*first])
     assert {first[0].uuid, second[0].uuid} == {part.uuid for part in CUT.devices[0].mig_instances}
     assert choose_devices(CUT, demand(gpu="1g.10gb"), [*first, *second]) == (
-        "every 1g.10gb is in use by steps or instances of this home"
+        "the others of 1g.10gb are granted to another"
     )
     assert [grant.number for grant in choose(CUT, demand(gpu=1))] == [1]  # the one that is not cut
 

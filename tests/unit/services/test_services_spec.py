@@ -134,9 +134,9 @@ A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt"
     ("workflow", "error", "words"),
     [
         (
-            online(service(resources=sf.Resources(gpu=1))),
+            online(service(resources=sf.Resources(gpu=999))),
             UnsupportedError,
-            "Service 'm': .* does not support resources.gpu",
+            "'w': gpu=999 asks for a GPU, and there is none here|gpu=999 is more than there is here",
         ),
         (
             online(service(affinity=sf.Affinity(node_selector={"a": "b"}))),

@@ -43,6 +43,8 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
                 f"Service {node.name!r}: the backend 'kubernetes' does not support resources.gpu: it asks for cores "
                 "and memory only. Remove it."
             )
+    if shape.gpu:
+        raise UnsupportedError(f"{workflow.name!r}: the backend 'kubernetes' does not support gpu={shape.gpu!r}.")
     if serving.record > 0 and resolve_tracker_uri(app, settings) is None:
         raise UsageError(
             f"Workflow {workflow.name!r}: serving.record keeps predictions in a tracker, and the application has none. "

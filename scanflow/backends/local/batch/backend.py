@@ -164,6 +164,7 @@ class LocalBackend:
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         machine = read_this_machine()
         if workflow.type == "mpi":
+            check_devices(as_batch(RunDefinition(app, workflow), self._home.path).workflow, self._devices)
             return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
         self._check(RunDefinition(app, workflow))
         return plan_workflow(

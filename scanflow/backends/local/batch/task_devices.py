@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.accelerators.port import Inventory
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
-from scanflow.app.quantities import round_memory
 from scanflow.app.workflow import Workflow
-from scanflow.backends.device_claims import HomeDevices, is_of_session
+from scanflow.backends.device_claims import HomeDevices, measure_use
 from scanflow.backends.records import DeviceUse
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.names import RunName, StepName
-from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, describe_process
+from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, check_environment, describe_process
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
 
@@ -38,16 +37,12 @@ def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
             continue
         inventory = inventory or devices.read_inventory()
         who = f"Executor {node.name!r}"
-        if demand is not None:
-            try:
+        try:
+            if demand is not None:
                 check_demand(inventory, demand)
-            except UnsupportedError as error:
-                raise UnsupportedError(f"{who}: {error}") from error
-        if VISIBLE in node.env and (demand is not None or inventory.devices):
-            raise InvalidError(
-                f"{who}: its env sets {VISIBLE}={node.env[VISIBLE]!r}, by which it would use GPUs that are given to "
-                "others. Remove it, and ask for a GPU: resources=sf.Resources(gpu=1)."
-            )
+            check_environment(node.env, inventory, asks=demand is not None)
+        except (InvalidError, UnsupportedError) as error:
+            raise type(error)(f"{who}: {error}") from error
 
 
 @dataclass(slots=True)
@@ -140,24 +135,16 @@ class TaskDevices:
 
     def _watch_attempt(self, inventory: Inventory, folder: Path, held: _AttemptDevices) -> bool:
         started = read_started(folder)
-        if started is None or not inventory.sees_processes:
+        if started is None:
             return False
         for grant in held.grants:
-            processes = _list_processes(inventory.devices, grant)
-            own = [process for process in processes if is_of_session(process.pid, int(started["pid"]))]
-            others = [process for process in processes if process not in own]
-            held.others[grant.uuid] = tuple(map(describe_process, others))
-            used = sum(process.memory_bytes or 0 for process in own)
-            if own:
-                held.peaks[grant.uuid] = max(used, held.peaks.get(grant.uuid, 0))
-            if grant.sharing == "time slicing" and grant.memory_bytes is not None and used > grant.memory_bytes:
-                first = not held.excess
-                held.excess = (
-                    f"Its processes held {round_memory(used)} of GPU {grant.number}, and its share is "
-                    f"{round_memory(grant.memory_bytes)}. Ask for more (gpu= or gpu_memory=), or bound what the "
-                    "framework takes: SCANFLOW_GPU_MEMORY_BYTES tells the share."
-                )
-                return first
+            use = measure_use(inventory, grant, int(started["pid"]))
+            held.others[grant.uuid] = tuple(map(describe_process, use.others))
+            if use.own_bytes is not None:
+                held.peaks[grant.uuid] = max(use.own_bytes, held.peaks.get(grant.uuid, 0))
+            if use.excess and not held.excess:
+                held.excess = use.excess
+                return True
         return False
 
 
@@ -202,14 +189,6 @@ class DeviceQueue(Generic[_T]):
             return None
         self._retry, self._next = False, self._tasks.popleft()
         return self._next
-
-
-def _list_processes(devices: tuple[Device, ...], grant: DeviceGrant) -> tuple[DeviceProcess, ...]:
-    device = next((device for device in devices if device.uuid == grant.device), None)
-    if device is None:
-        return ()
-    part = next((part for part in device.mig_instances if part.uuid == grant.uuid), None)
-    return device.processes if part is None else part.processes
 
 
 def _build_use(grant: DeviceGrant, held: _AttemptDevices) -> DeviceUse:

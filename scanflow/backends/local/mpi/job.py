@@ -51,7 +51,12 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
             "argv": argv,
             "home": str(home),
         },
-        resources=Resources(cpu=max(1.0, sum(worker.cores for worker in plan.workers)), memory=workload.memory_bytes),
+        resources=Resources(
+            cpu=max(1.0, sum(worker.cores for worker in plan.workers)),
+            memory=workload.memory_bytes,
+            gpu=workload.n_tasks * _get_gpus_per_task(workload),
+            gpu_memory=workload.resources_per_task.gpu_memory,
+        ),
     )
     return replace(definition, workflow=Workflow(name=workflow.name, nodes=(step,), output_dir=workflow.output_dir))
 
@@ -68,11 +73,23 @@ def _check_supported(workload: MPIWorkload) -> MPIWorkload:
             "processes of this machine. Write runtime='podman' or 'apptainer', remove it, or run on Kubernetes."
         )
     check_affinity(workload)
-    if workload.resources_per_task.gpu:
-        raise UnsupportedError(
-            f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.gpu."
-        )
+    _get_gpus_per_task(workload)
     return workload
+
+
+def _get_gpus_per_task(workload: MPIWorkload) -> int:
+    resources = workload.resources_per_task
+    if isinstance(resources.gpu, int):
+        if resources.gpu and workload.runtime is not None:
+            raise UnsupportedError(
+                f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.gpu in "
+                f"containers of {workload.runtime!r}. Remove runtime, or gpu."
+            )
+        return resources.gpu
+    raise UnsupportedError(
+        f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.{resources.part_of_gpu}: "
+        "each rank gets whole GPUs. Write gpu=1."
+    )
 
 
 def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list[str]]:

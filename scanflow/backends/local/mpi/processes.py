@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from scanflow.accelerators.visible import HOLDER_VARIABLE, VISIBLE
 from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, build_command
 from scanflow.backends.rank_files import create_rank_folder, describe_first_failure
 from scanflow.placement.cpulist import format_cpus
@@ -33,6 +34,11 @@ export SCANFLOW_MPI_RANK=$rank SCANFLOW_MPI_SHELL=$$
 exec >"$folder/$rank.out" 2>"$folder/$rank.err"
 n=0
 while read -r cpus && [ $n -lt "$rank" ]; do n=$((n + 1)); done <"$folder/cpus"
+if [ -e "$folder/devices" ]; then
+    n=0
+    while read -r devices && [ $n -lt "$rank" ]; do n=$((n + 1)); done <"$folder/devices"
+    export {VISIBLE}=$devices
+fi
 if [ -n "$cpus" ]; then set -- taskset -c "$cpus" "$@"; fi
 "$@" &
 child=$!
@@ -56,6 +62,18 @@ def prepare(folder: Path, plan: MPIPlan, notes: Mapping[str, str | None]) -> Non
     (folder / "rank.sh").write_text(_WRAPPER, encoding="utf-8")
     lines = "".join(f"{format_cpus(rank.cpus)}\n" if rank.cpus else "\n" for rank in plan.ranks)
     (folder / "cpus").write_text(lines, encoding="utf-8")
+    if devices := split_devices(os.environ, len(plan.ranks)):
+        (folder / "devices").write_text("".join(f"{own}\n" for own in devices), encoding="utf-8")
+
+
+def split_devices(environ: Mapping[str, str], n_ranks: int) -> list[str]:
+    """Return what each rank's ``CUDA_VISIBLE_DEVICES`` is to be, of the GPUs that the job was granted; none: no rank
+    gets any of its own."""
+    granted = [uuid for uuid in environ.get(VISIBLE, "").split(",") if uuid]
+    if HOLDER_VARIABLE not in environ or not granted:
+        return []
+    each = len(granted) // n_ranks
+    return [",".join(granted[rank * each : (rank + 1) * each]) for rank in range(n_ranks)]
 
 
 def start(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.application import Application
 from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_texts
@@ -15,6 +16,7 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local import environments
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import derive_thread_variables, plan_grants, read_used_cpus
@@ -22,10 +24,11 @@ from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.local.services.spec.supported import check_supported, find_requirements
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, compute_fingerprint, find_scaling
-from scanflow.backends.shapes import compute_shape
-from scanflow.errors import InvalidError, UsageError
+from scanflow.backends.shapes import build_shape_demand, compute_shape
+from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.files.secret_sources import check_secret_sources
 from scanflow.placement.available_cpus import read_this_machine
+from scanflow.placement.devices import check_demand, check_environment
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
 from scanflow.wire import ModelFiles, Revision
@@ -34,8 +37,9 @@ from scanflow.wire import ModelFiles, Revision
 class ServiceSpecBuilder:
     """Builds service specs for one home."""
 
-    def __init__(self, home: Home, services: ServicesHome, fetch: Fetch) -> None:
+    def __init__(self, home: Home, services: ServicesHome, fetch: Fetch, devices: HomeDevices | None = None) -> None:
         self._home, self._services, self._fetch = home, services, fetch
+        self._devices = HomeDevices(home.path) if devices is None else devices
 
     def check(self, app: Application, workflow: Workflow, shape: Shape | None) -> None:
         """Raise errors that would occur later.
@@ -114,11 +118,17 @@ class ServiceSpecBuilder:
                 f"{name!r}: {most} x {format_memory(shape.memory_bytes)} of memory do not fit this machine, which "
                 f"provides {format_memory(memory)}. Request fewer instances, or less memory."
             )
+        demand = build_shape_demand(shape)
         try:
+            if demand is not None or VISIBLE in env:
+                inventory = self._devices.read_inventory()
+                check_environment(env, inventory, asks=demand is not None)
+                if demand is not None:
+                    check_demand(inventory, demand, copies=most)
             plan_grants(topology, shape, most, read_used_cpus(self._services, name))
             threads = derive_thread_variables(topology, shape, env)
-        except InvalidError as error:
-            raise InvalidError(f"{name!r}: {error}") from error
+        except (InvalidError, UnsupportedError) as error:
+            raise type(error)(f"{name!r}: {error}") from error
         return shape.model_copy(update={"threads": threads})
 
     def _choose_python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:

@@ -35,9 +35,8 @@ def check_supported(app: Application, workflow: Workflow) -> None:
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {
-            "resources.gpu": node.resources.gpu and "it allocates cores and memory only. Remove it.",
             "affinity": (affinity.node_selector or affinity.apart_from or affinity.avoid_services)
-            and "there is one machine, and only batch steps can avoid services. Remove all fields but mode.",
+            and "there is one machine, and only batch steps can avoid services. Remove all fields but mode."
         }
         for field, problem in problems.items():
             if problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,17 @@ class Template:
     grant: Grant
 
 
-def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, template: Template) -> Path:
-    """Create the folder of an instance's next attempt, ready for its shim."""
-    path, definition = get_next_attempt_folder(folder.get_attempts_folder(name)), desired.definition
+def create_attempt(
+    folder: ServiceFolder,
+    desired: DesiredState,
+    name: str,
+    template: Template,
+    path: Path,
+    *,
+    devices: Mapping[str, str],
+) -> Path:
+    """Create the folder of an instance's attempt, ready for its shim. ``devices``: what shows it its GPUs."""
+    definition = desired.definition
     spec = _build_spec(folder, desired, name, path, template.grant)
     command = Spec(
         argv=(definition.python, *desired.program, str(path)),
@@ -56,6 +64,7 @@ def create_attempt(folder: ServiceFolder, desired: DesiredState, name: str, temp
             "SCANFLOW_INSTANCE": name,
             **select_texts(definition.serving.env),
             **spec.threads,
+            **devices,
         },
         grace_s=definition.limits.deadline_s + _DRAIN_EXTRA_S,
     )

@@ -16,6 +16,7 @@ from scanflow.backends.local.services.supervisor.attempts import (
     read_started,
 )
 from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
+from scanflow.placement.devices import DeviceGrant
 from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import stop_attempt
@@ -33,6 +34,8 @@ class Instance:
     name: str
     template: Template
     path: Path  # the folder of its attempt
+    devices: tuple[DeviceGrant, ...] = ()  # the GPUs that it was granted
+    excess: str = ""  # why it was killed: it used more of a GPU than its share
     phase: Phase = "starting"
     since: float = 0.0  # start of this phase
     began: float = 0.0  # start of this attempt

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil, inf
 from pathlib import Path
 from selectors import BaseSelector
 from typing import Any
 
+from scanflow.accelerators.visible import VISIBLE
+from scanflow.backends.device_claims import HomeDevices, measure_use
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -18,7 +20,10 @@ from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.shapes import build_shape_demand
+from scanflow.errors import UnavailableError
 from scanflow.files.disk import build_disk_error
+from scanflow.placement.devices import DeviceGrant
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
@@ -44,6 +49,8 @@ class InstancePool:
             selector,
             log_event,
         )
+        self._devices = HomeDevices(folder.path.parent.parent)
+        self._watched = 0.0
         self.by_name: dict[str, Instance] = {}
         self._by_path: dict[Path, Instance] = {}
 
@@ -78,7 +85,8 @@ class InstancePool:
                 if exit_ is None:  # nothing can be known of it
                     stop_attempt(path)
                 continue
-            instance = Instance(name=name, template=template, path=path, since=now, began=now)
+            devices = self._devices.find_grants(path) if desired.definition.shape.gpu else ()
+            instance = Instance(name=name, template=template, path=path, devices=devices, since=now, began=now)
             record = attempts.read_started(path)
             if exit_ is None:
                 instance.began = instance.since = now - max(0.0, wall - float(record["began"] if record else wall))
@@ -93,7 +101,7 @@ class InstancePool:
 
         Raises:
             InvalidError: there are not enough cores.
-            UnavailableError: the disk cannot be written.
+            UnavailableError: the disk cannot be written, or no GPU is free.
         """
         spec_hash, shape = desired.definition.spec_hash, desired.definition.shape
         previous = self.by_name.get(name)
@@ -104,11 +112,15 @@ class InstancePool:
             own, leaving = split_grants(others, spec_hash)
             grant = choose_grant(self._folder, topology, shape, count, own, leaving)
             template = attempts.Template(spec_hash, shape.cores or 1.0, grant)
+        path = attempts.get_next_attempt_folder(self._folder.get_attempts_folder(name))
+        devices = self._take_devices(desired, name, path, template.grant)
         try:
-            path = attempts.create_attempt(self._folder, desired, name, template)
+            variables = self._build_device_variables(desired, path, devices)
+            attempts.create_attempt(self._folder, desired, name, template, path, devices=variables)
         except OSError as error:
+            self._devices.release(path)
             raise build_disk_error(error, self._folder.get_attempts_folder(name)) from error
-        instance = Instance(name=name, template=template, path=path, since=now, began=now)
+        instance = Instance(name=name, template=template, path=path, devices=devices, since=now, began=now)
         if previous is not None:
             instance.lives, instance.restarts = previous.lives, previous.restarts + 1
             instance.was_ready, instance.error = previous.was_ready, previous.error
@@ -116,6 +128,30 @@ class InstancePool:
         self._shims.start(path)
         attempts.prune(path.parent)
         self._log_event(f"instance {name} is starting" + (" again" if instance.restarts else ""))
+
+    def _take_devices(self, desired: DesiredState, name: str, path: Path, grant: Grant) -> tuple[DeviceGrant, ...]:
+        """Take the GPUs of an instance, near its cores; while the instances that it replaces live, maybe theirs.
+
+        Raises:
+            UnavailableError: none is free; it says who has them.
+        """
+        demand = build_shape_demand(desired.definition.shape)
+        if demand is None:
+            return ()
+        spec_hash = desired.definition.spec_hash
+        leaving = [other.path for other in self.alive if other.spec_hash != spec_hash or other.phase == "draining"]
+        who = f"{desired.name}/{name}"
+        taken = self._devices.take(path, who, demand, near=grant.memory_nodes, leaving=leaving)
+        if isinstance(taken, str):
+            raise UnavailableError(f"{demand} is not free: {taken}.")
+        return taken
+
+    def _build_device_variables(
+        self, desired: DesiredState, path: Path, devices: Sequence[DeviceGrant]
+    ) -> Mapping[str, str]:
+        if not devices and (VISIBLE in desired.definition.serving.env or not self._devices.read_inventory().devices):
+            return {}
+        return self._devices.build_variables(path, devices)
 
     def record_exit(self, path: Path, exit_: Exit, now: float, *, retry: bool) -> bool:
         """Record the exit of a process; return whether it was an instance's.
@@ -149,6 +185,7 @@ class InstancePool:
             self._log_event(f"instance {instance.name} has ended")
             return
         reason = "it stopped answering" if instance.stuck else attempts.describe_failure(instance.path, exit_)
+        reason = instance.excess or reason
         restart = retry or instance.was_ready or exit_.exit_code != attempts.CONFIGURATION
         instance.record_exit(now, reason, restart=restart)
         pause = f", and starts again in {instance.due - now:.2g} s" if instance.due > now else ", and starts again"
@@ -168,6 +205,7 @@ class InstancePool:
         ``serving``: whether requests are being answered, here or by the backup, so that starting instances get a lower
         CPU priority. ``since``: a reader wants the counts of this time or later.
         """
+        self.watch_devices(now)
         for instance in self.alive:
             instance.find_process()
             instance.yield_cpu(serving and instance.phase == "starting" and now - instance.began < LOW_PRIORITY_S)
@@ -185,6 +223,19 @@ class InstancePool:
                 with_metrics = awaited or (instance.phase != "starting" and now - instance.metered >= METRICS_S)
                 metrics = self._build_metrics_request(instance, now) if with_metrics else {}
                 instance.channel.ask("state", metrics | self._compute_fair_share(instance))
+
+    def watch_devices(self, now: float) -> None:
+        """Kill the instances that use more of a GPU's memory than a share that nothing else bounds."""
+        sharing = [instance for instance in self.alive if any(g.sharing == "time slicing" for g in instance.devices)]
+        if not sharing or now - self._watched < POLL_S:
+            return
+        self._watched, inventory = now, self._devices.read_inventory()
+        for instance in sharing:
+            for grant in instance.devices if instance.pid is not None and not instance.excess else ():
+                if excess := measure_use(inventory, grant, instance.pid).excess:
+                    instance.excess = excess
+                    self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
+                    instance.kill()
 
     def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:
         """Return the average number of busy connections per ready instance."""
