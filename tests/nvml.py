@@ -76,9 +76,10 @@ class StubbedMachine:
 
 
 def _format_device(device: Device) -> list[str]:
+    bus, fault = f"00000000:{device.number + 1:02x}:00.0", GPU_IS_LOST if device.fault else 0
+    memory = f"{device.memory_bytes or 0} {device.memory_used_bytes or 0}"
     return [
-        f"gpu {device.uuid} {device.memory_bytes or 0} {device.memory_used_bytes or 0} 00000000:{device.number + 1:02x}:"
-        f"00.0 {int(device.mig_enabled)} {GPU_IS_LOST if device.fault else 0} {device.name}",
+        f"gpu {device.uuid} {memory} {bus} {int(device.mig_enabled)} {fault} {device.name}",
         *map(_format_process, device.processes),
         *(line for part in device.mig_instances for line in _format_part(device, part)),
     ]

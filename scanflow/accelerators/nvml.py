@@ -175,5 +175,5 @@ def _explain_failure(error: Exception) -> str:
 
 def _read_pid_namespace(proc: Path) -> str:
     with contextlib.suppress(OSError):
-        return os.readlink(proc / "self" / "ns" / "pid")
+        return str((proc / "self" / "ns" / "pid").readlink())
     return ""

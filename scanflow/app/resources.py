@@ -81,7 +81,7 @@ class Resources(Model):
     def _check_gpu_memory(self) -> Self:
         if self.gpu_memory is not None and self.gpu == 0:
             raise InvalidError(
-                f"Resources: gpu_memory={self.gpu_memory!r} is the memory of a GPU, and none is asked for. Write gpu=1, "
+                f"Resources: gpu_memory={self.gpu_memory!r} is the memory of a GPU, and none is asked for. Write gpu=1 "
                 "or a share such as gpu=0.5."
             )
         return self

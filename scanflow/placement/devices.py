@@ -106,8 +106,8 @@ def check_environment(env: Mapping[str, str], inventory: Inventory, *, asks: boo
     named = env.get(VISIBLE)
     if named is not None and (asks or (inventory.devices and named not in {"", "-1"})):
         raise InvalidError(
-            f"its env sets {VISIBLE}={named!r}, by which it would use GPUs that are given to others. Remove it, and ask "
-            "for a GPU: resources=sf.Resources(gpu=1)."
+            f"its env sets {VISIBLE}={named!r}, by which it would use GPUs that are given to others. Remove it, and "
+            "ask for a GPU: resources=sf.Resources(gpu=1)."
         )
 
 

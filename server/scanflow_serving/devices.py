@@ -40,8 +40,8 @@ def choose_onnx_providers(available: list[str], version: str, who: str) -> list[
         return [cpu]
     if "CUDAExecutionProvider" not in available:
         raise UnsupportedError(
-            f"{who} is to run on the GPU that was granted, and this ONNX Runtime {version} is built without CUDA. Install "
-            "onnxruntime-gpu in place of onnxruntime, or remove gpu from its resources."
+            f"{who} is to run on the GPU that was granted, and this ONNX Runtime {version} is built without CUDA. "
+            "Install onnxruntime-gpu in place of onnxruntime, or remove gpu from its resources."
         )
     limit = get_memory_limit()
     options = {"arena_extend_strategy": "kSameAsRequested", **({} if limit is None else {"gpu_mem_limit": str(limit)})}
@@ -62,8 +62,8 @@ def prepare_pytorch(who: str) -> None:
         built = torch.version.cuda
         why = "is built without CUDA" if built is None else f"is built for CUDA {built}, and finds no GPU"
         raise UnsupportedError(
-            f"{who} is to run on the GPU that was granted, and this PyTorch {torch.__version__} {why}. Install its build "
-            "for the CUDA of the driver (nvidia-smi), or remove gpu from its resources."
+            f"{who} is to run on the GPU that was granted, and this PyTorch {torch.__version__} {why}. Install its "
+            "build for the CUDA of the driver (nvidia-smi), or remove gpu from its resources."
         )
     limit, total = get_memory_limit(), torch.cuda.get_device_properties(0).total_memory
     if limit is not None and limit < total:
@@ -78,8 +78,8 @@ def check_tensorflow(tensorflow: Any, who: str) -> None:
     """
     if has_device() and not tensorflow.config.list_physical_devices("GPU"):
         raise UnsupportedError(
-            f"{who} is to run on the GPU that was granted, and this TensorFlow {tensorflow.__version__} finds none. Install "
-            "tensorflow[and-cuda] in place of tensorflow-cpu, or remove gpu from its resources."
+            f"{who} is to run on the GPU that was granted, and this TensorFlow {tensorflow.__version__} finds none. "
+            "Install tensorflow[and-cuda] in place of tensorflow-cpu, or remove gpu from its resources."
         )
 
 

@@ -1,4 +1,4 @@
-"""``make bench-gpu``: fill the table of docs/gpu.md: one GPU, given to one, two and four servers, in turns and by MPS."""
+"""``make bench-gpu``: fill the table of docs/gpu.md: one GPU, given to one, two and four steps, in turns and by MPS."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_what_a_step_used_and_who_was_beside_it_is_read_back(home: Path, tmp_pat
     (tmp_path / "hold.py").write_text(HOLD)
     beside = DeviceProcess(pid=1, memory_bytes=GIB, name="other")
     accelerators = WatchedAccelerators(make_gpu(0), held_bytes=3 * GIB, beside=(beside,))
-    accelerators.was_read = lambda: (tmp_path / "go").touch()
+    accelerators.was_read = (tmp_path / "go").touch
     record = run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=1)
     (use,) = find_task(record, "holder").devices
     assert record.state == "succeeded"
@@ -249,7 +249,7 @@ def test_a_step_that_takes_more_than_its_share_in_turns_is_stopped_with_the_reas
 def test_a_step_within_its_share_goes_on(home: Path, tmp_path: Path) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
     accelerators = WatchedAccelerators(make_gpu(0), held_bytes=40 * GIB)
-    accelerators.was_read = lambda: (tmp_path / "go").touch()
+    accelerators.was_read = (tmp_path / "go").touch
     assert run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=0.5).state == "succeeded"
 
 

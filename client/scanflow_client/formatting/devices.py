@@ -14,7 +14,7 @@ MAX_LINES = 4
 
 
 def format_step_devices(tasks: Iterable[TaskRecord]) -> list[str]:
-    """Return a line for each step that was granted GPUs: which, how much memory was seen used, and who was beside it."""
+    """Return a line for each step that was granted GPUs: which, how much was seen used, and who was beside it."""
     by_step: dict[str, dict[str, None]] = {}
     for task in tasks:
         for use in task.devices:

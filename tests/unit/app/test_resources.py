@@ -60,17 +60,19 @@ def test_gpus_that_mean_nothing_are_refused(gpu: Any, said: str) -> None:
 def test_memory_of_a_gpu_is_an_amount_with_a_unit() -> None:
     assert sf.Resources(gpu=0.5, gpu_memory="8Gi").gpu_memory_bytes == 8 * 2**30
     assert sf.Resources(gpu=1).gpu_memory_bytes is None
-    with pytest.raises(InvalidError, match="gpu_memory '8Gb' has the unknown unit 'Gb'. Did you mean '8Gi'"):
+    with pytest.raises(InvalidError, match=r"gpu_memory '8Gb' has the unknown unit 'Gb'. Did you mean '8Gi'"):
         sf.Resources(gpu=1, gpu_memory="8Gb")
 
 
 def test_memory_of_a_gpu_without_a_gpu_is_refused() -> None:
-    with pytest.raises(InvalidError, match="gpu_memory='8Gi' is the memory of a GPU, and none is asked for. Write gpu"):
+    with pytest.raises(
+        InvalidError, match=r"gpu_memory='8Gi' is the memory of a GPU, and none is asked for. Write gpu"
+    ):
         sf.Resources(gpu_memory="8Gi")
 
 
 def test_an_agent_that_asks_for_a_gpu_is_refused() -> None:
-    with pytest.raises(InvalidError, match="Agent 'planner' asks for a GPU, and agents get none."):
+    with pytest.raises(InvalidError, match=r"Agent 'planner' asks for a GPU, and agents get none."):
         sf.Agent(name="planner", template="planner", resources=sf.Resources(gpu=1))
 
 

@@ -47,7 +47,7 @@ def test_an_onnx_runtime_without_cuda_is_refused_on_a_gpu(granted: pytest.Monkey
         pytest.skip("this ONNX Runtime has CUDA")
     (tmp_path / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}")
     with pytest.raises(
-        UnsupportedError, match="is built without CUDA. Install onnxruntime-gpu in place of onnxruntime"
+        UnsupportedError, match=r"is built without CUDA. Install onnxruntime-gpu in place of onnxruntime"
     ):
         open_model(ModelFiles(name="m", version=1, path=str(tmp_path)), {}, threads=1)
 
@@ -72,7 +72,7 @@ def test_a_tensorflow_that_finds_no_gpu_is_refused_on_one(granted: pytest.Monkey
     config = SimpleNamespace(list_physical_devices=lambda _: devices)
     tensorflow = SimpleNamespace(__version__="2.21", config=config)
     with pytest.raises(
-        UnsupportedError, match="this TensorFlow 2.21 finds none. Install tensorflow.and-cuda. in place"
+        UnsupportedError, match=r"this TensorFlow 2.21 finds none. Install tensorflow.and-cuda. in place"
     ):
         check_tensorflow(tensorflow, "The model 'm'")
     devices.append("GPU:0")

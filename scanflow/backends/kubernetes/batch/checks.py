@@ -31,8 +31,8 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
         check_pod_secrets(node.secrets, who=f"Executor {node.name!r}")
         if (part := node.resources.part_of_gpu) is not None:
             raise UnsupportedError(
-                f"Executor {node.name!r}: the backend 'kubernetes' does not support resources.{part}: its device plugin "
-                "grants whole GPUs. Write gpu=1, without gpu_memory."
+                f"Executor {node.name!r}: the backend 'kubernetes' does not support resources.{part}: its device "
+                "plugin grants whole GPUs. Write gpu=1, without gpu_memory."
             )
         if node.image is not None:
             continue  # its files are in the image

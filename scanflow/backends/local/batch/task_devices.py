@@ -167,10 +167,8 @@ class DeviceQueue(Generic[_T]):
             UnsupportedError: the machine has no such devices any more.
         """
         is_next, self._next = task is self._next, None
-        if self._tasks and not is_next:
-            why = "others wait for one before it"
-        else:
-            why = self._devices.take(node, name, folder)
+        first = is_next or not self._tasks
+        why = self._devices.take(node, name, folder) if first else "others wait for one before it"
         if not why:
             self._retry = True  # there may be one for the next as well
         elif is_next:

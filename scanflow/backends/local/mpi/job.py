@@ -87,8 +87,8 @@ def _get_gpus_per_task(workload: MPIWorkload) -> int:
             )
         return resources.gpu
     raise UnsupportedError(
-        f"MPIWorkload {workload.name!r}: the embedded backend does not support resources_per_task.{resources.part_of_gpu}: "
-        "each rank gets whole GPUs. Write gpu=1."
+        f"MPIWorkload {workload.name!r}: the embedded backend does not support "
+        f"resources_per_task.{resources.part_of_gpu}: each rank gets whole GPUs. Write gpu=1."
     )
 
 

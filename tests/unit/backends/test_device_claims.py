@@ -1,0 +1,105 @@
+"""Who of a home holds which GPU: claims live as long as their attempts, and a device is never given twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scanflow.accelerators.port import Device, DeviceProcess
+from scanflow.backends.device_claims import HomeDevices
+from scanflow.errors import UnavailableError
+from scanflow.placement.devices import DeviceDemand
+from scanflow.testing.accelerators import FakeAccelerators, make_gpu
+
+ONE = DeviceDemand()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("SCANFLOW_DEVICES_OF", raising=False)
+    return tmp_path / "home"
+
+
+def open_devices(home: Path, *devices: Device) -> HomeDevices:
+    accelerators = FakeAccelerators(*(devices or (make_gpu(0),)))
+    return HomeDevices(home, lambda: accelerators)
+
+
+def take(devices: HomeDevices, attempt: Path, **options: list[Path]) -> list[int] | str:
+    taken = devices.take(attempt, attempt.name, ONE, **options)
+    return taken if isinstance(taken, str) else [grant.number for grant in taken]
+
+
+def test_a_claim_holds_until_it_is_given_back(home: Path) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "first") == [0]
+    assert [claim.holder for claim in devices.list_claims()] == ["first"]  # a home may be moved
+    assert take(devices, home / "second") == "GPU 0 is granted to first"
+    devices.release(home / "first")
+    assert take(devices, home / "second") == [0]
+
+
+def test_a_claim_ends_with_its_attempt_whoever_started_it(home: Path) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "first") == [0]
+    (home / "first").mkdir()
+    assert take(devices, home / "second") == "GPU 0 is granted to first"  # not started yet
+    (home / "first" / "exit").write_text('{"exit_code": 0}')
+    assert take(devices, home / "second") == [0]
+
+
+def test_a_claim_of_a_process_that_is_gone_is_void(home: Path) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "first") == [0]
+    file = home / "devices" / "claims.json"
+    (claim,) = devices.list_claims()
+    file.write_text(file.read_text().replace(f'"birth":"{claim.birth}"', '"birth":"1"'))
+    assert devices.list_claims() == []
+    assert take(devices, home / "second") == [0]
+
+
+def test_an_attempt_that_its_shim_has_claimed_is_about_to_start(home: Path) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "first") == [0]
+    (home / "first").mkdir()
+    (home / "first" / "claim").touch()
+    file = home / "devices" / "claims.json"
+    (claim,) = devices.list_claims()
+    file.write_text(file.read_text().replace(f'"birth":"{claim.birth}"', '"birth":"1"'))  # its driver was killed
+    assert take(devices, home / "second") == "GPU 0 is granted to first"
+    os.utime(home / "first" / "claim", (0, 0))
+    assert take(devices, home / "second") == [0]
+
+
+def test_what_a_step_starts_itself_shares_the_steps_own_device(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "outer") == [0]
+    monkeypatch.setenv("SCANFLOW_DEVICES_OF", "outer")
+    assert take(devices, home / "inner") == [0]
+    assert sorted(claim.holder for claim in devices.list_claims()) == ["inner", "outer"]
+
+
+def test_an_attempt_shares_the_device_of_one_that_it_replaces_only_if_there_is_no_other(home: Path) -> None:
+    devices = open_devices(home, make_gpu(0), make_gpu(1))
+    assert take(devices, home / "old") == [0]
+    assert take(devices, home / "new", leaving=[home / "old"]) == [1]
+    assert take(devices, home / "newer", leaving=[home / "old"]) == [0]
+    assert take(devices, home / "other") == "GPU 0 is granted to old, newer; GPU 1 is granted to new"
+
+
+def test_this_process_and_the_multi_process_service_are_no_strangers(home: Path) -> None:
+    own = DeviceProcess(pid=os.getpid(), name="python")
+    service = DeviceProcess(pid=1, name="nvidia-cuda-mps")
+    stranger = DeviceProcess(pid=1, name="notebook")
+    assert take(open_devices(home, make_gpu(0, processes=(own, service))), home / "a") == [0]
+    assert take(open_devices(home, make_gpu(1, processes=(stranger,))), home / "b") == "GPU 1 is used by notebook 1"
+
+
+def test_a_damaged_file_of_claims_is_not_taken_for_an_empty_one(home: Path) -> None:
+    devices = open_devices(home)
+    (home / "devices").mkdir(parents=True)
+    (home / "devices" / "claims.json").write_text("[{")
+    with pytest.raises(UnavailableError, match=r"who holds which GPU, cannot be read. Delete it when no step"):
+        take(devices, home / "first")
