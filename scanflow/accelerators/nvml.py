@@ -13,10 +13,9 @@ from typing import Any, Final, TypeVar
 
 from scanflow.accelerators.mps import find_mps_directory
 from scanflow.accelerators.port import Accelerators, Device, DeviceProcess, Inventory, MigInstance, NoAccelerators
-from scanflow.accelerators.visible import restrict_to_visible
+from scanflow.accelerators.visible import LIBRARY, restrict_to_visible
 from scanflow.installation import explain_install
 
-LIBRARY: Final = "libnvidia-ml.so.1"
 PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
 PROC: Final = Path("/proc")
 _INITIAL_PIDS: Final = "pid:[4026531836]"

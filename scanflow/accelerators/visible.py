@@ -1,12 +1,21 @@
-"""The devices that this process may use, where ``CUDA_VISIBLE_DEVICES`` says so. Pure."""
+"""Whether there may be devices, and which of them this process may use, by ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from scanflow.accelerators.port import Device, Inventory
+if TYPE_CHECKING:
+    from scanflow.accelerators.port import Device, Inventory
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+_DRIVER_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")
+"""Of Linux, of Windows' subsystem for it, and of containers without devices' files."""
+
+_LIBRARY_FOLDERS: Final = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
+"""Where its library is, although its kernel module is loaded by its first use only."""
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 MEMORY_VARIABLE: Final = "SCANFLOW_GPU_MEMORY_BYTES"
@@ -14,6 +23,12 @@ MEMORY_VARIABLE: Final = "SCANFLOW_GPU_MEMORY_BYTES"
 
 HOLDER_VARIABLE: Final = "SCANFLOW_DEVICES_OF"
 """Names the claim that a process' devices belong to: what it starts itself may use them too."""
+
+
+def is_driver_loaded(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether NVIDIA's driver may have devices here, in microseconds: what reads them takes longer to import."""
+    folders = [*_LIBRARY_FOLDERS, *filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
+    return any(map(os.path.exists, [*_DRIVER_FILES, *(f"{folder}/{LIBRARY}" for folder in folders)]))
 
 
 def restrict_to_visible(inventory: Inventory, environ: Mapping[str, str]) -> Inventory:

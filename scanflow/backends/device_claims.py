@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from scanflow.accelerators.mps import SERVER_NAME
 from scanflow.accelerators.nvml import find_accelerators
@@ -32,10 +32,9 @@ START_S: Final = 10.0
 """How long a shim may take from claiming an attempt to starting it."""
 
 
-class DeviceClaim(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClaim:
     """What one attempt holds."""
-
-    model_config = ConfigDict(frozen=True)
 
     holder: str
     """The attempt's folder, below the home."""
@@ -50,14 +49,16 @@ class DeviceClaim(BaseModel):
     grants: tuple[DeviceGrant, ...]
 
 
-_CLAIMS: Final = TypeAdapter(tuple[DeviceClaim, ...])
+@cache
+def _build_adapter() -> TypeAdapter[tuple[DeviceClaim, ...]]:
+    return TypeAdapter(tuple[DeviceClaim, ...])
 
 
 class HomeDevices:
     """The devices of this machine, and the claims of one home."""
 
-    def __init__(self, home: Path, find: Callable[[], Accelerators] = find_accelerators) -> None:
-        self._home, self._find = home, find
+    def __init__(self, home: Path, find: Callable[[], Accelerators] | None = None) -> None:
+        self._home, self._find = home, find or find_accelerators
         self._file, self._lock = home / "devices" / "claims.json", home / "devices" / "lock"
 
     @cached_property
@@ -141,7 +142,7 @@ class HomeDevices:
 
     def _read(self) -> tuple[DeviceClaim, ...]:
         try:
-            return _CLAIMS.validate_json(self._file.read_bytes())
+            return _build_adapter().validate_json(self._file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except ValidationError as error:
@@ -153,7 +154,7 @@ class HomeDevices:
             raise UnavailableError(f"{str(self._file)!r} cannot be read: {error.strerror}.") from error
 
     def _write(self, claims: Sequence[DeviceClaim]) -> None:
-        write_atomically(self._file, _CLAIMS.dump_json(tuple(claims)))
+        write_atomically(self._file, _build_adapter().dump_json(tuple(claims)))
 
     def _is_alive(self, claim: DeviceClaim) -> bool:
         folder = self._home / claim.holder
@@ -189,8 +190,9 @@ class MeasuredUse:
 
 def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> MeasuredUse:
     """Return the use of a grant by an attempt, which leads a session of its own."""
-    processes = _list_processes(inventory, grant)
-    own = [process for process in processes if _is_of_session(process.pid, session)]
+    # One that has ended since the device was read is nobody's.
+    processes = [(process, _find_session(process.pid)) for process in _list_processes(inventory, grant)]
+    own = [process for process, leader in processes if leader == session]
     used = sum(process.memory_bytes or 0 for process in own)
     excess = ""
     if grant.sharing == "time slicing" and grant.memory_bytes is not None and used > grant.memory_bytes:
@@ -199,7 +201,7 @@ def measure_use(inventory: Inventory, grant: DeviceGrant, session: int) -> Measu
             f"{round_memory(grant.memory_bytes)}. Ask for more (gpu= or gpu_memory=), or bound what the framework "
             f"takes: {MEMORY_VARIABLE} tells the share."
         )
-    others = tuple(process for process in processes if process not in own)
+    others = tuple(process for process, leader in processes if leader not in {None, session})
     return MeasuredUse(used if own else None, others, excess)
 
 
@@ -211,21 +213,20 @@ def _list_processes(inventory: Inventory, grant: DeviceGrant) -> tuple[DevicePro
     return device.processes if part is None else part.processes
 
 
-def _is_of_session(pid: int, session: int) -> bool:
+def _find_session(pid: int) -> int | None:
+    """Return the session of a process, which its leader's id names; None: it has ended."""
     try:
-        return os.getsid(pid) == session
+        return os.getsid(pid)
     except OSError:
-        return False
+        return None
 
 
 def _is_foreign(process: DeviceProcess, sessions: Collection[int]) -> bool:
     """Return whether a process is neither an attempt's, nor this one's, nor the Multi-Process Service's own."""
     if process.pid == os.getpid() or process.name.startswith(SERVER_NAME):
         return False
-    try:
-        return os.getsid(process.pid) not in sessions
-    except OSError:  # it has just ended, or is none of this machine's
-        return False
+    session = _find_session(process.pid)
+    return session is not None and session not in sessions
 
 
 def _is_starting(folder: Path) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from scanflow.accelerators.port import Device, DeviceProcess, Inventory, MigInstance
-from scanflow.backends.device_claims import DeviceClaim
 from scanflow.backends.records import DeviceUse, TaskRecord
-from scanflow.placement.devices import describe_device, describe_process
 from scanflow_client.formatting.text import format_bytes
+
+if TYPE_CHECKING:  # most machines have none
+    from scanflow.accelerators.port import Device, Inventory, MigInstance
+    from scanflow.backends.device_claims import DeviceClaim
 
 MAX_LINES = 4
 
@@ -37,6 +39,8 @@ def _format_use(use: DeviceUse) -> str:
 
 def format_machine_devices(inventory: Inventory, claims: Sequence[DeviceClaim]) -> list[str]:
     """Return a line for each GPU, and for each part of one: how full it is, and by whom."""
+    from scanflow.placement.devices import describe_device
+
     lines = []
     for device in inventory.devices:
         node = "" if device.numa_node is None else f", NUMA node {device.numa_node}"
@@ -46,9 +50,11 @@ def format_machine_devices(inventory: Inventory, claims: Sequence[DeviceClaim]) 
 
 
 def _describe_state(device: Device | MigInstance, uuid: str, claims: Sequence[DeviceClaim]) -> str:
-    if isinstance(device, Device) and device.fault:
-        return f"failed: {device.fault}"
-    if isinstance(device, Device) and device.mig_enabled:
+    from scanflow.placement.devices import describe_process
+
+    if fault := getattr(device, "fault", ""):
+        return f"failed: {fault}"
+    if getattr(device, "mig_enabled", False):
         return "cut into parts"
     owners = [
         claim.who + (f" ({grant.share:g} of it)" if grant.share < 1 else "")
@@ -56,7 +62,7 @@ def _describe_state(device: Device | MigInstance, uuid: str, claims: Sequence[De
         for grant in claim.grants
         if grant.uuid == uuid
     ]
-    processes: tuple[DeviceProcess, ...] = device.processes
+    processes = device.processes
     used = "" if device.memory_used_bytes is None else f"{format_bytes(device.memory_used_bytes)} used; "
     granted = f"granted to {', '.join(owners)}" if owners else "free" if not processes else "granted to nobody"
     return f"{used}{granted}" + (f"; on it: {', '.join(map(describe_process, processes))}" if processes else "")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scanflow.accelerators.port import Device, DeviceProcess
-from scanflow.backends.device_claims import HomeDevices
+from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.accelerators.visible import is_driver_loaded
+from scanflow.backends.device_claims import HomeDevices, measure_use
 from scanflow.errors import UnavailableError
-from scanflow.placement.devices import DeviceDemand
+from scanflow.placement.devices import DeviceDemand, DeviceGrant
 from scanflow.testing.accelerators import FakeAccelerators, make_gpu
 
 ONE = DeviceDemand()
@@ -27,7 +31,7 @@ def open_devices(home: Path, *devices: Device) -> HomeDevices:
     return HomeDevices(home, lambda: accelerators)
 
 
-def take(devices: HomeDevices, attempt: Path, **options: list[Path]) -> list[int] | str:
+def take(devices: HomeDevices, attempt: Path, **options: Any) -> list[int] | str:
     taken = devices.take(attempt, attempt.name, ONE, **options)
     return taken if isinstance(taken, str) else [grant.number for grant in taken]
 
@@ -103,3 +107,23 @@ def test_a_damaged_file_of_claims_is_not_taken_for_an_empty_one(home: Path) -> N
     (home / "devices" / "claims.json").write_text("[{")
     with pytest.raises(UnavailableError, match=r"who holds which GPU, cannot be read. Delete it when no step"):
         take(devices, home / "first")
+
+
+def test_a_run_without_gpus_does_not_wait_for_what_reads_them(tmp_path: Path) -> None:
+    loaded = "import sys, scanflow_client.formatting.runs, scanflow.backends.local.batch.backend; print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
+    assert {"ctypes", "scanflow.accelerators.nvml", "scanflow.placement.devices"}.isdisjoint(process.stdout.split())
+    assert not is_driver_loaded({"LD_LIBRARY_PATH": f":{tmp_path}"}) or Path("/proc/driver/nvidia").exists()
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    assert is_driver_loaded({"LD_LIBRARY_PATH": f":{tmp_path}"})
+
+
+def test_processes_are_told_apart_by_the_attempt_that_leads_their_session(home: Path) -> None:
+    own = DeviceProcess(pid=os.getpid(), memory_bytes=2)
+    ended = DeviceProcess(pid=2**22 + 1, memory_bytes=4)  # above what the kernel gives
+    other = DeviceProcess(pid=1, memory_bytes=8)
+    device = make_gpu(0, processes=(own, ended, other))
+    grant = DeviceGrant(uuid=device.uuid, device=device.uuid, number=0)
+    use = measure_use(Inventory(devices=(device,)), grant, os.getsid(0))
+    assert (use.own_bytes, use.others) == (2, (other,))
+    assert measure_use(Inventory(devices=(device,), sees_processes=False), grant, os.getsid(0)).own_bytes is None

@@ -7,25 +7,24 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from scanflow.accelerators.nvml import find_accelerators
-from scanflow.accelerators.port import Accelerators
+from scanflow.accelerators.visible import is_driver_loaded
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
-from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
-from scanflow.backends.local.batch.task_devices import TaskDevices, check_devices
+from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
@@ -74,6 +73,10 @@ from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
+if TYPE_CHECKING:  # most runs have no GPUs
+    from scanflow.accelerators.port import Accelerators
+    from scanflow.backends.device_claims import HomeDevices
+
 BEGIN_S = 5.0
 """Longest wait for the start of a task that is to be stopped."""
 
@@ -91,11 +94,11 @@ class LocalBackend:
         settings: Settings,
         *,
         rng: random.Random | None = None,
-        accelerators: Callable[[], Accelerators] = find_accelerators,
+        accelerators: Callable[[], Accelerators] | None = None,
     ) -> None:
         self._settings = settings
         self._home = Home(settings.home.expanduser().absolute())
-        self._devices = HomeDevices(self._home.path, accelerators)
+        self._accelerators = accelerators
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
@@ -158,13 +161,32 @@ class LocalBackend:
 
     def _check(self, definition: RunDefinition) -> None:
         check_supported(definition.workflow)
-        check_devices(definition.workflow, self._devices)
+        self._check_devices(definition.workflow)
         self._build_launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
+
+    def _check_devices(self, workflow: Workflow) -> None:
+        if names_devices(workflow):
+            from scanflow.backends.local.batch.task_devices import check_devices
+
+            check_devices(workflow, self._devices)
+
+    def _open_step_devices(self, run: RunName, workflow: Workflow) -> StepDevices:
+        if not names_devices(workflow) and self._accelerators is None and not is_driver_loaded():
+            return NoStepDevices()
+        from scanflow.backends.local.batch.task_devices import TaskDevices
+
+        return TaskDevices(self._devices, run, workflow)
+
+    @cached_property
+    def _devices(self) -> HomeDevices:
+        from scanflow.backends.device_claims import HomeDevices
+
+        return HomeDevices(self._home.path, self._accelerators)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         machine = read_this_machine()
         if workflow.type == "mpi":
-            check_devices(as_batch(RunDefinition(app, workflow), self._home.path).workflow, self._devices)
+            self._check_devices(as_batch(RunDefinition(app, workflow), self._home.path).workflow)
             return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
         self._check(RunDefinition(app, workflow))
         return plan_workflow(
@@ -237,7 +259,7 @@ class LocalBackend:
                     machine = read_this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)
-                    devices = TaskDevices(self._devices, name, reduced.workflow)
+                    devices = self._open_step_devices(name, reduced.workflow)
                     engine = RunEngine(
                         journal, run, reduced.workflow, launcher, budget, devices, workers=cores, observe=observe
                     )

@@ -35,7 +35,7 @@ from scanflow.backends.local.batch.outcomes import (
     describe_process_failure,
     describe_refusal,
 )
-from scanflow.backends.local.batch.task_devices import DeviceQueue, TaskDevices
+from scanflow.backends.local.batch.step_devices import DeviceQueue, StepDevices
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.parameters import NO_ITEM, Resolved
@@ -93,7 +93,7 @@ class RunEngine:
         workflow: Workflow,
         launcher: Launcher,
         budget: Budget,
-        devices: TaskDevices,
+        devices: StepDevices,
         *,
         workers: int,
         observe: Observer,

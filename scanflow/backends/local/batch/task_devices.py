@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from scanflow.accelerators.port import Inventory
 from scanflow.accelerators.visible import VISIBLE
@@ -19,8 +17,6 @@ from scanflow.names import RunName, StepName
 from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, check_environment, describe_process
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
-
-_T = TypeVar("_T")
 
 
 def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
@@ -56,7 +52,7 @@ class _AttemptDevices:
 
 
 class TaskDevices:
-    """Takes, watches and gives back the devices of one run's attempts. Not thread-safe."""
+    """See :class:`~scanflow.backends.local.batch.step_devices.StepDevices`."""
 
     def __init__(self, devices: HomeDevices, run: RunName, workflow: Workflow) -> None:
         self._devices, self._run = devices, run
@@ -69,11 +65,6 @@ class TaskDevices:
         return self._demands.get(node.name) is not None
 
     def take(self, node: Executor, task: StepName, folder: Path) -> str:
-        """Take the devices of an attempt; return why it has to wait, or nothing.
-
-        Raises:
-            UnsupportedError: the machine has no such devices any more.
-        """
         demand = self._demands[node.name]
         assert demand is not None
         taken = self._devices.take(folder, f"{self._run}/{task}", demand)
@@ -88,37 +79,31 @@ class TaskDevices:
             self._held[folder] = _AttemptDevices(grants)
 
     def release(self, folder: Path) -> bool:
-        """Give back what an attempt holds; return whether it held any."""
         if self._held.pop(folder, None) is None:
             return False
         self._devices.release(folder)
         return True
 
     def build_variables(self, node: Executor, folder: Path) -> Mapping[str, str]:
-        """Return the variables that show an attempt its devices and no others."""
         held = self._held.get(folder)
         if held is None and (not self._hides or VISIBLE in node.env):
             return {}
         return self._devices.build_variables(folder, () if held is None else held.grants)
 
     def watch(self) -> list[Path]:
-        """Read back who uses the devices of running attempts; return those that now use more than their share."""
         if not self._held:
             return []
         inventory = self._devices.read_inventory()
         return [folder for folder, held in self._held.items() if self._watch_attempt(inventory, folder, held)]
 
     def describe(self, folder: Path) -> tuple[DeviceUse, ...]:
-        """Return what an attempt was granted, and what was seen of it."""
         held = self._held.get(folder)
         return () if held is None else tuple(_build_use(grant, held) for grant in held.grants)
 
     def is_over_share(self, folder: Path) -> bool:
-        """Return whether an attempt is being stopped because it used more memory than its share."""
         return folder in self._held and bool(self._held[folder].excess)
 
     def explain_failure(self, folder: Path, failure: Failure) -> Failure:
-        """Return the failure of an attempt, with what its devices say of it."""
         held = self._held.get(folder)
         if held is None:
             return failure
@@ -146,47 +131,6 @@ class TaskDevices:
                 held.excess = use.excess
                 return True
         return False
-
-
-class DeviceQueue(Generic[_T]):
-    """The tasks that wait for a device: first come, first served. Those that need none go on meanwhile."""
-
-    def __init__(self, devices: TaskDevices) -> None:
-        self._devices = devices
-        self._tasks: deque[_T] = deque()
-        self._next: _T | None = None
-        self._retry = False
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def take(self, task: _T, node: Executor, name: StepName, folder: Path) -> str:
-        """Take the devices of a task's attempt; where none are free, queue it, and return why.
-
-        Raises:
-            UnsupportedError: the machine has no such devices any more.
-        """
-        is_next, self._next = task is self._next, None
-        first = is_next or not self._tasks
-        why = self._devices.take(node, name, folder) if first else "others wait for one before it"
-        if not why:
-            self._retry = True  # there may be one for the next as well
-        elif is_next:
-            self._tasks.appendleft(task)
-        else:
-            self._tasks.append(task)
-        return why
-
-    def retry(self) -> None:
-        """Note that a device may have become free."""
-        self._retry = True
-
-    def pop_next(self) -> _T | None:
-        """Return the task that is to try again, if a device may be free."""
-        if not self._tasks or not self._retry:
-            return None
-        self._retry, self._next = False, self._tasks.popleft()
-        return self._next
 
 
 def _build_use(grant: DeviceGrant, held: _AttemptDevices) -> DeviceUse:

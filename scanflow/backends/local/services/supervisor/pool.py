@@ -231,11 +231,14 @@ class InstancePool:
             return
         self._watched, inventory = now, self._devices.read_inventory()
         for instance in sharing:
-            for grant in instance.devices if instance.pid is not None and not instance.excess else ():
-                if excess := measure_use(inventory, grant, instance.pid).excess:
-                    instance.excess = excess
-                    self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
-                    instance.kill()
+            if instance.pid is None or instance.excess:
+                continue
+            session = instance.pid
+            used = [measure_use(inventory, grant, session).excess for grant in instance.devices]
+            if excess := next(filter(None, used), ""):
+                instance.excess = excess
+                self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
+                instance.kill()
 
     def _compute_fair_share(self, instance: Instance) -> dict[str, Any]:
         """Return the average number of busy connections per ready instance."""
