@@ -19,9 +19,13 @@ from tests.waiting import PATIENCE_S
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 GPU_IS_LOST = 15
 READ = """
-import pickle, sys
-from scanflow.accelerators.nvml import find_accelerators
+import os, pickle, sys
+from pathlib import Path
+from scanflow.accelerators.nvml import NvmlAccelerators, find_accelerators
 accelerators = find_accelerators()
+if root := os.environ.get("TEST_ROOT"):
+    folders = Path(root, "sys/bus/pci/devices"), Path(root, "proc")
+    accelerators = NvmlAccelerators(os.environ, pci_devices=folders[0], proc=folders[1])
 sys.stdout.buffer.write(pickle.dumps(accelerators.read()))
 """
 

@@ -44,6 +44,23 @@ class TestNvml(AcceleratorsContract):
         machine = StubbedMachine(tmp_path, make_gpu(processes=(DeviceProcess(pid=os.getpid(), memory_bytes=1),)))
         assert machine.read().devices[0].processes[0].name == Path("/proc/self/comm").read_text().strip()
 
+    def test_devices_are_near_the_node_that_the_kernel_says(self, tmp_path: Path) -> None:
+        for number, node in enumerate(("1", "-1")):
+            folder = tmp_path / "sys" / "bus" / "pci" / "devices" / f"0000:{number + 1:02x}:00.0"
+            folder.mkdir(parents=True)
+            (folder / "numa_node").write_text(f"{node}\n")
+        machine = StubbedMachine(tmp_path, make_gpu(0), make_gpu(1), make_gpu(2))
+        read = machine.read(TEST_ROOT=str(tmp_path))
+        assert [device.numa_node for device in read.devices] == [1, None, None]
+
+    @pytest.mark.parametrize(("namespace", "sees"), [("pid:[4026531836]", True), ("pid:[4026532198]", False)])
+    def test_processes_are_this_machines_outside_of_containers_only(
+        self, tmp_path: Path, namespace: str, sees: bool
+    ) -> None:
+        (tmp_path / "proc" / "self" / "ns").mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "ns" / "pid").symlink_to(namespace)
+        assert StubbedMachine(tmp_path, make_gpu(0)).read(TEST_ROOT=str(tmp_path)).sees_processes is sees
+
     def test_the_multi_process_service_is_seen_while_its_daemon_runs(self, tmp_path: Path) -> None:
         machine = StubbedMachine(tmp_path, make_gpu())
         assert machine.read().mps_directory is None
