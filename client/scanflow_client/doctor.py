@@ -23,11 +23,11 @@ from scanflow_client.formatting.text import format_bytes
 
 MIN_DISK_BYTES = 2 * 2**30
 _WITHOUT_CUDA: Mapping[str, tuple[Callable[[str], bool], str]] = {
-    "torch": (lambda version: "+cpu" in version, "install its build for CUDA: its version ends in +cu and digits"),
-    "tensorflow-cpu": (lambda _: True, "pip install 'tensorflow[and-cuda]' instead"),
-    "onnxruntime": (lambda _: not _is_installed("onnxruntime-gpu"), "pip install onnxruntime-gpu instead"),
+    "torch": (lambda version: "+cpu" in version, ""),
+    "tensorflow-cpu": (lambda _: True, "tensorflow[and-cuda]"),
+    "onnxruntime": (lambda _: not _is_installed("onnxruntime-gpu"), "onnxruntime-gpu"),
 }
-"""Packages of which a build, or the whole, cannot use a GPU."""
+"""Packages that cannot use a GPU, or of which a build cannot, and those to install in their place."""
 
 _SERVING = ("grpc", "httptools", "msgspec", "numpy", "prometheus_client", "uvloop")
 
@@ -118,8 +118,9 @@ def _is_installed(package: str) -> bool:
 
 
 def _check_frameworks() -> Iterable[Finding]:
-    for package, (is_without_cuda, advice) in _WITHOUT_CUDA.items():
+    for package, (is_without_cuda, other) in _WITHOUT_CUDA.items():
         if _is_installed(package) and is_without_cuda(version := metadata.version(package)):
+            advice = suggest_install(package=other) if other else "its build whose version ends in +cu and digits"
             yield Finding("–", package, f"{version} is built without CUDA; steps with a GPU would not use it", advice)
 
 
