@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.devices import free_cached_memory, is_out_of_device_memory
+from scanflow_serving.devices import free_cached_memory, is_of_device, is_out_of_device_memory
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
@@ -178,7 +178,7 @@ def _from_registry(node: Node, threads: int) -> Component:
         try:
             return predict(fill_masked_parts(value), names, meta.get(PARAMETERS))
         except (ValueError, RuntimeError, *unsure) as error:
-            if isinstance(error, RuntimeError) and type(error) not in predictor.input_errors:
+            if isinstance(error, RuntimeError) and (type(error) not in predictor.input_errors or is_of_device(error)):
                 raise
             takes = (
                 f"It takes {signature.format_inputs()}." if signature.inputs else "It has no signature: " + _UNSIGNED

@@ -15,6 +15,7 @@ _OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
 
 _WORDS: Final = ("cuda out of memory", "cuda error: out of memory", "cudaerrormemoryallocation", "cuda failure 2:")
 _ONNX_MODULES: Final = ("onnxruntime",)
+_DEVICE_WORDS: Final = ("cuda error", "cuda driver error", "cudnn error", "cuda kernel errors")
 _ONNX_WORDS: Final = ("failed to allocate memory", "out of memory")
 
 
@@ -95,6 +96,11 @@ def is_out_of_device_memory(error: BaseException) -> bool:
     if kind.__module__.startswith(_ONNX_MODULES) and any(word in text for word in _ONNX_WORDS):
         return has_device()
     return isinstance(error, RuntimeError) and any(word in text for word in _WORDS)
+
+
+def is_of_device(error: RuntimeError) -> bool:
+    """Return whether an exception is a GPU's, and so says nothing of the input: PyTorch raises the same type for both."""
+    return is_out_of_device_memory(error) or str(error).lower().startswith(_DEVICE_WORDS)
 
 
 def free_cached_memory() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from scanflow.errors import UnsupportedError
-from scanflow.wire import ModelFiles
+from scanflow.wire import ModelFiles, Node
 from scanflow_serving.components import make_component_problem
 from scanflow_serving.devices import check_tensorflow, choose_onnx_providers, is_out_of_device_memory, prepare_pytorch
 from scanflow_serving.flavors import open_model
+from scanflow_serving.signature import NodeSignature
 from tests.unit.serving.harness import instance, node, write_class
 
 CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
@@ -139,3 +140,27 @@ def test_pytorchs_memory_is_bounded_by_the_share(
     granted.setenv("SCANFLOW_GPU_MEMORY_BYTES", limit)
     prepare_pytorch("The model 'm'")
     assert fractions == ([] if fraction is None else [fraction])
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("CUDA error: out of memory", 503),
+        ("CUDA error: device-side assert triggered", 500),
+        ("mat1 and mat2 shapes cannot be multiplied (1x3 and 4x2)", 422),
+    ],
+)
+async def test_a_fault_of_a_gpu_is_not_taken_for_a_wrong_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, status: int
+) -> None:
+    class Broken:
+        platform, signature, notes, input_errors = "pyfunc", NodeSignature(), (), (RuntimeError,)
+
+        def predict(self, *_: object) -> object:
+            raise RuntimeError(text)
+
+    monkeypatch.setattr("scanflow_serving.flavors.open_model", lambda *_, **__: Broken())
+    files = ModelFiles(name="m", version=1, path=str(tmp_path))
+    async with instance(tmp_path, Node(name="m", model=files)) as here:
+        answer = await here.infer([1.0])
+        assert (answer.status, text in answer.detail) == (status, True)
