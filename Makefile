@@ -94,7 +94,8 @@ bench: env ## Measure beside Metaflow, Prefect, MLServer and others, and write d
 
 .PHONY: bench-gpu
 bench-gpu: env ## Measure a GPU given to one, two and four servers, and write the table of docs/gpu.md; BENCH_ARGS passes more
-	@$(BIN)/python -m tests.device $(BENCH_ARGS)
+	@if nvidia-smi -L >/dev/null 2>&1; then requirements/install torch .cache/torch; fi
+	@PYTHONPATH=$$(echo $(CURDIR)/.cache/torch/lib/python*/site-packages) $(BIN)/python -m tests.device $(BENCH_ARGS)
 
 .PHONY: protos
 protos: env ## Build the gRPC protocol's description from its .proto

@@ -51,9 +51,9 @@ class Stage:
 STAGES = (
     Stage(name="benchmarks", marker="benchmark", limit_s=600),
     Stage(name="torch", marker="torch", limit_s=1200, path="tests/laws", brings="torch"),
+    Stage(name="gpu", marker="gpu", limit_s=600, path="tests/device", brings="torch"),
     Stage(name="supply", marker="supply", limit_s=1800, brings="supply"),
     Stage(name="browser", marker="browser", limit_s=600),
-    Stage(name="gpu", marker="gpu", limit_s=600, path="tests/device"),
     Stage(name="mpi", marker="mpi and not cluster and not cluster_slow", limit_s=1800, runners=2),
     Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=3600, runners=3),
     Stage(name="science", marker="science", limit_s=1800, runners=2),
