@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,16 @@ from scanflow.accelerators.nvml import find_accelerators
 from scanflow.accelerators.port import Accelerators, DeviceProcess, Inventory
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
 from scanflow.app.quantities import round_memory
+from scanflow.backends.records import DeviceUse
 from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder
-from scanflow.placement.devices import DeviceDemand, DeviceGrant, build_device_variables, choose_devices
+from scanflow.placement.devices import (
+    DeviceDemand,
+    DeviceGrant,
+    build_device_variables,
+    choose_devices,
+    describe_process,
+)
 from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import read_exit, read_started
@@ -174,6 +181,47 @@ class HomeDevices:
         """Return the sessions of the attempts that hold claims: every attempt leads one of its own."""
         started = [read_started(self._home / claim.holder) for claim in claims]
         return {int(record["pid"]) for record in started if record is not None}
+
+
+@dataclass(slots=True)
+class SeenUse:
+    """What was seen so far of an attempt's use of its devices, by the UUIDs of its grants."""
+
+    peaks: dict[str, int] = field(default_factory=dict)
+    """The most memory that its processes were seen to hold."""
+
+    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Who else was seen there last."""
+
+    excess: str = ""
+    """By how much it was over a share whose bound is watched."""
+
+    def add(self, inventory: Inventory, grants: Sequence[DeviceGrant], session: int) -> bool:
+        """Add what is seen now of an attempt, which leads a session of its own; return whether it is over its share,
+        for the first time."""
+        before = self.excess
+        for grant in grants:
+            use = measure_use(inventory, grant, session)
+            self.others[grant.uuid] = tuple(map(describe_process, use.others))
+            if use.own_bytes is not None:
+                self.peaks[grant.uuid] = max(use.own_bytes, self.peaks.get(grant.uuid, 0))
+            self.excess = self.excess or use.excess
+        return bool(self.excess) and not before
+
+    def describe(self, grants: Sequence[DeviceGrant]) -> tuple[DeviceUse, ...]:
+        return tuple(
+            DeviceUse(
+                number=grant.number,
+                uuid=grant.uuid,
+                name=grant.name,
+                sharing=grant.sharing,
+                share=grant.share,
+                memory_bytes=grant.memory_bytes,
+                peak_bytes=self.peaks.get(grant.uuid),
+                others=self.others.get(grant.uuid, ()),
+            )
+            for grant in grants
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
-from scanflow.backends.records import Record
+from scanflow.backends.records import DeviceUse, Record
 from scanflow.placement.scaling import Load
 from scanflow.text.html_table import render_html_table
 from scanflow.text.masking import Masker
@@ -105,6 +105,11 @@ class InstanceRecord(Record):
     def cpus(self) -> tuple[int, ...]:
         """The CPUs it may use, as read back from the kernel; none: any."""
         return tuple((self.model_extra or {}).get("cpus", ()))
+
+    @property
+    def devices(self) -> tuple[DeviceUse, ...]:
+        """The GPUs that it was granted, and what was seen of their use."""
+        return tuple(map(DeviceUse.model_validate, (self.model_extra or {}).get("devices", ())))
 
     @property
     def memory_nodes(self) -> tuple[int, ...]:

@@ -99,7 +99,7 @@ def is_out_of_device_memory(error: BaseException) -> bool:
 
 
 def is_of_device(error: RuntimeError) -> bool:
-    """Return whether an exception is a GPU's, and so says nothing of the input: PyTorch raises the same type for both."""
+    """Return whether an exception is a GPU's, and says nothing of the input: PyTorch raises one type for both."""
     return is_out_of_device_memory(error) or str(error).lower().startswith(_DEVICE_WORDS)
 
 

@@ -302,6 +302,33 @@ def test_the_command_line_grants_the_gpus_that_nvidias_library_names(
     assert "gpu=1 asks for a GPU, and there is none here: NVIDIA's driver 580.0 finds no GPU." in refused.stderr
 
 
+FUNCTION_APP = """
+import os
+import scanflow as sf
+
+@sf.step(resources=sf.Resources(gpu=1))
+def train() -> str:
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+@sf.step
+def report(device: str) -> str:
+    return device + " and " + repr(os.environ["CUDA_VISIBLE_DEVICES"])
+
+trained = train.bind()
+app = sf.Application(name="shop", workflows=[sf.Workflow(name="w", nodes=[trained, report.bind(trained)])])
+"""
+
+
+def test_a_function_sees_the_gpu_that_it_was_given(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = StubbedMachine(tmp_path, make_gpu(0))
+    for name, value in machine.variables.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "app.py").write_text(FUNCTION_APP)
+    ran = cli("run", "app.py")
+    assert ran.returncode == 0, ran.stderr
+    assert f"{make_gpu(0).uuid} and ''" in cli("output", "@latest", "report").stdout
+
+
 def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: Path) -> None:
     machine = StubbedMachine(tmp_path, make_gpu(0))
     environ = {**os.environ, **machine.variables}
@@ -395,6 +422,11 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     (service,) = json.loads(cli("services", "--json").stdout)
     assert service["instances"][0]["devices"][0]["uuid"] == make_gpu(0).uuid
     assert "granted to first/1" in cli("topology").stdout
+    assert "GPUs of instance 1: GPU 0 NVIDIA H100, 80.0 GiB" in cli("services", "first").stdout
+    process = DeviceProcess(pid=service["instances"][0]["pid"], memory_bytes=3 * GIB)
+    machine.set_devices(make_gpu(0, processes=(process,)))
+    until(lambda: "used 3.0 GiB of 80.0 GiB" in cli("services", "first").stdout, "its memory is read back")
+    machine.set_devices(make_gpu(0))
     refused = cli("deploy", "app.py:second")
     assert refused.returncode != 0
     assert "gpu=1 is not free: GPU 0 is granted to first/1." in refused.stderr

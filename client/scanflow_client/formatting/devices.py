@@ -17,14 +17,19 @@ MAX_LINES = 4
 
 def format_step_devices(tasks: Iterable[TaskRecord]) -> list[str]:
     """Return a line for each step that was granted GPUs: which, how much was seen used, and who was beside it."""
-    by_step: dict[str, dict[str, None]] = {}
-    for task in tasks:
-        for use in task.devices:
-            by_step.setdefault(task.step, {})[_format_use(use)] = None
+    return format_uses((task.step, task.devices) for task in tasks)
+
+
+def format_uses(devices: Iterable[tuple[str, Sequence[DeviceUse]]]) -> list[str]:
+    """Return a line for each name that has GPUs."""
+    by_name: dict[str, dict[str, None]] = {}
+    for name, uses_of_name in devices:
+        for use in uses_of_name:
+            by_name.setdefault(name, {})[_format_use(use)] = None
     lines = []
-    for step, uses in by_step.items():
+    for name, uses in by_name.items():
         more = f"; and {len(uses) - MAX_LINES} more" if len(uses) > MAX_LINES else ""
-        lines.append(f"GPUs of {step}: {'; '.join(list(uses)[:MAX_LINES])}{more}")
+        lines.append(f"GPUs of {name}: {'; '.join(list(uses)[:MAX_LINES])}{more}")
     return lines
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from scanflow.app.quantities import format_count
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.placement.cpulist import format_cpus
+from scanflow_client.formatting.devices import format_uses
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import (
     MARKS,
@@ -69,6 +70,7 @@ def format_service(record: ServiceRecord) -> Screen:
         heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "in flight", "restarts")
         bound = record.shape.affinity in {"cpumem", "cpumempin"}
         screen.append(Table(heads, [_format_instance(instance, bound=bound) for instance in record.instances]))
+    screen += format_uses((f"instance {instance.instance}", instance.devices) for instance in record.instances)
     columns = ("revision", "role", "share", "models", "requests", "errors", "p50", "p95")
     screen.append(Table(columns, [_format_revision(revision) for revision in record.revisions]))
     if record.recorded or record.dropped:

@@ -10,11 +10,11 @@ from scanflow.accelerators.port import Inventory
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.device_claims import HomeDevices, measure_use
+from scanflow.backends.device_claims import HomeDevices, SeenUse
 from scanflow.backends.records import DeviceUse
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.names import RunName, StepName
-from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, check_environment, describe_process
+from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, check_environment
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
 
@@ -44,11 +44,7 @@ def check_devices(workflow: Workflow, devices: HomeDevices) -> None:
 @dataclass(slots=True)
 class _AttemptDevices:
     grants: tuple[DeviceGrant, ...]
-    peaks: dict[str, int] = field(default_factory=dict)
-    """The most memory that its processes were seen to hold, by the grant's UUID."""
-
-    others: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    excess: str = ""
+    seen: SeenUse = field(default_factory=SeenUse)
 
 
 class TaskDevices:
@@ -93,22 +89,26 @@ class TaskDevices:
     def watch(self) -> list[Path]:
         if not self._held:
             return []
-        inventory = self._devices.read_inventory()
-        return [folder for folder, held in self._held.items() if self._watch_attempt(inventory, folder, held)]
+        inventory, over = self._devices.read_inventory(), []
+        for folder, held in self._held.items():
+            started = read_started(folder)
+            if started is not None and held.seen.add(inventory, held.grants, int(started["pid"])):
+                over.append(folder)
+        return over
 
     def describe(self, folder: Path) -> tuple[DeviceUse, ...]:
         held = self._held.get(folder)
-        return () if held is None else tuple(_build_use(grant, held) for grant in held.grants)
+        return () if held is None else held.seen.describe(held.grants)
 
     def is_over_share(self, folder: Path) -> bool:
-        return folder in self._held and bool(self._held[folder].excess)
+        return folder in self._held and bool(self._held[folder].seen.excess)
 
     def explain_failure(self, folder: Path, failure: Failure) -> Failure:
         held = self._held.get(folder)
         if held is None:
             return failure
-        if held.excess:
-            return Failure(summary="stopped: it used more than its share of a GPU", cause=held.excess)
+        if held.seen.excess:
+            return Failure(summary="stopped: it used more than its share of a GPU", cause=held.seen.excess)
         devices = {device.uuid: device for device in self._devices.read_inventory().devices}
         for grant in held.grants:
             device = devices.get(grant.device)
@@ -117,30 +117,3 @@ class TaskDevices:
                 summary = f"{failure.summary}; GPU {grant.number} has failed: {fault}"
                 return failure.model_copy(update={"summary": summary})
         return failure
-
-    def _watch_attempt(self, inventory: Inventory, folder: Path, held: _AttemptDevices) -> bool:
-        started = read_started(folder)
-        if started is None:
-            return False
-        for grant in held.grants:
-            use = measure_use(inventory, grant, int(started["pid"]))
-            held.others[grant.uuid] = tuple(map(describe_process, use.others))
-            if use.own_bytes is not None:
-                held.peaks[grant.uuid] = max(use.own_bytes, held.peaks.get(grant.uuid, 0))
-            if use.excess and not held.excess:
-                held.excess = use.excess
-                return True
-        return False
-
-
-def _build_use(grant: DeviceGrant, held: _AttemptDevices) -> DeviceUse:
-    return DeviceUse(
-        number=grant.number,
-        uuid=grant.uuid,
-        name=grant.name,
-        sharing=grant.sharing,
-        share=grant.share,
-        memory_bytes=grant.memory_bytes,
-        peak_bytes=held.peaks.get(grant.uuid),
-        others=held.others.get(grant.uuid, ()),
-    )

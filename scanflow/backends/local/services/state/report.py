@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.instance import Instance
@@ -85,7 +84,11 @@ def _build_instance_record(instance: Instance, service: str) -> InstanceRecord:
         pid=instance.pid,
         cpus=list(instance.cpus),
         memory_nodes=list(instance.state.get("memory_nodes") or instance.template.grant.memory_nodes),
-        **({"devices": [asdict(grant) for grant in instance.devices]} if instance.devices else {}),
+        **(
+            {"devices": [use.model_dump() for use in instance.seen.describe(instance.devices)]}
+            if instance.devices
+            else {}
+        ),
     )
 
 

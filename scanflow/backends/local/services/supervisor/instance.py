@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scanflow.backends.device_claims import SeenUse
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.supervisor.attempts import (
     Template,
@@ -35,7 +36,7 @@ class Instance:
     template: Template
     path: Path  # the folder of its attempt
     devices: tuple[DeviceGrant, ...] = ()  # the GPUs that it was granted
-    excess: str = ""  # why it was killed: it used more of a GPU than its share
+    seen: SeenUse = field(default_factory=SeenUse)  # ... and what was seen of their use
     phase: Phase = "starting"
     since: float = 0.0  # start of this phase
     began: float = 0.0  # start of this attempt

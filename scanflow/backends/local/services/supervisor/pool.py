@@ -12,7 +12,7 @@ from selectors import BaseSelector
 from typing import Any
 
 from scanflow.accelerators.visible import VISIBLE
-from scanflow.backends.device_claims import HomeDevices, measure_use
+from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.grants import choose_grant
 from scanflow.backends.local.services.layout import ServiceFolder
@@ -185,7 +185,7 @@ class InstancePool:
             self._log_event(f"instance {instance.name} has ended")
             return
         reason = "it stopped answering" if instance.stuck else attempts.describe_failure(instance.path, exit_)
-        reason = instance.excess or reason
+        reason = instance.seen.excess or reason
         restart = retry or instance.was_ready or exit_.exit_code != attempts.CONFIGURATION
         instance.record_exit(now, reason, restart=restart)
         pause = f", and starts again in {instance.due - now:.2g} s" if instance.due > now else ", and starts again"
@@ -225,18 +225,13 @@ class InstancePool:
                 instance.channel.ask("state", metrics | self._compute_fair_share(instance))
 
     def watch_devices(self, now: float) -> None:
-        """Kill the instances that use more of a GPU's memory than a share that nothing else bounds."""
-        sharing = [instance for instance in self.alive if any(g.sharing == "time slicing" for g in instance.devices)]
-        if not sharing or now - self._watched < POLL_S:
+        """Read back who uses the GPUs of instances; kill those over a share that nothing else bounds."""
+        granted = [instance for instance in self.alive if instance.devices and instance.pid is not None]
+        if not granted or now - self._watched < POLL_S:
             return
         self._watched, inventory = now, self._devices.read_inventory()
-        for instance in sharing:
-            if instance.pid is None or instance.excess:
-                continue
-            session = instance.pid
-            used = [measure_use(inventory, grant, session).excess for grant in instance.devices]
-            if excess := next(filter(None, used), ""):
-                instance.excess = excess
+        for instance in granted:
+            if instance.pid is not None and instance.seen.add(inventory, instance.devices, instance.pid):
                 self._log_event(f"instance {instance.name} uses more than its share of a GPU: killing it")
                 instance.kill()
 
