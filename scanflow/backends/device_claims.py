@@ -123,6 +123,20 @@ class HomeDevices:
         with self._change() as claims:
             self._write([claim for claim in claims if claim.holder != self._name(folder)])
 
+    def keep(self, ended: Path, following: Path, who: str) -> None:
+        """Keep what an attempt held that has just ended for the one that this process starts next; unless others were
+        granted some of it meanwhile."""
+        with self._change() as claims:
+            own = self._name(ended)
+            grants = next((claim.grants for claim in self._read() if claim.holder == own), ())
+            taken = {
+                grant.uuid for claim in claims if claim.holder != own for grant in claim.grants if grant.share == 1
+            }
+            if grants and taken.isdisjoint(grant.uuid for grant in grants):
+                birth = read_start_time(os.getpid())
+                kept = DeviceClaim(holder=self._name(following), who=who, pid=os.getpid(), birth=birth, grants=grants)
+                self._write([*(claim for claim in claims if claim.holder != own), kept])
+
     def find_grants(self, folder: Path) -> tuple[DeviceGrant, ...]:
         """Return what an attempt holds."""
         return next((claim.grants for claim in self._read() if claim.holder == self._name(folder)), ())

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.devices import free_cached_memory, is_of_device, is_out_of_device_memory
+from scanflow_serving.devices import free_cached_memory, is_device_broken, is_of_device, is_out_of_device_memory
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
@@ -132,7 +132,8 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
     """Return the problem of a component's exception, with the frames of the user's code.
 
     An exception may choose its status by an attribute ``status_code``, as in Seldon. A GPU whose memory is used up is
-    503: the instance lives on, and a smaller request, or a later one, may be answered.
+    503: the instance lives on, and a smaller request, or a later one, may be answered. Where a
+    GPU, or a program on it, failed, its process can use it no more: the instance is to be replaced.
     """
     if isinstance(error, ProblemError):
         return error
@@ -146,6 +147,11 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
             retry_after_s=1.0,
             extra={"frames": list(frames), "exception": type(error).__name__},
         )
+    if is_device_broken(error):
+        # Not 503: who asks again would break one instance after the other with what may be the request's fault.
+        problem = ProblemError(500, f"{who} cannot use its GPU any more: {cause}. The instance is replaced.")
+        problem.is_lasting = True
+        return problem
     status = getattr(error, "status_code", None)
     if not isinstance(status, int) or not 400 <= status <= 599:
         status = 500

@@ -16,6 +16,7 @@ _OUT_OF_MEMORY: Final = {"OutOfMemoryError", "ResourceExhaustedError"}
 _WORDS: Final = ("cuda out of memory", "cuda error: out of memory", "cudaerrormemoryallocation", "cuda failure 2:")
 _ONNX_MODULES: Final = ("onnxruntime",)
 _DEVICE_WORDS: Final = ("cuda error", "cuda driver error", "cudnn error", "cuda kernel errors")
+_LASTING_WORDS: Final = ("cuda error", "cuda driver error")
 _ONNX_WORDS: Final = ("failed to allocate memory", "out of memory")
 
 
@@ -101,6 +102,14 @@ def is_out_of_device_memory(error: BaseException) -> bool:
 def is_of_device(error: RuntimeError) -> bool:
     """Return whether an exception is a GPU's, and says nothing of the input: PyTorch raises one type for both."""
     return is_out_of_device_memory(error) or str(error).lower().startswith(_DEVICE_WORDS)
+
+
+def is_device_broken(error: BaseException) -> bool:
+    """Return whether an exception says that this process can use its GPU no more: a fault of it, or of a program on it,
+    as an index out of range. CUDA fails every later call of such a process."""
+    if not has_device() or not isinstance(error, RuntimeError) or is_out_of_device_memory(error):
+        return False
+    return str(error).lower().startswith(_LASTING_WORDS)
 
 
 def free_cached_memory() -> None:

@@ -74,6 +74,9 @@ class Engine:
         """Jobs of workers that have not finished. While there are any, the loop calls no component itself: components
         are not called concurrently."""
 
+        self.broken = ""
+        """Why no later call will succeed."""
+
         self.threads = 0
         self.workers: list[Worker] = []
         self.abandoned: list[Worker] = []
@@ -85,7 +88,14 @@ class Engine:
 
     @property
     def unhealthy(self) -> bool:
-        return len(self.abandoned) >= MAX_ABANDONED
+        return len(self.abandoned) >= MAX_ABANDONED or bool(self.broken)
+
+    def report_broken(self, reason: str) -> None:
+        """Note that no later call will succeed, so that this process is to be replaced."""
+        if not self.broken:
+            self.broken = reason
+            if self._on_unhealthy is not None:
+                self._on_unhealthy()
 
     def grow(self, threads: int) -> None:
         self.threads += threads

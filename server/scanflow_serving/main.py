@@ -91,6 +91,8 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
 
     await shutdown.wait()
     code = UNHEALTHY if application.engine.unhealthy else 0
+    if application.engine.broken:
+        _write_failure(folder, application.engine.broken)
     application.draining = True
     await drain(http, grpc, limits)
     control.close()
@@ -125,7 +127,11 @@ async def start_grpc(application: ServingApplication, spec: InstanceSpec, token:
 def _fail(folder: Path, error: Exception) -> int:
     reason = secrets.mask(str(error))
     _log.error("It cannot be started: %s", reason)
+    _write_failure(folder, reason)
+    return CONFIGURATION if isinstance(error, UsageError) else 1
+
+
+def _write_failure(folder: Path, reason: str) -> None:
     draft = folder / "failure.json.part"
     draft.write_text(json.dumps({"error": reason}), encoding="utf-8")
     draft.rename(folder / "failure.json")
-    return CONFIGURATION if isinstance(error, UsageError) else 1

@@ -38,6 +38,8 @@ class ProblemError(Exception):
         self.retry_after_s = retry_after_s
         self.headers = headers
         self.extra = extra or {}
+        self.is_lasting = False
+        """Whether this process can answer no later request either, so that it is to be replaced."""
 
     def build_response(self) -> Response:
         """Return the response; ``retry-after`` is in whole seconds, at least 1."""

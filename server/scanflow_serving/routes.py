@@ -226,6 +226,8 @@ class ServingApplication:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a response
             problem = error if isinstance(error, ProblemError) else _make_defect_problem(error)
             status, result = problem.status, call.make_failure(problem)
+            if problem.is_lasting:
+                self.engine.report_broken(problem.detail)
         finally:
             engine.in_flight -= 1
             loaded.response_count += 1

@@ -30,7 +30,16 @@ def test_known_classes_and_amounts_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("text", "label"),
-    [("3", 3), ("3.0", 3), ("2.5", 2.5), ("TRUE", True), ("False", False), ("cat", "cat"), ('"3"', "3"), ("007", "007")],
+    [
+        ("3", 3),
+        ("3.0", 3),
+        ("2.5", 2.5),
+        ("TRUE", True),
+        ("False", False),
+        ("cat", "cat"),
+        ('"3"', "3"),
+        ("007", "007"),
+    ],
 )
 def test_a_label_is_its_value_however_it_is_written(text: str, label: object) -> None:
     value = parse_label(text)
@@ -41,7 +50,7 @@ def test_a_label_is_its_value_however_it_is_written(text: str, label: object) ->
     ("content", "labels"),
     [
         ("id;label\n1;1,5\n2;2,0\n3;cat\n", [1.5, 2, "cat"]),
-        ("id,label\n1,\"1,234.5\"\n2,7\n", [1234.5, 7]),
+        ('id,label\n1,"1,234.5"\n2,7\n', [1234.5, 7]),
         ("id;label\n1;a,b\n2;TRUE\n", ["a,b", True]),
         ("id;label\n1;[1, 2]\n", [[1, 2]]),
     ],

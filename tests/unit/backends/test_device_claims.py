@@ -109,6 +109,21 @@ def test_a_damaged_file_of_claims_is_not_taken_for_an_empty_one(home: Path) -> N
         take(devices, home / "first")
 
 
+def test_what_an_attempt_held_is_kept_for_the_one_that_follows(home: Path) -> None:
+    devices = open_devices(home)
+    assert take(devices, home / "1") == [0]
+    (home / "1").mkdir()
+    (home / "1" / "exit").write_text('{"exit_code": 70}')
+    devices.keep(home / "1", home / "2", "serve/1")
+    assert take(devices, home / "other") == "GPU 0 is granted to serve/1"
+    assert take(devices, home / "2") == [0]
+    (home / "2").mkdir()
+    (home / "2" / "exit").write_text('{"exit_code": 70}')
+    assert take(devices, home / "other") == [0]  # it was quicker
+    devices.keep(home / "2", home / "3", "serve/1")
+    assert [claim.holder for claim in devices.list_claims()] == ["other"]
+
+
 def test_a_run_without_gpus_does_not_wait_for_what_reads_them(tmp_path: Path) -> None:
     loaded = "import sys, scanflow_client.formatting.runs, scanflow.backends.local.batch.backend; print(*sys.modules)"
     process = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)

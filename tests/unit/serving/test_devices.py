@@ -164,3 +164,24 @@ async def test_a_fault_of_a_gpu_is_not_taken_for_a_wrong_input(
     async with instance(tmp_path, Node(name="m", model=files)) as here:
         answer = await here.infer([1.0])
         assert (answer.status, text in answer.detail) == (status, True)
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+async def test_an_instance_that_can_use_its_gpu_no_more_is_to_be_replaced(
+    granted: pytest.MonkeyPatch, tmp_path: Path, has_gpu: bool
+) -> None:
+    if not has_gpu:
+        granted.delenv("SCANFLOW_DEVICES_OF")
+    model = write_class(
+        tmp_path,
+        """
+        class Asserting:
+            def predict(self, X):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        """,
+    )
+    async with instance(tmp_path, node("m", model, "Asserting")) as here:
+        answer = await here.infer([1.0])
+        assert (answer.status, "device-side assert" in answer.detail) == (500, True)
+        assert here.application.engine.unhealthy is has_gpu
+        assert here.application.ready() is not has_gpu

@@ -168,7 +168,9 @@ class InstancePool:
         return True
 
     def forget(self, name: str) -> None:
-        self.by_name.pop(name, None)
+        instance = self.by_name.pop(name, None)
+        if instance is not None and instance.devices and not instance.alive:
+            self._devices.release(attempts.get_next_attempt_folder(self._folder.get_attempts_folder(name)))
 
     def _register(self, instance: Instance) -> None:
         self.by_name[instance.name] = instance
@@ -188,6 +190,9 @@ class InstancePool:
         reason = instance.seen.excess or reason
         restart = retry or instance.was_ready or exit_.exit_code != attempts.CONFIGURATION
         instance.record_exit(now, reason, restart=restart)
+        if restart and instance.devices:  # nobody else gets them during the pause
+            following = attempts.get_next_attempt_folder(self._folder.get_attempts_folder(instance.name))
+            self._devices.keep(instance.path, following, f"{self._folder.path.name}/{instance.name}")
         pause = f", and starts again in {instance.due - now:.2g} s" if instance.due > now else ", and starts again"
         self._log_event(f"instance {instance.name} ended: {reason}{pause if restart else ''}")
 
