@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.journal import CachedOutputs, Journal, JournalRun
-from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.records import DeviceUse, TaskRecord, TaskState
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
@@ -117,6 +117,14 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
     assert journal.read_task(run, "z") is None
 
 
+def test_the_gpus_of_a_task_are_read_as_they_were_written(journal: Journal) -> None:
+    run = enter(journal)
+    use = DeviceUse(number=0, uuid="GPU-a", sharing="mps", share=0.5, peak_bytes=3, others=("other 1",))
+    record = task("a", "succeeded").model_copy(update={"devices": (use,)})
+    journal.set_task(run, record)
+    assert journal.read_tasks(run) == {"a": record}
+
+
 @pytest.mark.parametrize(
     "before",
     [
@@ -125,6 +133,7 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
         "DROP INDEX changes_of; ALTER TABLE tasks DROP COLUMN change; PRAGMA user_version = 2;",
         "DROP INDEX runs_of; PRAGMA user_version = 1;",
         "DROP INDEX runs_of; CREATE INDEX runs_of ON runs (app, team, workflow); PRAGMA user_version = 4;",
+        "ALTER TABLE tasks DROP COLUMN devices; PRAGMA user_version = 5;",
     ],
 )
 def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str) -> None:
