@@ -125,13 +125,12 @@ async def start_grpc(application: ServingApplication, spec: InstanceSpec, token:
 
 
 def _fail(folder: Path, error: Exception) -> int:
-    reason = secrets.mask(str(error))
-    _log.error("It cannot be started: %s", reason)
-    _write_failure(folder, reason)
+    _log.error("It cannot be started: %s", secrets.mask(str(error)))
+    _write_failure(folder, str(error))
     return CONFIGURATION if isinstance(error, UsageError) else 1
 
 
 def _write_failure(folder: Path, reason: str) -> None:
     draft = folder / "failure.json.part"
-    draft.write_text(json.dumps({"error": reason}), encoding="utf-8")
+    draft.write_text(json.dumps({"error": secrets.mask(reason)}), encoding="utf-8")
     draft.rename(folder / "failure.json")
