@@ -97,7 +97,7 @@ def check_demand(inventory: Inventory, demand: DeviceDemand, *, copies: int = 1)
         claims += chosen
 
 
-def check_environment(env: Mapping[str, str], inventory: Inventory, *, asks: bool) -> None:
+def check_environment(env: Mapping[str, object], inventory: Inventory, *, asks: bool) -> None:
     """Check that a step or service does not name devices itself, except to hide all.
 
     Raises:

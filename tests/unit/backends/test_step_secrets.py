@@ -46,7 +46,7 @@ def make_app(node: sf.Executor, **more: Any) -> sf.Application:
 def prepare(launcher: Launcher, node: sf.Executor) -> dict[str, Any]:
     """Return the command of a step's process, once what is written for it was searched for the secret."""
     parameters = launcher.inputs.resolve_parameters(node)
-    folder = launcher.prepare(node, StepName(node.name), 1, parameters, launcher.choose_python(node))
+    folder = launcher.prepare(node, StepName(node.name), 1, parameters, launcher.choose_python(node), devices={})
     texts = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
     assert [name for name, text in texts.items() if "canary" in text] == []
     spec: dict[str, Any] = json.loads(texts["spec.json"])
