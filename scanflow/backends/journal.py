@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.files.disk import build_disk_error
+from scanflow.files.home_paths import resolve_home_path, shorten_home_path
 from scanflow.files.private import create_private_file, create_private_folder
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.text.failures import Failure
@@ -329,12 +330,11 @@ class Journal:
 
     def _locate(self, folder: str) -> Path:
         """Return where a recorded folder is now: those of this home move with it."""
-        return self._path.parent / folder
+        return resolve_home_path(self._path.parent, folder)
 
     def _shorten(self, folder: Path) -> str:
         """Return a folder as it is recorded: relative to this home's where it lies in it."""
-        home = self._path.parent
-        return str(folder.relative_to(home) if folder.is_relative_to(home) else folder)
+        return shorten_home_path(self._path.parent, folder)
 
     def _find_latest(self, name: str) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._db.execute(

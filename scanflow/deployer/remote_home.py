@@ -57,10 +57,23 @@ def get_up_state_file(home: Path) -> Path:
 
 
 def read_up_state(home: Path) -> UpState | None:
+    """Return what ``scanflow up`` started in a home; its folders are this home's, wherever it was then."""
+    file = get_up_state_file(home)
     try:
-        return UpState.model_validate_json(get_up_state_file(home).read_bytes())
+        up = UpState.model_validate_json(file.read_bytes())
     except (OSError, ValidationError):
         return None
+    processes = {name: getattr(up, name) for name in ("server", "tracker")}
+    return up.model_copy(
+        update={name: process and _place_process(process, file.parent) for name, process in processes.items()}
+    )
+
+
+def _place_process(process: UpProcess, folder: Path) -> UpProcess:
+    if process.folder.parent.name != "daemons":
+        return process
+    place = {"folder": folder / "daemons" / process.folder.name, "log": str(folder / Path(process.log).name)}
+    return process.model_copy(update=place)
 
 
 def write_up_state(home: Path, up: UpState) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.files.secret_sources import is_secret_source, read_secret_source
+from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.checks import check_environment
 from scanflow.pki import find_authority_file
 from scanflow.text.masking import mask_place
@@ -148,6 +149,8 @@ def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str
         return None
     experiment_id = str(note.get("experiment_id"))
     path = get_sqlite_path(place.tracking_uri)
+    if path is not None and place.artifact_root is not None:
+        move_artifact_addresses(path, place.artifact_root)
     if path is not None and not _matches_database(path, experiment_id, app, team, note.get("schema")):
         return None
     return build_step_environment(

@@ -32,7 +32,8 @@ class Restarter(Shim):
     """A shim that restarts one program, and holds sockets that all its children inherit.
 
     A request is either a folder, or ``{"hold": N}`` with a socket attached (SCM_RIGHTS): all children started from now
-    on inherit it as the descriptor N. ``{"release": N}`` closes it.
+    on inherit it as the descriptor N. ``{"release": N}`` closes it. ``{"end": true}`` ends all: the program, its
+    attempts and the shim.
     """
 
     def __init__(self, log: str, command: list[str]) -> None:
@@ -76,6 +77,8 @@ class Restarter(Shim):
                 os.close(held)
             elif "release" in request:
                 os.closerange(request["release"], request["release"] + 1)
+            elif "end" in request:
+                self._stop = True
             return None
         return super().handle_request(request)
 

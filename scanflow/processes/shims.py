@@ -168,6 +168,10 @@ class Shims:
     def release(self, number: int) -> None:
         self._request({"release": number})
 
+    def end(self) -> None:
+        """End all that the shim which restarts this process has started, this process included."""
+        self._request({"end": True})
+
     def adopt(self, folder: Path) -> Exit | None:
         """Adopt an attempt of an earlier runner: return its exit, or None when it still runs and is now watched."""
         if not (folder / "claim").exists() and _claim_void(folder):

@@ -44,7 +44,9 @@ def main(folder: Path) -> int:
     order = job.order
     if job.result is not None:
         return 0
-    deployer = EmbeddedDeployer(Settings.model_validate(order["settings"]))
+    # A job may go on in a home that was moved since it was written.
+    home = next((str(parent.parent) for parent in folder.parents if parent.name == "server"), order["settings"]["home"])
+    deployer = EmbeddedDeployer(Settings.model_validate({**order["settings"], "home": home}))
     try:
         (drive if order["what"] == "run" else operate)(job, order, deployer)
     except Exception:  # noqa: BLE001  a defect: its traceback is logged without the secrets that it may quote

@@ -18,6 +18,7 @@ from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.files import try_lock
+from scanflow.processes.home_watch import end_with_home
 from scanflow_server.leader_election import EndedError, build_http_options, hold_lease
 from scanflow_server.settings import ServerSettings
 
@@ -79,6 +80,7 @@ def _hold_home_lock(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
+        end_with_home(folder)
         yield
 
 

@@ -29,8 +29,10 @@ from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.connections import LimitedConnection
 from scanflow.http.home_token import parse_step_token
 from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
+from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.mlflow.server_address import listen_as_server
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
+from scanflow.processes.home_watch import end_with_home
 from scanflow.settings import Settings
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, ArtifactAddresses, classify_request, names_location
 
@@ -179,7 +181,12 @@ def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
     settings = Settings.from_environment()
     place = locate_tracker(settings.home.expanduser(), settings.tracker_uri)
     os.environ.update(build_environment(place))
-    listener, maker = listen_as_server(place), _start_database_maker(place)
+    listener = listen_as_server(place)
+    end_with_home(place.notes.parent)
+    path = get_sqlite_path(place.tracking_uri)
+    if path is not None and place.artifact_root is not None:
+        move_artifact_addresses(path, place.artifact_root)
+    maker = _start_database_maker(place)
 
     def load() -> App:
         app = _load_mlflow()

@@ -152,7 +152,7 @@ class Recorder:
     def _write(self, batch: Sequence[_Prediction]) -> None:
         rows = sum(prediction.rows for prediction in batch)
         try:
-            create_private_folder(self._folder)
+            self._folder.mkdir(0o700, exist_ok=True)  # and not what it lies in: a home that was moved is not made again
             if _count_folder_bytes(self._folder) + _count_bytes(batch) > self._recording.max_bytes:
                 self._count("scanflow_dropped", rows)
                 return

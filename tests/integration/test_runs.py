@@ -322,6 +322,35 @@ def test_a_path_of_its_own_in_any_value_of_a_step_is_where_its_home_is(tmp_path:
     assert (folder / "file").read_text() == "left"
 
 
+@pytest.mark.parametrize("is_function", [False, True])
+def test_a_step_that_lost_a_file_of_its_outputs_runs_again(
+    client: Client, home: Path, tmp_path: Path, *, is_function: bool
+) -> None:
+    script(
+        tmp_path,
+        "leave.py",
+        "import scanflow as sf; (sf.output_dir() / 'deep').mkdir(exist_ok=True);"
+        " (sf.output_dir() / 'deep' / 'model.bin').write_bytes(b'1')",
+    )
+    (tmp_path / "steps.py").write_text("def leave():\n    return 1\n")
+    script(tmp_path, "mended.py", "import pathlib; assert pathlib.Path('mended').exists()")
+    code = {"function": "steps.py:leave"} if is_function else {"mainfile": "leave.py"}
+    leave = sf.Executor(name="leave", **code)
+    kept = sf.Executor(name="kept", mainfile="leave.py")
+    last = sf.Executor(name="last", mainfile="mended.py")
+    app = app_of(tmp_path, leave, kept, last, edges=[leave, kept] >> last)
+    with pytest.raises(StepFailedError):
+        client.run(app)
+    folder = Path(client.show().folder) / "outputs" / "leave"
+    lost = next(path for path in folder.rglob("*") if path.is_file())
+    lost.unlink()
+    (tmp_path / "mended").touch()
+    record = client.resume(app=app)
+    assert states(record) == {"leave": "succeeded", "kept": "succeeded", "last": "succeeded"}
+    assert {task.task: task.attempts for task in record.tasks} == {"leave": 2, "kept": 1, "last": 2}
+    assert lost.exists()
+
+
 def test_a_home_that_is_moved_keeps_its_outputs_logs_and_cache(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     script(tmp_path, "leave.py", "import scanflow as sf; print('left'); sf.output('file', sf.output_dir() / 'file')")

@@ -370,3 +370,20 @@ def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Se
     assert done.stopped == []
     assert "was not started by scanflow up" in done.left[0]
     assert raised.up.server.terminate(patience_s=PATIENCE_S)
+
+
+def test_what_is_up_in_a_home_that_was_moved_is_found_there(tmp_path: Path) -> None:
+    before, now = tmp_path / "before", tmp_path / "now"
+    folder = before / "server" / "daemons"
+    server, tracker = (
+        UpProcess(folder=folder / name, pid=1, port=2, url="http://x", log=str(before / "server" / f"{name}.log"))
+        for name in ("server", "tracker")
+    )
+    write_up_state(before, up := UpState(server=server, tracker=tracker, started=0.0))
+    assert read_up_state(before) == up
+    before.rename(now)
+    moved = read_up_state(now)
+    assert moved is not None
+    assert moved.tracker is not None
+    assert moved.server.folder == now / "server" / "daemons" / "server"
+    assert moved.tracker.log == str(now / "server" / "tracker.log")

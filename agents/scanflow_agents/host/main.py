@@ -22,6 +22,7 @@ import stamina
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
 from scanflow.files.private import open_private, write_private
 from scanflow.processes.masked_output import OutputMask
+from scanflow.processes.home_watch import end_with_home
 from scanflow_agents.host.spec import AgentSpec, read_spec
 
 CONFIGURATION = 78
@@ -39,6 +40,7 @@ def main(folder: Path) -> int:
     output = OutputMask()
     try:
         with _hold_lock(folder):
+            end_with_home(folder)
             return asyncio.run(_serve(folder, read_spec(folder), output))
     except ScanflowError as error:
         reason = output.masker.mask_text(str(error))

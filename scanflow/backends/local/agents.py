@@ -43,7 +43,7 @@ class LocalAgents:
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:  # noqa: ARG002
         job = self._get_job(agent.app, agent.name)
-        is_restart = _read_text(job.path / "told") == agent.version
+        is_restart = _read_text(job.path / "told") == agent.version and self._is_of_home(job)
         if job.alive:
             if is_restart:
                 self._processes.note_alive(job)
@@ -98,6 +98,14 @@ class LocalAgents:
 
     def _get_job(self, app: str, name: str) -> Job:
         return Job(self._root / app / name)
+
+    def _is_of_home(self, job: Job) -> bool:
+        """Return whether an agent was prepared in this home, at this path: it may have been moved since."""
+        try:
+            spec = json.loads(_read_text(_get_folder(job) / "agent.json") or "{}")
+        except ValueError:
+            return False
+        return bool(spec.get("home") == str(self._home))
 
     def _prepare(self, agent: HostedAgent, job: Job) -> None:
         create_private_folder(_get_folder(job))

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.installation import explain_install
+from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.mlflow.database import check_database, make_database
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
 from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
@@ -109,7 +110,9 @@ class MlflowConnection:
 
         path = get_sqlite_path(self.place.tracking_uri)
         if path is not None:
-            make_database(path, self.place.artifact_root or path.parent / "artifacts")
+            root = self.place.artifact_root or path.parent / "artifacts"
+            make_database(path, root)
+            move_artifact_addresses(path, root)
         return MlflowClient(tracking_uri=self.place.tracking_uri, registry_uri=self.place.tracking_uri)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +49,19 @@ def test_one_in_memory_that_crashed_is_started_again_and_says_why_it_died() -> N
     agents.crash(*KEY, "boom")
     assert (ended, agents.show(*KEY).failure) == ([True], "boom")
     assert agents.start(agent), "it was started again"
+
+
+@pytest.mark.processes
+def test_an_agent_of_a_home_that_was_moved_is_told_where_it_is_now(tmp_path: Path) -> None:
+    contract = TestLocalAgents()
+    (program := tmp_path / "program.py").write_text(PROGRAM)
+    before, now = tmp_path / "before", tmp_path / "now"
+    for home in (before, now):
+        if home == now:
+            before.rename(now)
+        agents = LocalAgents(home, ended=lambda: None, program=[str(program)], grace_s=0.2)
+        contract.start(agents, contract.agent())
+        spec = json.loads((home / "server" / "agents" / "shop" / "watcher" / "host" / "agent.json").read_text())
+        assert spec["home"] == str(home)
+        agents.stop(*KEY)
+        contract.wait_until(lambda agents=agents: not agents.show(*KEY).alive, "it has ended")  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,27 @@ def test_a_state_is_told_again_only_where_more_than_time_has_passed(tmp_path: Pa
     assert not told_with(explanation=None)
     assert not told_with(by=7)
     assert not told_with(record=record.model_copy(update={"state": "failed"}))
+
+
+def test_a_service_in_a_home_that_was_moved_has_its_models_and_its_recorder_there(tmp_path: Path) -> None:
+    before, now = tmp_path / "before", tmp_path / "now"
+    (model := before / "models" / "digits" / "1-abc").mkdir(parents=True)
+    node = Node(name="model", model=ModelFiles(name="digits", version=1, path=str(model)))
+    spec = definition().model_copy(update={"revisions": (Revision(id="r1", nodes=(node,)),)})
+    options = {"home": str(before), "service": "w"}
+    recorder = ("python", "-m", "rec", str(before / "services" / "w" / "recorded"), "f:g", json.dumps(options))
+    folder = ServiceFolder(before / "services" / "w")
+    state = deployed().model_copy(update={"definition": spec, "previous": spec, "recorder": recorder})
+    assert update_desired(folder, lambda _: state) == state == read_desired(folder)
+    document = json.loads(folder.desired.read_text())
+    assert document["definition"]["revisions"][0]["nodes"][0]["model"]["path"] == "models/digits/1-abc"
+    before.rename(now)
+    moved = read_desired(ServiceFolder(now / "services" / "w"))
+    assert moved is not None
+    for one in (moved.definition, moved.previous):
+        assert one is not None
+        assert one.revisions[0].nodes[0].model == ModelFiles(
+            name="digits", version=1, path=str(now / "models" / "digits" / "1-abc")
+        )
+    assert moved.recorder[3:5] == (str(now / "services" / "w" / "recorded"), "f:g")
+    assert json.loads(moved.recorder[5]) == {**options, "home": str(now)}

@@ -464,6 +464,8 @@ class RunEngine:
         self._end(task, record.model_copy(update={"cache_note": task.cache_note}) if task.cache_note else record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:
+        if record.state == "succeeded":
+            self._folder.list_outputs(task.name)
         self._journal.set_task(self._run, record)
         if record.state == "succeeded":
             self._count_finished(task)

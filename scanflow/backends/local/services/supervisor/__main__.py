@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from scanflow.backends.local.services.control.rollout import start_supervisor
@@ -26,6 +28,7 @@ from scanflow.errors import ScanflowError
 from scanflow.processes import seqpacket
 from scanflow.processes.cpu_priority import take_short_slices
 from scanflow.processes.files import take_lock
+from scanflow.processes.home_watch import is_same_file
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.processes.shims import Shims
 
@@ -40,8 +43,18 @@ RESTART = 1  # the exit code after which the shim restarts the supervisor; after
 class Supervisor:
     """The event loop around one :class:`ServiceController`."""
 
-    def __init__(self, folder: ServiceFolder, desired: DesiredState, shims: Shims, stopping: threading.Event) -> None:
+    def __init__(
+        self,
+        folder: ServiceFolder,
+        desired: DesiredState,
+        shims: Shims,
+        stopping: threading.Event,
+        *,
+        is_in_place: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``is_in_place``: whether the folder is where it was; if not, the service ends with its instances."""
         self._stopping = stopping  # ends the loop; instances run on
+        self._is_in_place = is_in_place
         self._selector = selectors.DefaultSelector()
         self._listener = seqpacket.listen(folder.socket)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -52,6 +65,10 @@ class Supervisor:
         """Run the loop until the service has ended, and return whether it has."""
         self.service.adopt()
         while not (self._stopping.is_set() or self.service.shims.has_lost_shim):
+            if not self._is_in_place():
+                _log.error("The home was moved or deleted: the service ends. The next command about it starts it again")
+                self.service.shims.end()
+                return False
             try:
                 if self.service.tick():
                     return True
@@ -110,7 +127,8 @@ def main(arguments: list[str]) -> int:
     raise_open_file_limit()
     take_short_slices(inherited=False)  # clients wait for this process when an instance was killed
     with Shims(channel=socket.socket(fileno=0)) as shims:
-        supervisor = Supervisor(folder, desired, shims, stopping)
+        in_place = partial(is_same_file, folder.supervised, lock)
+        supervisor = Supervisor(folder, desired, shims, stopping, is_in_place=in_place)
         try:
             done = supervisor.run()
             if shims.has_lost_shim:  # nothing can be started any more, nor would this process be restarted
