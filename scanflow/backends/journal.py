@@ -74,7 +74,9 @@ CREATE INDEX IF NOT EXISTS changes_of ON tasks (run, change);
 CREATE INDEX IF NOT EXISTS cached_of ON cache (step, created);
 PRAGMA user_version = 6;
 """
-_VERSION = 6
+VERSION = 6
+"""The version of its tables. A file of a newer one is refused."""
+
 _CACHE_VERSION = 4
 """The version since which the cache has its keys: older keys were of another scheme."""
 
@@ -128,7 +130,7 @@ class Journal:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if (version := self._read_version()) < _VERSION:
+        if (version := self._read_version()) < VERSION:
             with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
                 for name in _NEW_COLUMNS.keys() - columns if columns else ():

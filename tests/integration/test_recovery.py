@@ -9,9 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+import scanflow as sf
 from scanflow.deployer.remote_home import UpState, read_up_state
 from scanflow.settings import Settings
 from scanflow_client import control_plane
+from scanflow_client.backup.restore import restore_home
+from scanflow_client.backup.save import save_home
 from tests.conftest import Cli
 from tests.integration.local_services import Services, processes
 from tests.serving import held_ports
@@ -65,3 +68,30 @@ def test_a_service_of_a_home_that_was_moved_ends_there_and_serves_again_here(hom
     assert (record.url, Path(record.folder).is_relative_to(moved)) == (url, True)
     again.delete_all()
     assert not home.exists()
+
+
+def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up: UpState, tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("import scanflow as sf; sf.output('number', 7)")
+    (tmp_path / "wait.py").write_text(
+        "import pathlib, time\npathlib.Path('begun').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    )
+    make = sf.Executor(name="make", mainfile="make.py", cache=True)
+    wait = sf.Executor(name="wait", mainfile="wait.py")
+    last = sf.Executor(name="last", mainfile="make.py")
+    workflow = sf.Workflow(name="w", nodes=[make, wait, last], edges=make >> wait >> last)
+    app = sf.Application(name="shop", app_dir=tmp_path, workflows=[workflow])
+    run = sf.Client(home=home).run(app, wait=False).name
+    until((tmp_path / "begun").exists, "a step runs")
+    file = tmp_path / "backup.tar.gz"
+    save_home(Settings(home=home), file)
+    alive = up.server.daemon.pid
+    restore_home(file, elsewhere := tmp_path / "elsewhere")
+    shown = sf.Client(home=elsewhere).show(run)
+    assert (shown.state, [task.state for task in shown.tasks]) == ("interrupted", ["succeeded", "running", "pending"])
+    assert sf.Client(home=elsewhere).output("make", "number", run=run) == 7
+    (tmp_path / "go").touch()
+    record = sf.Client(home=elsewhere).resume(run)
+    assert {task.task: task.state for task in record.tasks} == dict.fromkeys(("make", "wait", "last"), "succeeded")
+    assert [task.attempts for task in record.tasks if task.task == "make"] == [1]
+    until(lambda: sf.Client(home=home).show(run).state == "succeeded", "the run of the home that was saved ends, too")
+    assert up.server.daemon.pid == alive

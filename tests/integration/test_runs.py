@@ -334,8 +334,8 @@ def test_a_step_that_lost_a_file_of_its_outputs_runs_again(
     )
     (tmp_path / "steps.py").write_text("def leave():\n    return 1\n")
     script(tmp_path, "mended.py", "import pathlib; assert pathlib.Path('mended').exists()")
-    code = {"function": "steps.py:leave"} if is_function else {"mainfile": "leave.py"}
-    leave = sf.Executor(name="leave", **code)
+    function, mainfile = ("steps.py:leave", None) if is_function else (None, "leave.py")
+    leave = sf.Executor(name="leave", function=function, mainfile=mainfile)
     kept = sf.Executor(name="kept", mainfile="leave.py")
     last = sf.Executor(name="last", mainfile="mended.py")
     app = app_of(tmp_path, leave, kept, last, edges=[leave, kept] >> last)
