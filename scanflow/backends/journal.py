@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanflow.backends.records import RunRecord, RunState, TaskRecord
-from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
 from scanflow.files.disk import build_disk_error
 from scanflow.files.home_paths import resolve_home_path, shorten_home_path
 from scanflow.files.private import create_private_file, create_private_folder
@@ -94,9 +94,21 @@ INSERT OR REPLACE INTO tasks (run, {", ".join(_TASK)}, change) VALUES (
 """  # noqa: S608 - our own columns' names
 
 
+_COLUMNS = {
+    "runs": {"id", "name", "app", "team", "workflow", "state", "created", "seconds", "folder", "source", "definition"},
+    "tasks": {"run", "change", *_TASK},
+    "cache": {"key", "run", "folder", "outputs", "step", "parts", "created"},
+}
+"""Columns without which nothing works."""
+
+_DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 _NEWEST_FIRST = "ORDER BY created DESC, id DESC"
 MAX_INTEGER = 2**63 - 1
 """Of SQLite."""
+
+
+class DamagedJournalError(UnavailableError):
+    """The journal's file is no database, or a damaged one, or its tables are missing."""
 
 
 class JournalRun(NamedTuple):
@@ -122,7 +134,7 @@ class Journal:
             self._db = sqlite3.connect(create_private_file(path), timeout=BUSY_TIMEOUT_S, isolation_level=None)
             try:
                 self._prepare()
-            except sqlite3.Error:
+            except (sqlite3.Error, ScanflowError):
                 self._db.close()
                 raise
 
@@ -130,7 +142,12 @@ class Journal:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
-        if (version := self._read_version()) < VERSION:
+        if (version := self._read_version()) > VERSION:
+            raise UsageError(
+                f"{str(self._path)!r} was written by a newer Scanflow: its version is {version}, and this one reads up "
+                f"to {VERSION}. Install that version, or use another home: SCANFLOW_HOME=..."
+            )
+        if version < VERSION:
             with self.transaction():
                 columns = {row["name"] for row in self._db.execute("PRAGMA table_info(tasks)")}
                 for name in _NEW_COLUMNS.keys() - columns if columns else ():
@@ -139,6 +156,21 @@ class Journal:
                     self._db.execute("DROP TABLE IF EXISTS cache")
                 for statement in _SCHEMA.split(";"):
                     self._db.execute(statement)
+        for table, columns in _COLUMNS.items():
+            if missing := columns - {row["name"] for row in self._db.execute(f"PRAGMA table_info({table})")}:
+                raise DamagedJournalError(
+                    f"{str(self._path)!r} cannot be used: its table {table!r} has lost {', '.join(sorted(missing))}."
+                )
+
+    def check(self) -> None:
+        """Look at all pages of the file.
+
+        Raises:
+            DamagedJournalError: one is damaged.
+        """
+        problem = self._select("PRAGMA quick_check(1)")[0][0]
+        if problem != "ok":
+            raise DamagedJournalError(f"{str(self._path)!r} is damaged: {problem}.")
 
     def _read_version(self) -> int:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -206,6 +238,23 @@ class Journal:
             for record in tasks:
                 self._db.execute(_WRITE_TASK, _build_task_row(cursor.lastrowid, record))
         return self.run(run_name)
+
+    def insert_run(self, record: RunRecord, definition: str, *, parent: Path) -> bool:
+        """Insert a run with its tasks as they were recorded elsewhere; return whether there was none of its name."""
+        with self.transaction():
+            if self._find_row(record.name) is not None:
+                return False
+            cursor = self._db.execute(
+                "INSERT INTO runs (name, app, team, workflow, state, created, seconds, folder, source, definition, error)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(record.name, record.app, record.team, record.workflow, record.state, record.created),
+                    *(record.seconds, self._shorten(parent / record.name), record.source, definition, record.error),
+                ),
+            )
+            for task in record.tasks:
+                self._db.execute(_WRITE_TASK, _build_task_row(cursor.lastrowid, task))
+        return True
 
     def free_name(self, rng: random.Random) -> RunName:
         name = make_run_name(rng)
@@ -385,4 +434,7 @@ def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise build_disk_error(error, path) from error
+        translated = build_disk_error(error, path)
+        if (getattr(error, "sqlite_errorname", "") or "").startswith(_DAMAGE):
+            raise DamagedJournalError(str(translated)) from error
+        raise translated from error

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.private import create_private_folder, open_home, open_private
@@ -21,6 +22,9 @@ from scanflow.processes.files import try_lock
 from scanflow.processes.home_watch import end_with_home
 from scanflow_server.leader_election import EndedError, build_http_options, hold_lease
 from scanflow_server.settings import ServerSettings
+
+if TYPE_CHECKING:  # the database's libraries take their time
+    from scanflow_server.context import ServerContext
 
 _log = logging.getLogger("scanflow_server")
 
@@ -103,6 +107,22 @@ def _ignore_signal(_number: int, _frame: object) -> None:
     """Do nothing: after its shutdown uvicorn raises the signal again, which must not end the process."""
 
 
+def prepare_database(context: ServerContext) -> None:
+    """Check the database, migrate it, and record that it is this home's.
+
+    Raises:
+        ScanflowError: the database is damaged, was emptied, or is a newer version's.
+    """
+    from scanflow_server.store.integrity import check_content, check_pages, record_store
+    from scanflow_server.store.migrations import migrate
+
+    check_pages(context.store)
+    check_content(context.store, context.settings.folder, is_migrated=False)
+    migrate(context.store)
+    check_content(context.store, context.settings.folder, is_migrated=True)
+    record_store(context.store, context.settings.folder)
+
+
 def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     import uvicorn
 
@@ -110,11 +130,10 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
     from scanflow_server.auth import register_home
     from scanflow_server.context import make_context
     from scanflow_server.http_server import Server
-    from scanflow_server.store.migrations import migrate
 
     context = make_context(settings)
     try:
-        migrate(context.store)
+        prepare_database(context)
         register_home(context)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if settings.tls_cert is None else "https"

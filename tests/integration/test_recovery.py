@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 import scanflow as sf
+from scanflow.backends.records import RunRecord
 from scanflow.deployer.remote_home import UpState, read_up_state
+from scanflow.errors import StepFailedError
 from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.backup.restore import restore_home
@@ -95,3 +101,89 @@ def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up: Up
     assert [task.attempts for task in record.tasks if task.task == "make"] == [1]
     until(lambda: sf.Client(home=home).show(run).state == "succeeded", "the run of the home that was saved ends, too")
     assert up.server.daemon.pid == alive
+
+
+def overwrite_pages(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\x5a" * (len(content) - 4096))
+
+
+def change_tables(statement: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement)
+
+    return change
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_bytes(b"this is not a database" * 100)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "pages": overwrite_pages,
+    "text": replace_by_text,
+    "emptied": lambda path: path.write_bytes(b""),
+    "deleted": Path.unlink,
+    "cut off": lambda path: os.truncate(path, 5000),
+    "a table": change_tables("DROP TABLE tasks"),
+}
+
+
+@pytest.fixture
+def finished(home: Path, tmp_path: Path) -> list[RunRecord]:
+    """Two runs, of which the second failed; they are the journal's."""
+    (tmp_path / "steps.py").write_text(
+        "import pathlib\n\n\ndef make(n=2):\n    return n\n\n\ndef check(n):\n"
+        "    assert n == 2 or pathlib.Path('mended').exists()\n    return n\n"
+    )
+    make = sf.Executor(name="make", function="steps.py:make", parameters={"n": 2})
+    check = sf.Executor(name="check", function="steps.py:check", parameters={"n": make.output})
+    app = sf.Application(name="shop", app_dir=tmp_path, workflows=[sf.Workflow(name="w", nodes=[make, check])])
+    client = sf.Client(home=home, progress=False)
+    client.run(app)
+    with pytest.raises(StepFailedError):
+        client.run(app, parameters={"make.n": 3})
+    for path in home.glob("journal.db-*"):
+        assert path.stat().st_size == 0, "what is in it would survive"
+    records = [client.show(run.name) for run in client.runs()]
+    assert [record.state for record in records] == ["failed", "succeeded"]
+    return records
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_journal_is_made_again_of_the_runs_folders(
+    home: Path, tmp_path: Path, finished: list[RunRecord], damage: str
+) -> None:
+    DAMAGE[damage](home / "journal.db")
+    client = sf.Client(home=home, progress=False)
+    assert [client.show(run.name) for run in client.runs()] == finished
+    assert client.output("make", run=finished[0].name) == 3
+    (tmp_path / "mended").touch()
+    record = client.resume(finished[0].name)
+    assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
+        "make": ("succeeded", 1),
+        "check": ("succeeded", 2),
+    }
+    kept = [path for path in home.glob("journal.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
+    assert len(kept) == (damage != "deleted")
+    assert len(client.runs()) == 2
+
+
+def test_a_run_that_had_not_ended_is_made_again_of_its_attempts(home: Path, finished: list[RunRecord]) -> None:
+    ended = finished[0]
+    file = Path(ended.folder) / "run.json"
+    document = json.loads(file.read_text())
+    document["record"] |= {"state": "running", "tasks": [], "seconds": None}  # as it was when its drive began
+    file.write_text(json.dumps(document))
+    (home / "journal.db").unlink()
+    record = sf.Client(home=home).show(ended.name)
+    assert record.state == "interrupted"
+    states = {task.task: (task.state, task.attempts) for task in record.tasks}
+    assert states == {"make": ("succeeded", 1), "check": ("running", 1)}
+    with pytest.raises(StepFailedError):
+        sf.Client(home=home, progress=False).resume(ended.name)
+    states = {task.task: (task.state, task.attempts) for task in sf.Client(home=home).show(ended.name).tasks}
+    assert states == {"make": ("succeeded", 1), "check": ("failed", 2)}

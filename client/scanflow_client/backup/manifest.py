@@ -135,7 +135,7 @@ def _open_archive(path: Path) -> Iterator[tarfile.TarFile]:
         except (tarfile.TarError, gzip.BadGzipFile, EOFError, ValueError, zlib.error) as error:
             if isinstance(error, UsageError):
                 raise
-            raise build_damage_error(path, error or type(error).__name__) from error
+            raise build_damage_error(path, str(error) or type(error).__name__) from error
 
 
 def _read_header(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo | None) -> Header:

@@ -245,7 +245,7 @@ def _add_file(archive: tarfile.TarFile, name: str, path: Path, mode: int, *, mti
             content, member.size = io.BytesIO(copied), len(copied)
         hashed = _HashedReader(content)
         try:
-            archive.addfile(member, hashed)  # type: ignore[arg-type]  # it reads, and nothing else
+            archive.addfile(member, hashed)
         except OSError as error:
             if error.errno is None:  # tarfile's own: there was less to read
                 raise UnavailableError(f"{str(path)!r} became shorter while it was saved. Try again.") from error

@@ -51,6 +51,10 @@ class RunFolder:
             names = []
         return folder.is_dir() and all(os.path.lexists(folder / str(name)) for name in names)
 
+    def has_outputs_list(self, task: StepName) -> bool:
+        """Return whether it was recorded what a task left, and so that it had finished."""
+        return self._get_outputs_list(task).is_file()
+
     def list_outputs(self, task: StepName) -> None:
         """Record which files a finished task left, which :meth:`has_outputs` looks for; at most ``MAX_LISTED``."""
         names = list(islice(_walk_files(str(self.get_outputs_folder(task)), ""), MAX_LISTED))

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.journal import CachedOutputs, Journal, JournalRun
+from scanflow.backends.journal import CachedOutputs, DamagedJournalError, Journal, JournalRun
 from scanflow.backends.records import DeviceUse, TaskRecord, TaskState
-from scanflow.errors import InvalidError, NotFoundError, UnavailableError
+from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
 from tests.waiting import PATIENCE_S
@@ -256,3 +256,31 @@ def test_runs_of_one_workflow_are_found_among_any_number_of_others(journal: Jour
     assert len(journal.runs(limit=1000, workflow="training")) == 103
     assert len(journal.runs(limit=1000, team="u", app="a")) == 50
     assert journal.runs(limit=1000, app="a' OR 1 --") == []
+
+
+def test_a_journal_of_a_newer_version_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with closing(Journal(path)):
+        pass
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 999")
+    before = path.read_bytes()
+    with pytest.raises(
+        UsageError, match=r"journal\.db' was written by a newer Scanflow: its version is 999.*SCANFLOW_HOME"
+    ):
+        Journal(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["DROP TABLE cache", "DROP TABLE tasks", "ALTER TABLE runs RENAME TO r", "ALTER TABLE tasks DROP COLUMN began"],
+)
+def test_a_journal_that_lost_a_table_or_a_column_is_damaged(tmp_path: Path, loss: str) -> None:
+    path = tmp_path / "journal.db"
+    with closing(Journal(path)):
+        pass
+    with closing(sqlite3.connect(path)) as changed:
+        changed.execute(loss)
+    with pytest.raises(DamagedJournalError, match="has lost"):
+        Journal(path)

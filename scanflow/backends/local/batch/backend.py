@@ -20,7 +20,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
-from scanflow.backends.journal import Journal, JournalRun
+from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
 from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
@@ -28,6 +28,7 @@ from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevice
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
+from scanflow.backends.local.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.pickles import read_home_key
@@ -99,6 +100,7 @@ class LocalBackend:
         self._settings = settings
         self._home = Home(settings.home.expanduser().absolute())
         self._accelerators = accelerators
+        self._is_checked = False
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
@@ -116,6 +118,8 @@ class LocalBackend:
             run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=tasks)
             with _translate_disk_errors(folder := _get_folder(run).path):
                 create_private_folder(folder)
+                if not (folder / "run.json").exists():
+                    write_run_file(journal, run.record.name)
             return self._add_pending_tasks(journal, run)
 
     def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
@@ -150,6 +154,7 @@ class LocalBackend:
             if self._get_state(run.record) == "interrupted":
                 self._stop_leftover_tasks(journal, run)
                 journal.set_run(run, "failed", seconds=run.record.seconds, error=why)
+                _record_end(journal, name)
             return self._add_pending_tasks(journal, journal.run(name))
 
     def check(self, definition: RunDefinition) -> None:
@@ -245,6 +250,7 @@ class LocalBackend:
                 create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
+                    write_run_file(journal, name)
                     observe(
                         RunStarted(
                             run=name,
@@ -264,6 +270,7 @@ class LocalBackend:
                         journal, run, reduced.workflow, launcher, budget, devices, workers=cores, observe=observe
                     )
                     journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
+                    _record_end(journal, name)
             record = self._add_pending_tasks(journal, journal.run(name))
         observe(RunEnded(run=record.name, record=record))
         return record
@@ -379,6 +386,7 @@ class LocalBackend:
                     if (attempt / "alive").exists():
                         stop_attempt(attempt)
             journal.set_run(run, "stopped", seconds=run.record.seconds)
+            _record_end(journal, run.record.name)
 
     def _add_pending_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
         """Return a run with all its tasks, pending ones included."""
@@ -406,11 +414,23 @@ class LocalBackend:
     @contextmanager
     def _journal(self) -> Iterator[Journal]:
         with _translate_disk_errors(self._home.path):
-            journal = Journal(open_home(self._home.path) / self._home.journal.name)
+            open_home(self._home.path)
+            journal = open_journal(self._home, check=not self._is_checked)
+            self._is_checked = True
         try:
             yield journal
+        except DamagedJournalError as error:
+            if (rebuilt := build_rebuilt_error(self._home, journal)) is None:
+                raise
+            raise rebuilt from error
         finally:
             journal.close()
+
+
+def _record_end(journal: Journal, name: str) -> None:
+    """Write a run's end into its folder, too. A full disk does not make another end of it: the journal has it."""
+    with suppress(UnavailableError):
+        write_run_file(journal, name)
 
 
 def _stop_attempt(attempt: Path, task: str) -> None:
