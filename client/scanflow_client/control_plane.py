@@ -299,7 +299,8 @@ def _start_process(
     place = {"SCANFLOW_SERVER_PORT": str(port), "SCANFLOW_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     variables = {**inherited, **(environment or {}), **place}
     daemon = Daemon(folder)
-    daemon.start([sys.executable, "-m", *command], log=log, environment=variables, grace_s=GRACE_S)
+    argv = [sys.executable, "-m", *command]
+    daemon.start(argv, log=log, environment=variables, grace_s=GRACE_S, restart=True)
     return UpProcess(folder=folder, pid=daemon.pid or 0, port=port, url=url, log=str(log))
 
 

@@ -18,7 +18,7 @@ class UpProcess(BaseModel):
     """The folder of its :class:`~scanflow.processes.daemon.Daemon`."""
 
     pid: int
-    """For display only: commands and events go through its folder."""
+    """For display only: commands and events go through its folder, as it may be restarted."""
 
     port: int
     url: str
@@ -72,8 +72,9 @@ def read_up_state(home: Path) -> UpState | None:
 def _place_process(process: UpProcess, folder: Path) -> UpProcess:
     if process.folder.parent.name != "daemons":
         return process
-    place = {"folder": folder / "daemons" / process.folder.name, "log": str(folder / Path(process.log).name)}
-    return process.model_copy(update=place)
+    place = folder / "daemons" / process.folder.name
+    pid = Daemon(place).pid or process.pid  # another one, if it was started again
+    return process.model_copy(update={"folder": place, "log": str(folder / Path(process.log).name), "pid": pid})
 
 
 def write_up_state(home: Path, up: UpState) -> None:

@@ -59,6 +59,7 @@ class Daemon:
         log: Path,
         environment: Mapping[str, str] | None = None,
         grace_s: float = shim.GRACE_S,
+        restart: bool = False,
     ) -> bool:
         """Start the process unless it runs; return whether it was started. Leftovers of a killed shim are ended first.
 
@@ -67,6 +68,7 @@ class Daemon:
             log: The file its output is appended to.
             environment: All of its variables. None: this process'.
             grace_s: Between SIGTERM and SIGKILL to it and all its children.
+            restart: Whether its shim starts it again; see :class:`~scanflow.processes.shims.Spec`.
 
         Raises:
             UnavailableError: it could not be started.
@@ -81,7 +83,7 @@ class Daemon:
             folder.mkdir(0o700)
         except FileExistsError:
             return False  # another process starts it at this moment
-        create_attempt_folder(folder, Spec(argv=command, cwd="/", log=str(log), grace_s=grace_s))
+        create_attempt_folder(folder, Spec(argv=command, cwd="/", log=str(log), grace_s=grace_s, restart=restart))
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
         _start_shim(folder, environment)
@@ -102,7 +104,7 @@ class Daemon:
             end_lost_attempt(newest)  # its shim was killed
 
     def kill(self) -> None:
-        """Kill the process if it runs; its shim kills its children."""
+        """Kill the process if it runs; its shim kills its children, and starts it again if it is to."""
         pid = self.pid
         if pid is not None:
             with suppress(ProcessLookupError):

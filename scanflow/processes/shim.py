@@ -43,6 +43,9 @@ if TYPE_CHECKING:  # importing typing would cost more than all the rest
 
 GRACE_S = 5.0  # between asking an attempt to end (SIGTERM) and ending it (SIGKILL)
 RECORD_BYTES = 1024  # reserved for the exit record, which is about 200 bytes
+RESTART_S, RESTART_MAX_S, HEALTHY_S = 0.1, 30.0, 60.0  # pauses before restarts; after so long a pause is forgotten
+STARTED_S = 5.0  # a program that ends by itself within this time of its first start could not start
+FINAL_CODES = (0, 2)  # of a program that has ended, or must not be started again as it is: wrong usage
 
 ENCODING = "utf-8"
 
@@ -53,12 +56,15 @@ class Attempt:
     """One running attempt."""
 
     def __init__(self, folder: str, spec: dict[str, Any], alive: int, record: int) -> None:
-        self.folder, self.alive, self.record = folder, alive, record
+        self.folder, self.spec, self.alive, self.record = folder, spec, alive, record
         self.grace_s = float(spec.get("grace_s", GRACE_S))
         self.began, self.clock = time.time(), time.monotonic()
         self.pid = 0
         self.reason = ""
         self.due = self.clock + spec["timeout_s"] if spec.get("timeout_s") else None
+        self.restarts, self.restart_at, self.pause_s = 0, 0.0, 0.0
+        self.last: Any = None
+        """Status and use of its last process, while it waits for the next one."""
 
     def end(self, reason: str) -> None:
         if not self.reason:
@@ -74,6 +80,23 @@ class Attempt:
             signal_group(self.pid, signal.SIGKILL)
         else:
             self.end("timeout")
+
+    def plan_restart(self, status: int, used: Any) -> bool:
+        """Decide whether another process of it is started, and when; the folder of a home that is gone is left."""
+        if not self.spec.get("restart") or self.reason or not os.path.exists(self.folder):
+            return False
+        now = time.monotonic()
+        lived_s = now - self.clock
+        if os.WIFEXITED(status):
+            failed_to_start = not self.restarts and lived_s < STARTED_S
+            if os.WEXITSTATUS(status) in FINAL_CODES or failed_to_start:
+                return False
+        signal_group(self.pid, signal.SIGKILL)
+        if lived_s >= HEALTHY_S:
+            self.pause_s = 0.0
+        self.restarts, self.restart_at, self.last = self.restarts + 1, now + self.pause_s, (status, used)
+        self.pause_s = min(max(RESTART_S, 2 * self.pause_s), RESTART_MAX_S)
+        return True
 
     def record_exit(self, status: int, used: Any) -> None:
         """Record the attempt's exit."""
@@ -109,6 +132,7 @@ class Shim:
         self.requests: int | None = requests
         self._unread = b""
         self._attempts: dict[int, Attempt] = {}
+        self._waiting: list[Attempt] = []
         self._birth = read_start_time(os.getpid())
         self._stop = self._look = False
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the runner, which decides
@@ -136,10 +160,11 @@ class Shim:
 
     @property
     def busy(self) -> bool:
-        return self.requests is not None or bool(self._attempts)
+        return self.requests is not None or bool(self._attempts) or bool(self._waiting)
 
     def compute_due(self) -> float | None:
-        return min((attempt.due for attempt in self._attempts.values() if attempt.due is not None), default=None)
+        due = [attempt.due for attempt in self._attempts.values() if attempt.due is not None]
+        return min([*due, *(attempt.restart_at for attempt in self._waiting)], default=None)
 
     def receive(self) -> bytes:
         assert self.requests is not None
@@ -150,7 +175,10 @@ class Shim:
 
     def handle_child_exit(self, pid: int, status: int, used: Any) -> None:
         if attempt := self._attempts.pop(pid, None):
-            attempt.record_exit(status, used)
+            if attempt.plan_restart(status, used):
+                self._waiting.append(attempt)
+            else:
+                attempt.record_exit(status, used)
 
     def _wait(self) -> bool:
         poller = select.poll()
@@ -194,27 +222,9 @@ class Shim:
             record = os.open(f"{folder}/exit.part", os.O_RDWR | os.O_CREAT, 0o600)
             os.write(record, b" " * RECORD_BYTES)
             attempt = Attempt(folder, spec, alive, record)
-            gate, open_gate = os.pipe()
-            attempt.pid = os.fork()
-            if attempt.pid == 0:
-                os.close(open_gate)
-                return _become_step(folder, spec, gate)
-            os.close(gate)
-            try:
-                _write(
-                    f"{folder}/started",
-                    {
-                        "pid": attempt.pid,
-                        "birth": read_start_time(attempt.pid),
-                        "began": attempt.began,
-                        "shim": os.getpid(),
-                        "shim_birth": self._birth,
-                    },
-                )
-                self._attempts[attempt.pid] = attempt
-                os.write(open_gate, b"g")
-            finally:
-                os.close(open_gate)
+            request = self._fork(attempt)
+            if request is not None:
+                return request
         except BaseException as error:
             _write_error(folder, error)
             os.write(alive, b"s")
@@ -227,6 +237,40 @@ class Shim:
             attempt.end("stopped")
         return None
 
+    def _fork(self, attempt: Attempt) -> str | None:
+        """Start a process of an attempt; return a function step's request, in the process of that step only."""
+        gate, open_gate = os.pipe()
+        attempt.began, attempt.clock = time.time(), time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            os.close(open_gate)
+            return _become_step(attempt.folder, attempt.spec, gate)
+        os.close(gate)
+        try:
+            _write(
+                f"{attempt.folder}/started",
+                {
+                    "pid": pid,
+                    "birth": read_start_time(pid),
+                    "began": attempt.began,
+                    "shim": os.getpid(),
+                    "shim_birth": self._birth,
+                },
+            )
+            attempt.pid = pid
+            self._attempts[pid] = attempt
+            os.write(open_gate, b"g")
+        finally:
+            os.close(open_gate)
+        return None
+
+    def _restart(self, attempt: Attempt) -> None:
+        try:
+            self._fork(attempt)
+        except OSError:  # out of processes, files or space for now: its gate is closed, so that it never began
+            attempt.restart_at = time.monotonic() + 1.0
+            self._waiting.append(attempt)
+
     def _on_signal(self, number: int, _frame: object) -> None:
         self._stop = self._stop or number == signal.SIGTERM
         self._look = self._look or number == signal.SIGUSR1
@@ -237,6 +281,14 @@ class Shim:
             for attempt in self._attempts.values():
                 if everything or os.path.exists(f"{attempt.folder}/stop"):
                     attempt.end("stopped")
+            for attempt in [*self._waiting]:
+                if everything or os.path.exists(f"{attempt.folder}/stop"):
+                    self._waiting.remove(attempt)
+                    attempt.reason = "stopped"
+                    attempt.record_exit(*attempt.last)
+        for attempt in [attempt for attempt in self._waiting if now >= attempt.restart_at]:
+            self._waiting.remove(attempt)
+            self._restart(attempt)
         for attempt in self._attempts.values():
             attempt.enforce(now)
 

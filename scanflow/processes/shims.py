@@ -51,6 +51,10 @@ class Spec:
     log: str | None = None
     """The file its output is appended to. None: ``stdout.log`` and ``stderr.log`` of the attempt."""
 
+    restart: bool = False
+    """Whether the shim starts it again when it is killed, or fails once it has run, until it is stopped or exits with
+    0 or 2."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -187,3 +188,33 @@ def test_a_run_that_had_not_ended_is_made_again_of_its_attempts(home: Path, fini
         sf.Client(home=home, progress=False).resume(ended.name)
     states = {task.task: (task.state, task.attempts) for task in sf.Client(home=home).show(ended.name).tasks}
     assert states == {"make": ("succeeded", 1), "check": ("failed", 2)}
+
+
+def test_a_killed_server_and_a_killed_mlflow_come_back(quick_cli: Cli, home: Path) -> None:
+    with held_ports(1) as (port,):
+        assert quick_cli("up", "--port", str(port)).returncode == 0
+        settings = Settings(home=home)
+        try:
+            state = read_up_state(home)
+            assert state is not None
+            assert state.tracker is not None
+            until(lambda: control_plane.read_status(settings)["tracker"]["ready"], "MLflow serves")
+            for process in (state.server, state.tracker):
+                pid = process.daemon.pid
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                until(lambda: process.daemon.pid not in {pid, None}, "another one is started")  # noqa: B023
+
+            def is_ready() -> bool:
+                status = control_plane.read_status(settings)
+                return bool(status["server"]["ready"] and status["tracker"]["ready"])
+
+            until(is_ready, "both serve")
+            status = control_plane.read_status(settings)
+            assert status["server"]["pid"] == state.server.daemon.pid != state.server.pid
+            assert status["server"]["url"] == state.server.url
+        finally:
+            done = control_plane.stop_control_plane(settings)
+    assert len(done.stopped) == 2
+    assert not state.server.is_alive()
+    assert not state.tracker.is_alive()

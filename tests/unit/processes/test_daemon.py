@@ -28,7 +28,7 @@ STUBBORN = (
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     found = Daemon(tmp_path)
     yield found
-    found.kill()
+    found.stop()
     assert found.wait(PATIENCE_S)
 
 
@@ -98,3 +98,70 @@ def test_a_program_that_is_not_there_says_so_in_the_log(daemon: Daemon, tmp_path
     assert daemon.start(["/no/such/program"], log=tmp_path / "log")
     assert daemon.wait(PATIENCE_S)
     assert "FileNotFoundError" in written(tmp_path)
+
+
+def start_again(daemon: Daemon, tmp_path: Path, code: str) -> None:
+    environment = {**os.environ, "WHO": "me"}
+    daemon.start([sys.executable, "-c", code], log=tmp_path / "log", environment=environment, grace_s=0.2, restart=True)
+
+
+COUNTS = "import time; print('begun', flush=True); time.sleep(3600)"
+
+
+def test_one_that_is_to_be_there_is_started_again_whenever_it_is_killed_until_it_is_stopped(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    start_again(daemon, tmp_path, COUNTS)
+    for count in range(1, 4):
+        until(lambda count=count: written(tmp_path).count("begun") == count, "it runs")  # type: ignore[misc]
+        pid = daemon.pid
+        assert pid is not None
+        assert daemon.alive
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: daemon.pid not in {pid, None}, "another one runs")  # type: ignore[misc]
+    daemon.stop()
+    assert daemon.wait(PATIENCE_S)
+    assert (daemon.alive, daemon.pid) == (False, None)
+    ended = read_exit(tmp_path / "attempts" / "1")
+    assert ended is not None
+    assert ended.reason == "stopped"
+
+
+def test_its_children_are_gone_before_it_is_started_again(daemon: Daemon, tmp_path: Path) -> None:
+    start_again(daemon, tmp_path, STUBBORN)
+    child, pid = int(written(tmp_path)), daemon.pid
+    birth = read_start_time(child)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: len(written(tmp_path).split()) == 2, "another one runs")
+    until(lambda: read_start_time(child) != birth, "its child is gone")
+
+
+def test_one_that_is_stopped_while_it_waits_for_its_restart_is_not_started(daemon: Daemon, tmp_path: Path) -> None:
+    start_again(daemon, tmp_path, "import os, signal; print('begun', flush=True); os.kill(os.getpid(), signal.SIGKILL)")
+    until(lambda: written(tmp_path).count("begun") >= 6, "its pauses are long")
+    daemon.stop()
+    assert daemon.wait(PATIENCE_S)
+    assert not daemon.alive
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_one_that_cannot_start_or_has_ended_is_not_started_again(daemon: Daemon, tmp_path: Path, code: int) -> None:
+    start_again(daemon, tmp_path, f"raise SystemExit({code})")
+    assert daemon.wait(PATIENCE_S)
+    ended = read_exit(tmp_path / "attempts" / "1")
+    assert ended is not None
+    assert ended.exit_code == code
+
+
+def test_one_whose_folder_is_gone_is_not_started_again(daemon: Daemon, tmp_path: Path) -> None:
+    start_again(daemon, tmp_path, COUNTS)
+    written(tmp_path)
+    pid = daemon.pid
+    assert pid is not None
+    shim = read_started(tmp_path / "attempts" / "1")
+    assert shim is not None
+    (tmp_path / "attempts").rename(tmp_path / "elsewhere")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not read_start_time(int(shim["shim"])), "its shim has ended")
+    assert (tmp_path / "log").read_text().count("begun") == 1
