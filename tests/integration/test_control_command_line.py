@@ -23,6 +23,7 @@ from scanflow.deployer.remote_home import UpProcess, UpState, read_up_state
 from scanflow.errors import UnavailableError
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time
+from scanflow.processes.shims import read_started
 from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.demo.loop import run_loop
@@ -227,6 +228,10 @@ def test_a_killed_server_ends_neither_commands_nor_agents(
     agent = start_agent(quick_cli, home, tmp_path, seconds=0.0)
 
     def kill(server: UpProcess) -> None:
+        (attempt,) = (server.folder / "attempts").iterdir()
+        started = read_started(attempt)
+        assert started is not None
+        os.kill(started["shim"], signal.SIGKILL)  # else it starts another server
         os.kill(server.pid, signal.SIGKILL)
         until(lambda: not server.is_alive(), "the server is gone")
         assert agent.alive
