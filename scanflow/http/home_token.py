@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from scanflow.errors import UnavailableError
+from scanflow.files.disk import build_disk_error, find_full_disk
 from scanflow.files.private import open_home, open_private
 
 _PREFIX = "scanflow_"
@@ -42,6 +43,8 @@ def ensure_home_token(home: Path) -> str:
             _write_once(path, make_token())
         path.chmod(0o600)
     except OSError as error:
+        if find_full_disk(path) is not None:
+            raise build_disk_error(error, path) from error
         raise UnavailableError(
             f"The token {str(path)!r} cannot be stored: {error.strerror}. Fix the folder's owner, or use another home: "
             "SCANFLOW_HOME"

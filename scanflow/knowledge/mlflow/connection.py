@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.files.disk import find_full_disk
 from scanflow.installation import explain_install
 from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.mlflow.database import check_database, make_database
@@ -50,6 +51,7 @@ _STARTS_S = 30.0
 """Longest time until the server of the home's tracker listens."""
 
 _RESTART_POLL_S = 0.1
+_DISK_ERRORS = ("disk I/O error", "disk is full", "unable to open database", "No space left")
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -97,7 +99,7 @@ class MlflowConnection:
                         )
                 yield self._clients[uri]
             except list_refusal_types() as error:
-                raise _translate_error(error, doing, where) from error
+                raise _translate_error(error, doing, where, self.place) from error
             except _get_outside_errors() as error:
                 raise UnavailableError(f"Could not {doing} in {where}: {error}. Fix that, then try again.") from error
 
@@ -191,7 +193,7 @@ def _get_outside_errors() -> tuple[type[Exception], ...]:
     return (OSError,) if loaded is None else (OSError, loaded.SQLAlchemyError)
 
 
-def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowError:
+def _translate_error(error: MlflowApiError, doing: str, where: str, place: TrackerPlace) -> ScanflowError:
     text = str(error).strip().partition("\n")[0][:2000]
     message = f"Could not {doing} in {where}: {text}"
     if "out-of-date database schema" in text:
@@ -213,7 +215,14 @@ def _translate_error(error: MlflowApiError, doing: str, where: str) -> ScanflowE
                 f"{message} The server at this address is not an MLflow tracking server: check the address."
             )
         case _:
-            return UnavailableError(f"{message} Try again.")
+            return UnavailableError(f"{message} {_explain_failure(text, place)}")
+
+
+def _explain_failure(text: str, place: TrackerPlace) -> str:
+    """Return what to do about an error of MLflow's; SQLite calls a full disk an input/output error."""
+    path = get_sqlite_path(place.tracking_uri)
+    full = None if path is None or not any(words in text for words in _DISK_ERRORS) else find_full_disk(path)
+    return "Try again." if full is None else f"Its disk is full: no space left on {full}. Free space, then try again."
 
 
 @contextmanager

@@ -7,6 +7,7 @@ events become visible in the order of their numbers.
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.files.disk import explain_sqlite_error, find_full_disk
 from scanflow.files.private import create_private_file, create_private_folder
 
 BUSY_TIMEOUT_S = 30.0
@@ -196,7 +198,10 @@ def translate_errors(engine: Engine) -> Iterator[None]:
     try:
         yield
     except (DBAPIError, PoolTimeoutError) as error:
-        message = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        original = getattr(error, "orig", None)
+        message = str(original or error).strip().partition("\n")[0]
+        if isinstance(original, sqlite3.Error) and find_full_disk(engine.url.database) is not None:
+            message = explain_sqlite_error(original, engine.url.database).removesuffix(". Free space")
         raise UnavailableError(
             f"The database {_mask_password(engine.url)!r} cannot be used: {_mask_secrets(message, engine.url)}. "
             "Check that it runs and that its disk has space."

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.settings import Settings
@@ -17,6 +18,7 @@ from scanflow_server.auth import register_home
 from scanflow_server.context import make_context
 from scanflow_server.main import prepare_database
 from scanflow_server.settings import ServerSettings
+from scanflow_server.store.base import open_store
 
 
 def start(home: Path, database: str | None = None) -> None:
@@ -113,3 +115,13 @@ def test_another_database_of_a_home_may_be_empty_and_a_home_may_be_moved(
     (tmp_path / "copy").rename(tmp_path / "moved copy")
     with pytest.raises(UsageError, match="is empty"):
         start(tmp_path / "moved copy")
+
+
+def test_a_full_disk_is_called_so(home: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorname = "SQLITE_IOERR_SHMSIZE"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        monkeypatch.setattr("scanflow.files.disk.find_full_disk", lambda _path: "/data")
+        monkeypatch.setattr("scanflow_server.store.base.find_full_disk", lambda _path: "/data")
+        with pytest.raises(UnavailableError, match="its disk is full: no space left on /data"), store.read():
+            raise OperationalError("SELECT 1", {}, error)
