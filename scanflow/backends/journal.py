@@ -245,7 +245,8 @@ class Journal:
             if self._find_row(record.name) is not None:
                 return False
             cursor = self._db.execute(
-                "INSERT INTO runs (name, app, team, workflow, state, created, seconds, folder, source, definition, error)"
+                "INSERT INTO runs"
+                " (name, app, team, workflow, state, created, seconds, folder, source, definition, error)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(record.name, record.app, record.team, record.workflow, record.state, record.created),

@@ -19,7 +19,7 @@ INTERVAL_S = 1.0
 def is_same_file(path: Path, descriptor: int) -> bool:
     """Return whether what is open is still at its path. True, if that cannot be found out."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # a network file system that does not answer

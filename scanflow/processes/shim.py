@@ -264,7 +264,7 @@ class Shim:
             os.close(open_gate)
         return None
 
-    def _restart(self, attempt: Attempt) -> None:
+    def _start_again(self, attempt: Attempt) -> None:
         try:
             self._fork(attempt)
         except OSError:  # out of processes, files or space for now: its gate is closed, so that it never began
@@ -288,7 +288,7 @@ class Shim:
                     attempt.record_exit(*attempt.last)
         for attempt in [attempt for attempt in self._waiting if now >= attempt.restart_at]:
             self._waiting.remove(attempt)
-            self._restart(attempt)
+            self._start_again(attempt)
         for attempt in self._attempts.values():
             attempt.enforce(now)
 

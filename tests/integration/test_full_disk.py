@@ -22,7 +22,8 @@ from scanflow.errors import ScanflowError
 
 place, levels = Path(sys.argv[1]), [int(text) for text in sys.argv[2:]]
 home, filler = place / "home", place / "filler"
-(steps := place / "steps.py").write_text("def make():\\n    return 'x' * 60_000\\n\\n\\ndef count(text):\\n    return len(text)\\n")
+make, count = "def make():\\n    return 'x' * 60_000\\n", "def count(text):\\n    return len(text)\\n"
+(place / "steps.py").write_text(make + count)
 make = sf.Executor(name="make", function="steps.py:make", cache=True)
 count = sf.Executor(name="count", function="steps.py:count", parameters={"text": make.output})
 app = sf.Application(name="shop", app_dir=place, workflows=[sf.Workflow(name="w", nodes=[make, count])])
@@ -72,7 +73,7 @@ def test_on_a_full_disk_nothing_half_written_is_believed_and_work_goes_on_when_t
         pytest.skip("this user may not mount a small disk")
     (program := tmp_path / "program.py").write_text(PROGRAM)
     levels = ["0", "56", "72", "112", "160", "240", "300", "2000"]
-    command = ["unshare", "-rm", "sh", "-c", MOUNT, "sh", disk, sys.executable, program, disk, *levels]
+    command = ["unshare", "-rm", "sh", "-c", MOUNT, "sh", str(disk), sys.executable, str(program), str(disk), *levels]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patient(120), check=False)
     assert done.returncode == 0, done.stderr
     outcomes = [line.split()[1] for line in done.stdout.splitlines()]

@@ -123,7 +123,7 @@ def replace_by_text(path: Path) -> None:
     path.write_bytes(b"this is not a database" * 100)
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "pages": overwrite_pages,
     "text": replace_by_text,
     "emptied": lambda path: path.write_bytes(b""),

@@ -1,4 +1,4 @@
-"""``scanflow restore``: makes a home of an archive, beside its place, and puts it there when it is whole and checked."""
+"""``scanflow restore``: makes a home of an archive, beside its place, and renames it when it is whole."""
 
 from __future__ import annotations
 
