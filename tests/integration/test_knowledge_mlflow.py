@@ -317,3 +317,38 @@ def test_without_mlflow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.M
         MissingExtraError, match=re.escape(f"MLflow, which is not installed. {explain_install('local')}")
     ):
         open_knowledge(tmp_path)
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_home_that_was_moved_keeps_its_models_and_artifacts(tmp_path: Path, *, is_copy: bool) -> None:
+    before, now = tmp_path / "before", tmp_path / "nöw"
+    (source := tmp_path / "model").mkdir()
+    (source / "MLmodel").write_text("flavors: {}")
+    knowledge = open_knowledge(before)
+    variables = knowledge.prepare("shop", "data")
+    knowledge.save_artifacts("shop", "data", "picture", source)
+    knowledge.register_model("digits", source, app="shop", team="data")
+    log = (
+        "import mlflow; mlflow.start_run(); mlflow.log_text('mine', 'own.txt'); print(mlflow.active_run().info.run_id)"
+    )
+    run = _python(log, env=variables, quiet=False).splitlines()[-1]
+    if is_copy:
+        shutil.copytree(before, now)
+        # Whatever still points there finds something else.
+        for file in (before / "tracker" / "artifacts").rglob("*"):
+            if file.is_file():
+                file.write_text("another home's")
+    else:
+        before.rename(now)
+    moved = open_knowledge(now)
+    for fetched in (
+        moved.fetch_artifacts("shop", "data", "picture", tmp_path / "a") / "MLmodel",
+        moved.fetch_model("digits", tmp_path / "b") / "MLmodel",
+    ):
+        assert fetched.read_text() == "flavors: {}"
+    assert (moved.fetch_run_artifacts(run, tmp_path / "c") / "own.txt").read_text() == "mine"
+    run = _python(log, env=moved.prepare("shop", "data"), quiet=False).splitlines()[-1]
+    assert list((now / "tracker" / "artifacts").rglob(f"{run}/artifacts/own.txt")), "what is new is here as well"
+    with closing(sqlite3.connect(now / "tracker" / "mlflow.db")) as database:
+        dump = "\n".join(database.iterdump())
+    assert str(before) not in dump
