@@ -21,8 +21,8 @@ import stamina
 
 from scanflow.errors import AlreadyRunningError, InvalidError, ScanflowError, UsageError
 from scanflow.files.private import open_private, write_private
-from scanflow.processes.masked_output import OutputMask
 from scanflow.processes.home_watch import end_with_home
+from scanflow.processes.masked_output import OutputMask
 from scanflow_agents.host.spec import AgentSpec, read_spec
 
 CONFIGURATION = 78
