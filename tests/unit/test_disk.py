@@ -57,7 +57,12 @@ def test_a_full_disk_is_called_so_whatever_sqlite_calls_it(
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = name
     asked: list[Path] = []
-    monkeypatch.setattr(os, "statvfs", lambda path: asked.append(path) or disk)
+
+    def look(path: Path) -> Disk:
+        asked.append(path)
+        return disk
+
+    monkeypatch.setattr(os, "statvfs", look)
     said = str(build_disk_error(error, tmp_path / "not there" / "journal.db"))
     assert "its disk is full: no space left on /" in said
     assert said.endswith("Free space.")
