@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scanflow.arrays import cast_exactly, fill_masked, is_missing, join_numbers, make_array
@@ -35,7 +35,7 @@ def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any
     """Convert a caller's input, an array, a list, or a mapping of names to these, to named arrays.
 
     Raises:
-        InvalidError: something in it is no array of numbers, truth values or text.
+        InvalidError: something in it is no array of numbers, truth values, text or date-times.
     """
     named = inputs if isinstance(inputs, Mapping) else {DEFAULT_INPUT: inputs}
     if not named:
@@ -55,10 +55,14 @@ def encode_request(
     """Encode a request's body and headers. With ``binary`` the response is requested in binary too."""
     described, blocks = [], []
     for name, array in inputs.items():
+        parameters: dict[str, Any] = {**_describe_moments(array)}
+        array = _write_moments(array)
         tensor: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": _get_datatype(array)}
+        if parameters:
+            tensor["parameters"] = parameters
         if binary:
             block = _to_bytes(array)
-            tensor["parameters"] = {"binary_data_size": len(block)}
+            tensor["parameters"] = {**parameters, "binary_data_size": len(block)}
             blocks.append(block)
         else:
             tensor["data"] = _to_texts(array) if array.dtype.kind in "OSU" else array.ravel().tolist()
@@ -93,8 +97,11 @@ def encode_grpc_request(model: str, inputs: Mapping[str, NDArray[Any]]) -> bytes
         raise MissingExtraError(f"gRPC needs the serving extra. {explain_install('serving')}") from error
     request = get_message_class("ModelInferRequest")(model_name=model)
     for name, array in inputs.items():
-        request.inputs.add(name=name, datatype=_get_datatype(array), shape=array.shape)
-        request.raw_input_contents.append(_to_bytes(array))
+        texts = _write_moments(array)
+        tensor = request.inputs.add(name=name, datatype=_get_datatype(texts), shape=texts.shape)
+        for parameter, value in _describe_moments(array).items():
+            tensor.parameters[parameter].string_param = value
+        request.raw_input_contents.append(_to_bytes(texts))
     content: bytes = request.SerializeToString()
     return content
 
@@ -153,8 +160,8 @@ def _to_array(name: str, value: Any, dtype: str | None) -> NDArray[Any]:
         array = join_numbers(array)
         if array.size and all(isinstance(element, (bool, np.bool_)) for element in array.flat):
             array = array.astype(bool)
-    if array.dtype.kind in "MO":
-        array = _write_moments(array)
+    if _describe_moments(array):
+        return array
     if array.dtype.kind not in "biufOSU" or (array.dtype.kind == "O" and not all(map(_is_text, array.flat))):
         _refuse_gaps(name, array)
         raise InvalidError(
@@ -196,8 +203,7 @@ def _write_moments(array: NDArray[Any]) -> NDArray[Any]:
     np = _import_numpy()
     if array.dtype.kind == "M":
         return np.datetime_as_string(array).astype(object)  # type: ignore[no-any-return]
-    there = [element for element in array.flat if not is_missing(element)]
-    if not there or not all(isinstance(element, (date, np.datetime64)) for element in there):
+    if not _describe_moments(array):
         return array
     texts = np.empty(array.size, dtype=object)
     texts[:] = [
@@ -205,6 +211,30 @@ def _write_moments(array: NDArray[Any]) -> NDArray[Any]:
         for element in array.flat
     ]
     return texts.reshape(array.shape)  # type: ignore[no-any-return]
+
+
+def _describe_moments(array: NDArray[Any]) -> dict[str, str]:
+    """Return the parameters of an input that say what its texts are: date-times, of which unit, or dates; empty: it
+    has neither."""
+    np = _import_numpy()
+    if array.dtype.kind == "M":
+        unit = np.datetime_data(array.dtype)[0]
+        return {"content_type": "datetime", **({} if unit == "generic" else {"unit": unit})}
+    if array.dtype.kind != "O":
+        return {}
+    first = next((element for element in array.flat if not is_missing(element)), None)
+    if not isinstance(first, (date, np.datetime64)):
+        return {}
+    present = [element for element in array.flat if not is_missing(element)]
+    if not all(isinstance(element, (date, np.datetime64)) for element in present):
+        return {}
+    has_dates = any(isinstance(element, date) and not isinstance(element, datetime) for element in present)
+    units = {
+        np.datetime_data(element.dtype)[0] if isinstance(element, np.datetime64) else getattr(element, "unit", "us")
+        for element in present
+    }
+    unit = {"unit": units.pop()} if len(units) == 1 and not has_dates else {}
+    return {"content_type": "date" if has_dates else "datetime", **unit}
 
 
 def _describe_kinds(array: NDArray[Any]) -> str:

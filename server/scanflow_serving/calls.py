@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scanflow_serving import oip, seldon
 from scanflow_serving.components import PARAMETERS
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
-from scanflow_serving.problems import ProblemError, refuse_multipart
+from scanflow_serving.model_inputs import read_moments
+from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.revisions import LoadedRevision, WeightedChooser
 from scanflow_serving.seldon import Prediction
@@ -86,13 +89,28 @@ class ServingCall(msgspec.Struct, eq=False):
 
     def copy_value(self) -> Any:
         assert self.inputs is not None
-        return self._join({tensor.name: tensor.data.copy() for tensor in self.inputs})
+        return self._join([replace(tensor, data=tensor.data.copy()) for tensor in self.inputs])
 
-    def _join(self, arrays: dict[str, Any]) -> Any:
-        """Return named arrays as the value of a request: one is itself, unless it is a column of a table."""
+    def _join(self, tensors: Sequence[Tensor]) -> Any:
+        """Return tensors as the value of a request: one is itself, unless it is a column of a table."""
+        arrays = {tensor.name: self._read_moments(tensor) if tensor.content else tensor.data for tensor in tensors}
         if len(arrays) == 1 and not all(step.component.takes_column(*arrays.items()) for step in self.graph.roots):
             return next(iter(arrays.values()))
         return arrays
+
+    def _read_moments(self, tensor: Tensor) -> NDArray[Any]:
+        """Return date-times as such for models that declare no types of their own; for others as their text."""
+        takers = {step.name: step.component.takes_moments for step in self.graph.receivers}
+        if not any(takers.values()):
+            return tensor.data
+        if not all(takers.values()):
+            model, other = (next(name for name, takes in takers.items() if takes is kind) for kind in (True, False))
+            raise invalid(
+                f"The input {tensor.name[:80]!r} holds date-times, which the node {other!r} takes as text, and the "
+                f"model of the node {model!r} would get that text, too, since it has no signature. Log the model with "
+                "one: signature=mlflow.models.infer_signature(inputs)."
+            )
+        return read_moments(tensor)
 
     async def run(self, allowed_s: float) -> Any:
         engine = self.server.engine
@@ -112,7 +130,7 @@ class ServingCall(msgspec.Struct, eq=False):
     def keep_inputs(self) -> None:
         """Copy the request's tensors before a component can change them."""
         self.inputs = [
-            Tensor(tensor.name, tensor.datatype, tensor.data.copy() if tensor.data.flags.writeable else tensor.data)
+            replace(tensor, data=tensor.data.copy() if tensor.data.flags.writeable else tensor.data)
             for tensor in self.get_tensors()
         ]
 
@@ -169,7 +187,7 @@ class OipCall(ServingCall):
             }
         self.walk.checked = True
         self.timeout_s = infer.timeout_s
-        self.value = self._join({tensor.name: tensor.data for tensor in infer.inputs})
+        self.value = self._join(infer.inputs)
 
     def get_tensors(self) -> list[Tensor]:
         assert self.infer is not None

@@ -107,6 +107,11 @@ class Component:
         return self.node.model is not None and array.ndim == 1 and name not in _NAMELESS
 
     @property
+    def takes_moments(self) -> bool:
+        """Whether it takes date-times as such: a model that declares nothing, which else would get them as text."""
+        return self.node.model is not None and not self.signature.inputs
+
+    @property
     def version(self) -> str:
         return str(self.node.model.version) if self.node.model else ""
 

@@ -218,6 +218,9 @@ class Graph:
             self._levels = [[self.steps[place] for place in level] for level in levels]
             self._find_last_readers()
         self.roots = [step for step in self.steps if not step.parents]
+        self.receivers = self._list_receivers()
+        """The nodes that take the request itself: the roots, and the branches of those that are ROUTERs."""
+
         self.ends = [step for step in self.steps if not step.children]
         self.waits = any(step.component.is_async or step.node.batching for step in self.steps)
         """Whether it must be walked on the loop."""
@@ -229,6 +232,13 @@ class Graph:
         if not alone and self._only is None and len(self.ends) > 1 and not any(step.routes for step in self.steps):
             names = " and ".join(repr(step.name) for step in self.ends)
             raise InvalidError(f"{names} would both answer the same request. Join them with a COMBINER.")
+
+    def _list_receivers(self) -> list[GraphStep]:
+        receivers = list(self.roots)
+        for step in receivers:  # grows
+            if step.routes:
+                receivers += (self.steps[child] for child in step.children)
+        return receivers
 
     async def walk(self, value: Any, names: Any, walk: GraphTraversal, invoke: Invoke = invoke_directly) -> Outcome:
         if invoke is not invoke_directly:

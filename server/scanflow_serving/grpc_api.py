@@ -24,7 +24,7 @@ from scanflow.errors import UnavailableError
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
-from scanflow_serving.oip import check_output_parameters, describe_content, parse_timeout
+from scanflow_serving.oip import check_output_parameters, describe_content, describe_moments, parse_timeout
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
@@ -259,12 +259,14 @@ def write_response(answer: InferResponse, *, raw: bool) -> Any:
 
 def _read_tensor(encoded: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
     where = f"The input {encoded.name[:80]!r}"
+    parameters = {name: _get_value(value) for name, value in encoded.parameters.items()}
     shape = list(encoded.shape)
     if raw is not None:
         if encoded.HasField("contents"):
             raise invalid(f"{where} has contents and raw_input_contents. Send one of them.")
         own = bytearray(raw)  # writable: a component may change its input in place
-        return from_binary(encoded.name, encoded.datatype, shape, own, allow_nan=allow_nan, where=where)
+        tensor = from_binary(encoded.name, encoded.datatype, shape, own, allow_nan=allow_nan, where=where)
+        return describe_moments(tensor, parameters)
     place = _CONTENTS.get(encoded.datatype)
     if place is None and encoded.datatype in DATATYPES:
         raise invalid(f"{where}: {encoded.datatype} can be sent as raw_input_contents only.")
@@ -272,7 +274,7 @@ def _read_tensor(encoded: Any, raw: bytes | None, *, allow_nan: bool) -> Tensor:
     tensor = from_python(encoded.name, encoded.datatype, shape, values, where=where)
     if not allow_nan and tensor.data.dtype.kind == "f":
         check_finite(tensor.data, where)
-    return tensor
+    return describe_moments(tensor, parameters)
 
 
 def _get_value(parameter: Any) -> Any:

@@ -55,6 +55,12 @@ class Tensor(Struct, eq=False):
     holds_text: bool = False
     """Whether its BYTES are text, in UTF-8."""
 
+    content: str = ""
+    """What the client says that its BYTES are: ``datetime``, ``date``, or nothing that matters here."""
+
+    unit: str = ""
+    """The unit of its date-times, as NumPy names it."""
+
 
 class RequestedOutput(Struct, eq=False):
     name: str

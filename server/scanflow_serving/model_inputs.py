@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import did_you_mean
+from scanflow_serving.messages import Tensor
 from scanflow_serving.problems import invalid
 from scanflow_serving.signature import UNDECLARED, NodeSignature, TensorSpec, cast
 
@@ -18,6 +20,14 @@ _CLOCKS: Final = frozenset({"now", "today"})
 """What pandas takes for a moment, and is another with each request."""
 
 _DATETIME_EXAMPLE: Final = "2024-03-01T12:30:00"
+_GAP: Final = "NaT"
+_ISO: Final = re.compile(r"NaT|-?\d{4,}(-\d\d){0,2}(T\d\d(:\d\d(:\d\d(\.\d{1,9})?)?)?)?")
+_UNITS: Final = frozenset({"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns"})
+_MICROSECOND_DIGITS: Final = 6
+_NAIVE: Final = (
+    f"a date and time without a time zone, as a model without a signature takes it. Send ISO 8601: "
+    f"{_DATETIME_EXAMPLE!r}; a column with a zone in UTC: .dt.tz_convert(None)"
+)
 _BOOSTING: Final = frozenset({"catboost", "lightgbm", "xgboost"})
 _NUMBERED: Final = {"catboost": re.compile(r"\d+"), "lightgbm": re.compile(r"Column_\d+")}
 """Names that they make up for the columns of an array."""
@@ -212,6 +222,37 @@ def _parse_datetimes(array: NDArray[Any], where: str) -> NDArray[Any]:
         parse, texts, where, f"a date and time without a time zone. Send ISO 8601: {_DATETIME_EXAMPLE!r}"
     )
     return moments.astype("datetime64[ns]")
+
+
+def read_moments(tensor: Tensor) -> NDArray[Any]:
+    """Return the texts of an input as the date-times that they are: ``datetime64`` of the unit that the client says, else
+    of microseconds, or nanoseconds where they have them; ``date`` objects if they are dates.
+
+    Raises:
+        ProblemError: (400) a text is no date-time, has a time zone, or is beyond the unit.
+    """
+    where = f"The input {tensor.name[:80]!r}"
+    texts = decode_texts(tensor.data, where)
+    if tensor.content == "date":
+        return _map_elements(_parse_date, texts, where, _NAIVE)
+    default = "ns" if any(len(str(text).partition(".")[2]) > _MICROSECOND_DIGITS for text in texts.flat) else "us"
+    unit: Any = tensor.unit if tensor.unit in _UNITS else default
+
+    def parse(text: Any) -> np.datetime64:
+        if not _ISO.fullmatch(text):
+            raise ValueError(text)
+        moment = np.datetime64(text, unit)
+        if text != _GAP and (moment != np.datetime64(text) or not text.startswith(str(moment.astype("M8[Y]")))):
+            raise ValueError(text)
+        return moment
+
+    return _map_elements(parse, texts, where, _NAIVE).astype(f"M8[{unit}]")
+
+
+def _parse_date(text: Any) -> date | None:
+    if text == _GAP:
+        return None
+    return datetime.fromisoformat(text) if "T" in text else date.fromisoformat(text)
 
 
 def _map_elements(convert: Callable[[Any], Any], array: NDArray[Any], where: str, expected: str) -> NDArray[Any]:

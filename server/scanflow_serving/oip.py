@@ -23,6 +23,9 @@ JSON_TYPE: Final = "application/json"
 PARAMETERS: Final = frozenset({"binary_data_output", "sequence_id", "timeout"})
 """The parameters of a request that are the protocol's own, not the model's."""
 
+MOMENTS: Final = frozenset({"date", "datetime"})
+"""The ``content_type`` of inputs whose texts are date-times."""
+
 _JSON_ELEMENTS: Final = {"content_type": "application/json"}
 _TEXT_ELEMENTS: Final = {"content_type": "str"}
 
@@ -163,14 +166,23 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
             if data is _NO_DATA:
                 raise invalid(f"{where} has no 'data'{' and no binary_data_size' if rest is not None else ''}.")
             make = from_json if isinstance(data, msgspec.Raw) else from_python
-            tensors.append(make(entry.name, entry.datatype, entry.shape, data, allow_nan=allow_nan, where=where))
+            tensor = make(entry.name, entry.datatype, entry.shape, data, allow_nan=allow_nan, where=where)
+            tensors.append(describe_moments(tensor, entry.parameters) if entry.parameters else tensor)
             continue
         if entry.data is not _NO_DATA:
             raise invalid(f"{where} has both 'data' and a binary_data_size. Send one of them.")
         part = _take_part(rest, begin, size, where)
         begin += len(part)
-        tensors.append(from_binary(entry.name, entry.datatype, entry.shape, part, allow_nan=allow_nan, where=where))
+        tensor = from_binary(entry.name, entry.datatype, entry.shape, part, allow_nan=allow_nan, where=where)
+        tensors.append(describe_moments(tensor, entry.parameters) if entry.parameters else tensor)
     return _build_request(read, tensors, rest, begin)
+
+
+def describe_moments(tensor: Tensor, parameters: Mapping[str, Any]) -> Tensor:
+    """Return an input with what its parameters say of its texts: that they are date-times, and of which unit."""
+    if tensor.datatype == "BYTES" and parameters.get("content_type") in MOMENTS:
+        tensor.content, tensor.unit = str(parameters["content_type"]), str(parameters.get("unit") or "")
+    return tensor
 
 
 def _read_with_nan(body: Body) -> _Request:

@@ -9,6 +9,7 @@ import json
 import logging
 import shlex
 from collections.abc import Callable, Iterator
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,46 @@ def test_text_is_text_to_clients_and_bytes_are_bytes(tmp_path: Path) -> None:
         )
         [described] = reply.json()["outputs"]
         assert (described["parameters"], described["data"]) == ({"content_type": "str"}, ["ja", "nein"])
+
+
+@pytest.mark.usefixtures("home")
+def test_date_times_reach_a_model_without_a_signature_as_they_are(tmp_path: Path) -> None:
+    from tests.laws.zoo import describe_days, save_function
+
+    save_function(describe_days, tmp_path / "m")
+    days = pd.Series(pd.to_datetime(["2024-01-01T06:30:00.123456", "2024-12-25", "1999-03-01"], format="ISO8601"))
+    later = pd.Series(["2024-01-01", "9999-12-31", "NaT"]).astype("datetime64[s]")
+    dates = pd.Series([date(2024, 1, 1), date(9999, 12, 31), None], dtype=object)
+    with serve_model(tmp_path / "m", batching=BatchingOptions(max_size=16, max_delay_s=0.005)) as served:
+        for column in (days, days.astype("datetime64[ns]"), later, dates):
+            table = pd.DataFrame({"day": column, "n": [1, 2, 3]})
+            columns = {name: table[name].to_numpy() for name in table.columns}
+            table.to_parquet(tmp_path / "a.parquet")
+            table.to_feather(tmp_path / "a.feather")
+            for answer in (
+                served.ask_client(table),
+                served.ask_client(columns),
+                served.ask_client(table[["day"]]),
+                served.ask_protocol(columns, binary=False),
+                served.ask_protocol(columns, binary=True),
+                served.ask_grpc(columns),
+            ):
+                assert to_columns(answer) == to_columns(predict_plainly(tmp_path / "m", table)), column.dtype
+            for file in ("a.parquet", "a.feather"):
+                read = pd.read_parquet(tmp_path / file) if file == "a.parquet" else pd.read_feather(tmp_path / file)
+                answer = served.ask_command(file=tmp_path / file)
+                assert to_columns(answer) == to_columns(predict_plainly(tmp_path / "m", read)), (file, column.dtype)
+        objects = {"day": [moment.to_pydatetime() for moment in days], "n": [1, 2, 3]}
+        assert to_columns(served.ask_client(objects)) == to_columns(
+            predict_plainly(tmp_path / "m", pd.DataFrame(objects).astype({"day": "datetime64[us]"}))
+        )
+        texts: Any = pd.DataFrame({"day": days.astype(str), "n": [1, 2, 3]})
+        assert to_columns(served.ask_client(texts)) == to_columns(predict_plainly(tmp_path / "m", texts))
+        zoned = pd.DataFrame({"day": days.dt.tz_localize("Europe/Zurich"), "n": [1, 2, 3]})
+        zoned.to_parquet(tmp_path / "a.parquet")
+        for refused in (served.ask_client(zoned), served.ask_command(file=tmp_path / "a.parquet")):
+            assert isinstance(refused, Refused), refused
+            assert ("'day'" in refused.detail, ".dt.tz_convert(None)" in refused.detail) == (True, True), refused
 
 
 @pytest.mark.usefixtures("home")

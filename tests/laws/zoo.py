@@ -236,6 +236,11 @@ def count_letters(model_input: Any) -> Any:
     return [len(text) for text in model_input["day"]]
 
 
+def describe_days(model_input: Any) -> Any:
+    days = model_input["day"]
+    return [f"{value} is a {type(value).__name__} of {days.dtype}" for value in days]
+
+
 def list_types(model_input: Any) -> Any:
     return [str(value) for value in model_input["when"]]
 

@@ -218,7 +218,7 @@ def test_text_that_looks_like_dates_goes_as_it_stands_where_no_type_is_declared(
     assert (sent["word"], sent["n"]) == (("object", ["a ", "b"]), ("float64", [1.5, 2.0]))
     frame.assign(day=pd.to_datetime(frame["day"].str.strip())).to_parquet(path)
     if ending == "parquet":
-        assert fit_file(path, [])["day"][1][0].startswith("2024-01-05T00:00:00")
+        assert fit_file(path, [])["day"][0].startswith("datetime64")
 
 
 def test_the_elements_of_a_list_go_as_json_where_that_is_what_the_model_takes() -> None:

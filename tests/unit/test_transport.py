@@ -108,10 +108,8 @@ def test_a_type_that_does_not_hold_the_numbers_is_refused(numbers: Any, dtype: s
         (np.ma.array([1.5, 2.5], mask=[False, True]), [1.5, None]),
         (np.ma.array([1, 2], mask=[False, True]), [1.0, None]),
         (np.ma.array([1, 2]), [1, 2]),
-        (np.ma.array(["2026-01-01", "2026-01-02"], "M8[D]", mask=[False, True]), ["2026-01-01", "NaT"]),
         ([None, 2.5], [None, 2.5]),
         (np.array([2, None], dtype=object), [2.0, None]),
-        ([datetime(2026, 1, 1), None], ["2026-01-01T00:00:00", "NaT"]),  # noqa: DTZ001
         ([2**63 + 5, 1], [2**63 + 5, 1]),
         (["a\0", "b"], ["a\0", "b"]),
         ([b"\0\0"], [b"\0\0"]),
@@ -123,10 +121,25 @@ def test_values_are_sent_as_they_are_and_those_that_are_missing_as_missing(value
     assert [None if value != value else value for value in array.tolist()] == sent
 
 
-def test_date_times_are_sent_as_text() -> None:
-    moments = [np.array(["2026-01-01T06:30"], "M8[ns]"), [datetime(2026, 1, 1, 6, 30)], [date(2026, 1, 1)]]  # noqa: DTZ001
-    texts = [as_arrays({"x": given})["x"].tolist()[0][:16] for given in moments]
-    assert texts == ["2026-01-01T06:30", "2026-01-01T06:30", "2026-01-01"]
+@pytest.mark.parametrize(
+    ("moments", "texts", "described"),
+    [
+        (np.array(["2026-01-01T06:30"], "M8[ms]"), ["2026-01-01T06:30:00.000"], "datetime ms"),
+        ([datetime(2026, 1, 1, 6, 30), None], ["2026-01-01T06:30:00", "NaT"], "datetime us"),  # noqa: DTZ001
+        ([np.datetime64("2026-01-01", "s")], ["2026-01-01T00:00:00"], "datetime s"),
+        ([date(2026, 1, 1), None], ["2026-01-01", "NaT"], "date"),
+        ([date(2026, 1, 1), datetime(2026, 1, 1)], ["2026-01-01", "2026-01-01T00:00:00"], "date"),  # noqa: DTZ001
+        (np.ma.array(["2026-01-01", "2026-01-02"], "M8[D]", mask=[False, True]), ["2026-01-01", "NaT"], "datetime D"),
+        (np.array(["NaT"], "M8"), ["NaT"], "datetime"),
+        (["2026-01-01"], ["2026-01-01"], ""),
+    ],
+)
+def test_date_times_are_sent_as_text_of_which_is_said_what_it_is(
+    moments: Any, texts: list[str], described: str
+) -> None:
+    tensor = json.loads(encode_request(as_arrays({"x": moments}), binary=False)[0])["inputs"][0]
+    assert (tensor["datatype"], tensor["data"]) == ("BYTES", texts)
+    assert " ".join(tensor.get("parameters", {}).values()) == described
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from scanflow_serving.model_inputs import ModelInputs
+from scanflow.wire import ModelFiles, Node
+from scanflow_serving.calls import OipCall
+from scanflow_serving.components import Component
+from scanflow_serving.graph import Graph
+from scanflow_serving.messages import InferRequest, Request, Tensor
+from scanflow_serving.model_inputs import ModelInputs, read_moments
 from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import NodeSignature, TensorSpec
 
@@ -36,3 +41,65 @@ def test_moments_beyond_are_refused_and_not_turned_into_others(moment: str, dtyp
 def test_words_that_are_another_moment_with_each_request_are_refused(word: str) -> None:
     with pytest.raises(ProblemError, match="is not a date and time without a time zone"):
         convert(word)
+
+
+def make_tensor(*texts: str, content: str = "datetime", unit: str = "") -> Tensor:
+    return Tensor("at", "BYTES", np.array([text.encode() for text in texts], object), content=content, unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("texts", "unit", "dtype"),
+    [
+        (["2024-01-01T06:30:00", "NaT"], "s", "M8[s]"),
+        (["2024-01-01"], "", "M8[us]"),
+        (["2024-01-01T06:30:00.123456789"], "", "M8[ns]"),
+        (["9999-12-31T00:00:00.000000"], "us", "M8[us]"),
+        (["NaT"], "ns", "M8[ns]"),
+        (["2024-01-01"], "parsec", "M8[us]"),
+    ],
+)
+def test_texts_become_date_times_of_the_unit_that_is_said(texts: list[str], unit: str, dtype: str) -> None:
+    moments = read_moments(make_tensor(*texts, unit=unit))
+    assert moments.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(moments, np.array(texts, dtype))
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "unit"),
+    [
+        ("2024-01-01T00:00:00+01:00", "datetime", "us"),
+        ("2024-01-01T00:00:00Z", "datetime", ""),
+        ("2024-01-01T00:00:00.123456789", "datetime", "us"),
+        ("9999-12-31T00:00:00", "datetime", "ns"),
+        ("2024-01-01T12:30", "datetime", "D"),
+        ("2024-13-01", "datetime", ""),
+        ("now", "datetime", ""),
+        ("", "datetime", ""),
+        ("01.02.2024", "date", ""),
+    ],
+)
+def test_what_would_become_another_moment_is_refused(text: str, content: str, unit: str) -> None:
+    with pytest.raises(ProblemError, match="input 'at': element 1.*without a time zone.*ISO 8601"):
+        read_moments(make_tensor("2024-01-01", text, content=content, unit=unit))
+
+
+def read_value(*nodes: Node) -> Any:
+    """Return what a graph of nodes is given for a request with date-times."""
+    graph = Graph(nodes, [Component(node, lambda value, _names, _meta: value) for node in nodes])
+    nothing = cast(Any, None)
+    call = OipCall(nothing, nothing, nothing, graph, Request("POST", "/"), ())
+    call.infer = InferRequest([make_tensor("2024-01-01"), Tensor("n", "INT64", np.array([1]))])
+    call.read()
+    return call.value["at"].dtype.kind
+
+
+def test_models_without_a_signature_get_date_times_and_classes_their_text() -> None:
+    model = Node(name="model", model=ModelFiles(name="m", version=1, path=""))
+    own = Node(name="class", implementation="a.py:A")
+    router = Node(name="router", implementation="a.py:R", role="ROUTER")
+    after = Node(name="after", model=ModelFiles(name="m", version=1, path=""), parents=("class",))
+    assert read_value(model) == "M"
+    assert [read_value(own), read_value(own, after)] == ["O", "O"]
+    assert read_value(router, Node(name="class", implementation="a.py:A", parents=("router",))) == "O"
+    with pytest.raises(ProblemError, match="'router' takes as text, .* 'model' would get that text.*infer_signature"):
+        read_value(router, Node(name="model", model=model.model, parents=("router",)))
