@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,8 +23,12 @@ from scanflow.knowledge.version_tags import (
     BEFORE,
     BY_HAND,
     CHAMPION,
+    MAX_LENGTH,
+    OVERRULED,
     PERSON,
+    PROMOTED,
     PROMOTION,
+    describe_rejection,
     format_decision_tags,
     format_rejection,
     get_rejection,
@@ -31,6 +36,7 @@ from scanflow.knowledge.version_tags import (
 )
 from scanflow.reports.model_history import TYPES, build_histories, serves
 from scanflow.settings import Settings
+from scanflow.text.printable import make_one_line
 from scanflow_client.formatting.models import VersionList
 
 if TYPE_CHECKING:
@@ -51,9 +57,16 @@ def change_version(
     """Promote or roll back a service for a person; return it, and the versions that became champions with it.
 
     Raises:
+        UsageError: the version was rejected.
         UnavailableError: the service is changed, and the registry could not be.
     """
     before = deployer.service(name)
+    if chosen := _list_chosen(before, change):
+        rejected = None
+        with suppress(UsageError, UnavailableError):  # a rollback does not wait for a registry that cannot be read
+            rejected = open_models().find_rejected(chosen)
+        if rejected is not None:
+            raise UsageError(_explain_rejected(rejected))
     record = deployer.change(name, change, observe=observe)
     now = record.current.models if record.current is not None else {}
     if not now or before.current is None or now == before.current.models:
@@ -67,6 +80,23 @@ def change_version(
         raise UnavailableError(
             f"{name} serves {', '.join(now.values())} now, but the registry still names the version before it: {error}"
         ) from error
+
+
+def _list_chosen(record: ServiceRecord, change: ServiceChange) -> list[str]:
+    """Return the versions that a change would put in the place of those that the service serves."""
+    canaries = [uri for revision in record.revisions[1:] for uri in revision.models.values()]
+    by_change = [change.model] if change.model is not None and not change.is_canary else []
+    chosen = list(record.previous_models.values()) if change.rollback else canaries if change.promote else by_change
+    served = {} if record.current is None else record.current.models
+    return [uri for uri in chosen if uri not in served.values()]
+
+
+def _explain_rejected(version: ModelVersion) -> str:
+    return (
+        f"Version {version.version} of {version.name} was {describe_rejection(version.tags)}. Choose another: "
+        f"scanflow models {version.name}. To use it all the same, say why: "
+        f"scanflow models promote {version.name} {version.version} --why TEXT"
+    )
 
 
 def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:
@@ -135,6 +165,8 @@ class ModelClient:
     ) -> ModelChange:
         """Serve a version and name it the champion. An agent's pending action that does so is approved instead.
 
+        What is in use already stays as it is, with its reason, unless a new one is given.
+
         Args:
             name: The model's.
             version: Its number.
@@ -142,8 +174,13 @@ class ModelClient:
             services: Those to change, of the services of the model. None named: the only one, if there is one.
             alias: The alias of the version in use.
             observe: Called with the services' progress.
+
+        Raises:
+            UsageError: the version was rejected, and no reason is given to use it all the same.
         """
         promoted = self._knowledge.get_model(name, version)
+        if not why and get_rejection(promoted.tags) is not None:
+            raise UsageError(_explain_rejected(promoted))
         chosen = self._select_services(name, services, f"promote {name} {version}")
         before = self._find_version_in_use(promoted, chosen, alias)
         waiting = {action.intent.target: action for action in self._list_waiting(promoted)}
@@ -161,9 +198,16 @@ class ModelClient:
             actions=tuple(action.id for action in approved),
             before=before,
         )
-        if not approved:
+        is_in_use = alias in promoted.aliases and promoted.tags.get(PROMOTION) in {PROMOTED, BY_HAND}
+        is_served = all({*serves(record, name).values()} == {promoted.uri} for record in chosen)
+        if not approved and (why or not (is_in_use and is_served)):
             self._name_champion(promoted, chosen, before=before, why=why, alias=alias)
         return change
+
+    def find_rejected(self, uris: Iterable[str]) -> ModelVersion | None:
+        """Return the first of these versions that was rejected."""
+        versions = (self._knowledge.get_model(*split_model_uri(uri)) for uri in uris)
+        return next((version for version in versions if get_rejection(version.tags) is not None), None)
 
     def follow_change(
         self, before: ServiceRecord, after: ServiceRecord, *, why: str, alias: str = CHAMPION
@@ -195,6 +239,8 @@ class ModelClient:
     ) -> None:
         tags = {} if before is None else {BEFORE: str(before)}
         tags |= {PROMOTION: BY_HAND, ACTION: "", **format_decision_tags(getpass.getuser(), why)}
+        if (rejection := describe_rejection(version.tags)) is not None:
+            tags[OVERRULED] = make_one_line(rejection, MAX_LENGTH)
         self._knowledge.set_model_tags(version.name, version.version, tags)
         self._knowledge.set_model_alias(version.name, alias, version.version)
         self._record("model.promoted", version, services, before=before, why=why)

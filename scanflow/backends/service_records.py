@@ -191,6 +191,9 @@ class ServiceRecord(Record):
     previous: bool = False
     """Whether there is an earlier definition to roll back to."""
 
+    previous_models: dict[str, str] = Field(default_factory=dict)
+    """The models of that definition, as ``models`` of a revision; with a canary those that stay."""
+
     tracker: str | None = None
     """The address of its application's tracker; None: the default one."""
 

@@ -61,6 +61,7 @@ def report(
         settled=desired.settled,
         shape=definition.shape.model_copy(update={"instances": count}),
         previous=desired.previous is not None or definition.canary is not None,
+        previous_models=_list_previous_models(desired),
         tracker=definition.tracker_uri,
         backup=definition.serving.backup,
         ready=ready,
@@ -77,6 +78,12 @@ def report(
     if record.error is None and all(instance.error is None for instance in instances):
         return record
     return mask_errors(record, Masker(definition.model_dump(mode="json")))  # an instance's last words may quote them
+
+
+def _list_previous_models(desired: DesiredState) -> dict[str, str]:
+    """Return the models that would be served after a rollback; empty: there is nothing to roll back to."""
+    definition = desired.previous if desired.definition.canary is None else desired.definition
+    return {} if definition is None else definition.current.models
 
 
 def report_revision(revision: Revision, place: int, window: MetricsWindow, latencies: RevisionStats) -> RevisionRecord:

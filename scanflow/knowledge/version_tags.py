@@ -39,14 +39,25 @@ REFERENCE: Final = "scanflow.reference"
 CHAMPION: Final = "champion"
 """The default alias of the version in use."""
 
+OVERRULED: Final = "scanflow.overruled"
+"""The rejection in spite of which a person put the version to use: ``rejected by ada: why``."""
+
 _REJECTED = "rejected: "
-_MAX_LENGTH = 1000
+MAX_LENGTH: Final = 1000
 
 
 def get_rejection(tags: Mapping[str, str]) -> str | None:
     """Return the reason of a version's rejection; None if it was not rejected."""
     text = tags.get(PROMOTION, "")
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
+
+
+def describe_rejection(tags: Mapping[str, str]) -> str | None:
+    """Return by whom a version was rejected, and why; None: it was not."""
+    reason = get_rejection(tags)
+    if reason is None:
+        return None
+    return f"rejected by {tags[PERSON]}: {reason}" if tags.get(PERSON) else f"rejected: {reason}"
 
 
 def get_version_before(tags: Mapping[str, str]) -> int | None:
@@ -76,9 +87,9 @@ def describe_out_of_use(tags: Mapping[str, str], champion: Mapping[str, str] | N
 
 def format_decision_tags(by: str | None, why: str) -> dict[str, str]:
     """Return the tags of a person's decision; empty texts take the place of an earlier one's."""
-    return {PERSON: make_one_line(by or "", _MAX_LENGTH), REASON: make_one_line(why, _MAX_LENGTH)}
+    return {PERSON: make_one_line(by or "", MAX_LENGTH), REASON: make_one_line(why, MAX_LENGTH)}
 
 
 def format_rejection(why: str) -> str:
     """Format the tag of a rejected version."""
-    return _REJECTED + make_one_line(why, _MAX_LENGTH)
+    return _REJECTED + make_one_line(why, MAX_LENGTH)

@@ -17,7 +17,9 @@ from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
+    BY_HAND,
     CHAMPION,
+    OVERRULED,
     PERSON,
     PROMOTION,
     REASON,
@@ -59,6 +61,7 @@ class VersionHistory(BaseModel):
     verdict: str = ""  # promoted, rejected, waits for labels, ...; empty: nothing was decided of it
     reason: str = ""
     by: str = ""  # the person who decided, or approved
+    overruled: str = ""  # the rejection in spite of which that person promoted it: rejected by ada: why
     action: str = ""  # that scanflow why explains
     against: int | None = None  # the version that it was compared with
     compared: tuple[ComparedSlice, ...] = ()
@@ -142,7 +145,8 @@ def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str,
     if (rejection := get_rejection(version.tags)) is not None:
         return {"verdict": "rejected", "reason": rejection}
     if promotion := version.tags.get(PROMOTION):
-        return {"verdict": promotion, "reason": version.tags.get(REASON) or reason}
+        overruled = version.tags.get(OVERRULED, "") if promotion == BY_HAND else ""
+        return {"verdict": promotion, "reason": version.tags.get(REASON) or reason, "overruled": overruled}
     return {} if comparison is None else {"verdict": format_verdict(comparison.data), "reason": reason}
 
 

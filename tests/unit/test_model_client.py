@@ -13,7 +13,7 @@ from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.memory import Memory
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.errors import NotFoundError, UsageError
+from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, get_rejection
 from scanflow.settings import Settings
@@ -281,6 +281,55 @@ def test_a_persons_reason_and_name_stay_with_the_version(shop: Shop, monkeypatch
     shop.client.reject(CNN, 3, why="it was wrong")
     third, *_ = shop.client.list_histories(CNN)
     assert (third.verdict, third.reason, third.by) == ("rejected", "it was wrong", "ada")
+
+
+@pytest.mark.parametrize("way", ["rollback", "promote", "canary"])
+def test_a_rejected_version_comes_into_use_by_a_person_who_says_why_alone(shop: Shop, way: str) -> None:
+    shop.deploy("digits")
+    shop.client.promote(CNN, 2, why="the audit")
+    shop.client.reject(CNN, 2, why="it discriminates")
+    changes = {
+        "rollback": ServiceChange(rollback=True),
+        "promote": ServiceChange(model=f"models:/{CNN}/2"),
+        "canary": ServiceChange(promote=True),
+    }
+    if way == "canary":
+        shop.deployer.change("digits", ServiceChange(model=f"models:/{CNN}/2", weight=0.5))
+    told = len(shop.server.told)
+    words = r"Version 2 of cnn was rejected by \w+: it discriminates\..* scanflow models promote cnn 2 --why TEXT"
+    with pytest.raises(UsageError, match=words):
+        change_version(shop.deployer, "digits", changes[way], lambda: shop.client)
+    with pytest.raises(UsageError, match=words):
+        shop.client.promote(CNN, 2)
+    assert (shop.served(), shop.champion, len(shop.server.told)) == (f"models:/{CNN}/1", 1, told)
+    assert get_rejection(shop.tags(2)) == "it discriminates"
+
+    shop.client.promote(CNN, 2, why="the audit was wrong")
+    second = next(version for version in shop.client.list_histories(CNN) if version.version == 2)
+    assert (shop.served(), second.verdict, second.reason) == (f"models:/{CNN}/2", BY_HAND, "the audit was wrong")
+    assert second.overruled.endswith(": it discriminates")
+    assert f"before: {second.overruled}" in shown(shop.client.list_histories(CNN))
+
+
+def test_a_rollback_goes_on_where_the_registry_cannot_be_read(shop: Shop) -> None:
+    def fail() -> ModelClient:
+        raise UnavailableError("The tracker is away.")
+
+    shop.deploy("digits")
+    shop.client.promote(CNN, 2)
+    with pytest.raises(UnavailableError, match="the registry still names"):
+        change_version(shop.deployer, "digits", ServiceChange(rollback=True), fail)
+    assert shop.served() == f"models:/{CNN}/1"
+
+
+def test_the_same_promotion_again_keeps_its_reason(shop: Shop) -> None:
+    shop.deploy("digits")
+    shop.client.promote(CNN, 2, why="the audit says so")
+    shop.client.promote(CNN, 2)
+    second = next(version for version in shop.client.list_histories(CNN) if version.version == 2)
+    assert (second.reason, len(shop.server.told)) == ("the audit says so", 1)
+    shop.client.promote(CNN, 2, why="and the second one")
+    assert (shop.tags(2)["scanflow.why"], shop.tags(2)[BEFORE]) == ("and the second one", "1")
 
 
 def test_without_a_server_the_reason_is_kept_too(shop: Shop) -> None:

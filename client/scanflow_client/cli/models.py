@@ -125,5 +125,5 @@ def _format_promotion(change: ModelChange) -> list[str]:
 def _format_rejection(change: ModelChange) -> list[str]:
     after = f" Version {change.before} is in use again." if change.before is not None else ""
     refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
-    advice = f"Undo: scanflow models promote {change.model} {change.version}"
+    advice = f"Undo: scanflow models promote {change.model} {change.version} --why TEXT"
     return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", advice]

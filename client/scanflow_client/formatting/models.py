@@ -57,6 +57,7 @@ def format_versions(histories: Sequence[VersionHistory]) -> Screen:
     for version in histories:
         about = [*_format_gains(version), *([version.reason] if version.reason else [])]
         about += [f"decided by {version.by}"] if version.by else []
+        about += [f"before: {version.overruled}"] if version.overruled else []
         about += [f"by the action {version.action}: scanflow why {version.action}"] if version.action else []
         if about:
             screen += ["", f"Version {version.version}: {version.verdict}", *(f"  {line}" for line in about)]

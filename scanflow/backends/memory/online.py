@@ -353,6 +353,13 @@ class MemoryOnline:
             settled=service.generation,
             shape=definition.shape,
             previous=service.previous is not None or canary is not None,
+            previous_models=dict(
+                definition.versions
+                if canary is not None
+                else service.previous.versions
+                if service.previous is not None
+                else {}
+            ),
             tracker=None if tracker is None else tracker.uri,
             backup=_get_backup(definition.workflow),
             ready=len(service.logs),

@@ -17,7 +17,9 @@ from scanflow.backends.local.services.state.observed import ObservedState, is_eq
 from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import CanaryPolicy, Shape
+from scanflow.backends.service_reports import report
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.backends.service_transitions import Recall, apply_change
 from scanflow.errors import NotFoundError, UsageError
@@ -72,6 +74,27 @@ def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
     assert asked.fallback == deployed().definition
     settled = asked.settle()
     assert (settled.in_effect, settled.fallback, settled.previous) == (True, None, deployed().definition)
+
+
+def test_the_record_says_what_a_rollback_would_serve() -> None:
+    def list_previous(state: DesiredState) -> dict[str, str]:
+        return report(
+            state,
+            MetricsWindow(0.0),
+            state="ready",
+            url="",
+            grpc=None,
+            count=1,
+            ready=1,
+            instances=(),
+            revisions=(),
+            problem=None,
+        ).previous_models
+
+    second = changed(deployed(), 2).settle()
+    assert (list_previous(deployed()), list_previous(second)) == ({}, {"model": "models:/digits/1"})
+    with_canary = changed(second, 3, weight=0.1).settle()
+    assert list_previous(with_canary) == {"model": "models:/digits/2"}, "it removes the canary alone"
 
 
 def test_a_change_that_cannot_be_is_undone_with_a_generation_of_its_own() -> None:
