@@ -77,9 +77,7 @@ def fit_inputs(
     inputs = name_columns(inputs)
     types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
     if not isinstance(inputs, Mapping):
-        return (
-            _convert(str(declared[0]["name"]), inputs, str(declared[0]["datatype"])) if len(declared) == 1 else inputs
-        )
+        return _name_input(inputs, declared[0]) if len(declared) == 1 else inputs
     if len(declared) == 1 and not types.keys() & inputs.keys():
         return _stack(inputs, declared[0])
     if types and (unknown := [name for name in inputs if name not in types]):
@@ -99,6 +97,17 @@ def fit_inputs(
         else value
         for name, value in given.items()
     }
+
+
+def _name_input(rows: Any, tensor: Mapping[str, Any]) -> Any:
+    """Return rows by the name of the only input, if they have its dimensions."""
+    name = str(tensor["name"])
+    converted = _convert(name, rows, str(tensor["datatype"]))
+    try:
+        dimensions = make_array(converted).ndim
+    except ValueError:  # rows of unlike lengths
+        return converted
+    return {name: converted} if dimensions == len(tensor.get("shape", ())) else converted
 
 
 def _get_content(tensor: Mapping[str, Any]) -> str | None:

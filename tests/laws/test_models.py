@@ -21,6 +21,7 @@ import pytest
 
 from scanflow.errors import NotFoundError
 from scanflow.wire import BatchingOptions
+from scanflow_client.formatting.services import format_request_examples
 from tests.laws.served import Refused, ServedModel, serve_model, to_columns
 
 pytestmark = [
@@ -465,6 +466,38 @@ def test_what_a_server_has_not_is_said_plainly(tmp_path: Path) -> None:
         assert (refused.status_code, "'classification'" in refused.json()["detail"]) == (400, True)
         with pytest.raises(NotFoundError, match="GET /metrics"), served.connect("m") as client:
             client.document("/v2/models/stats")
+
+
+OWN_REFUSALS = ("found unknown categories", "an age above 1 is needed")
+"""What models say of values that nothing declares."""
+
+
+@pytest.mark.usefixtures("home")
+def test_the_commands_that_a_deployment_prints_are_answered(tmp_path: Path) -> None:
+    from scanflow.backends.service_records import ServiceRecord, Shape
+    from tests.laws.zoo import list_animals
+
+    record = ServiceRecord(
+        name="m", app="a", team="t", state="ready", url="http://127.0.0.1:1", generation=1, shape=Shape()
+    )
+    count = 0
+    for animal in list_animals():
+        animal.save(tmp_path / animal.name)
+        with serve_model(tmp_path / animal.name) as served:
+            if not (inputs := served.list_inputs()):
+                continue
+            *_, curl, command = format_request_examples(record, inputs)
+            if not curl.startswith("curl"):
+                continue
+            answers = [
+                served.read(served.post("/v2/models/m/infer", shlex.split(curl)[-1].encode())),
+                served.ask_command(data=shlex.split(command)[-1]),
+            ]
+        for answer in answers:
+            own = isinstance(answer, Refused) and any(words in answer.detail.lower() for words in OWN_REFUSALS)
+            assert own or not isinstance(answer, Refused), (animal.name, command, answer)
+            count += not own
+    assert count >= 60
 
 
 @pytest.mark.usefixtures("home")

@@ -70,6 +70,14 @@ def test_columns_become_the_one_input_of_a_service_whose_columns_have_no_names()
     assert fit_inputs({"a": [1], "b": [2], "c": [3]}, one, no_texts) == {"a": [1], "b": [2], "c": [3]}
 
 
+def test_rows_go_by_the_name_of_the_only_input_if_they_have_its_dimensions() -> None:
+    column = fit_inputs([1, 2], declare(a="FP64"), no_texts)
+    assert (list(column), column["a"].tolist()) == (["a"], [1.0, 2.0])
+    assert np.shape(fit_inputs([[1], [2]], declare(a="FP64"), no_texts)) == (2, 1), "a table of one column"
+    assert fit_inputs([[1, 2], [3]], declare(a="FP64"), no_texts) == [[1, 2], [3]]
+    assert fit_inputs([1, 2], declare(a="FP64", b="FP64"), no_texts) == [1, 2]
+
+
 def test_columns_of_other_types_are_stacked_without_rounding() -> None:
     tensor: Declared = [{"name": "input-0", "datatype": "INT64", "shape": [-1, 2]}]
     fitted = fit_inputs({"a": [2**53 + 1], "b": np.array([5], "uint64")}, tensor, no_texts)

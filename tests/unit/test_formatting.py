@@ -231,7 +231,15 @@ def test_example_requests_can_be_pasted() -> None:
     assert json.loads(shlex.split(curl)[-1]) == body
     assert json.loads(shlex.split(ours)[-1]) == [[0.5, 0.5, 0.5]]
     two = [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"]
-    assert json.loads(shlex.split(services.format_request_examples(service(), two)[1])[-1]) == {"a": [1], "b": [1]}
+    assert json.loads(shlex.split(services.format_request_examples(service(), two)[1])[-1]) == [{"a": 1, "b": 1}]
+    odd = [{"name": "it's", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "datetime"}}]
+    curl, named = services.format_request_examples(service(), odd)
+    assert json.loads(shlex.split(named)[-1]) == [{"it's": "2024-03-01T12:30:00"}]
+    assert json.loads(shlex.split(curl)[-1])["inputs"][0]["data"] == ["2024-03-01T12:30:00"]
+    lists = [
+        {"name": "input-0", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "application/json"}}
+    ]
+    assert services.format_request_examples(service(), lists)[1].endswith("scanflow predict digits rows.json")
     picture = [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]
     assert_snapshot("requests", drawn(*services.format_request_examples(service(), picture), ours))
     assert "--data '[[" in services.format_request_examples(service(), [])[1]

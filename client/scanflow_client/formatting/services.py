@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from scanflow_client.formatting.text import (
 )
 
 MAX_EXAMPLE_VALUES = 16  # larger inputs are not written on a command line
+_DATETIME = "2024-03-01T12:30:00"
+_NAMELESS = frozenset({"input", "input-0"})
 _EXAMPLES = {"BOOL": True, "BYTES": "text", "FP16": 0.5, "FP32": 0.5, "FP64": 0.5}
 
 
@@ -94,7 +97,11 @@ def format_explanation(explanation: Explanation) -> list[str]:
 
 
 def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return commands that request a prediction. ``inputs`` are the tensors that the service declares."""
+    """Return commands that request a prediction. ``inputs`` are the tensors that the service declares.
+
+    A table is written as records, an input of unnamed rows as a list. Where an example cannot be made, since JSON is taken of
+    which the type is not known, or would be too long, a file is named.
+    """
     declared: list[dict[str, Any]] = [
         {"name": tensor["name"], "shape": [max(size, 1) for size in tensor["shape"]], "datatype": tensor["datatype"]}
         for tensor in inputs
@@ -105,15 +112,31 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
             f"Its input: rows of {shape}, {declared[0]['datatype']}. See: curl -s {record.url}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.npy",
         ]
+    contents = {tensor["name"]: (tensor.get("parameters") or {}).get("content_type") for tensor in inputs}
+    if taken := next((name for name, content in contents.items() if content == "application/json"), None):
+        return [
+            f"Its input {taken!r}: JSON of the type that the model takes, an element each row. See: "
+            f"curl -s {record.url}/v2/models/{record.name}",
+            f"Request a prediction: scanflow predict {record.name} rows.json",
+        ]
     for tensor in declared:
-        tensor["data"] = [_EXAMPLES.get(tensor["datatype"], 1)] * math.prod(tensor["shape"])
+        example = _DATETIME if contents.get(tensor["name"]) == "datetime" else _EXAMPLES.get(tensor["datatype"], 1)
+        tensor["data"] = [example] * math.prod(tensor["shape"])
     rows = {tensor["name"]: _nest(tensor["data"], tensor["shape"]) for tensor in declared}
-    body = json.dumps({"inputs": declared}, separators=(",", ":"))
-    data = json.dumps(rows if len(rows) > 1 else next(iter(rows.values())))
+    body = shlex.quote(json.dumps({"inputs": declared}, separators=(",", ":")))
+    data = shlex.quote(json.dumps(_write_rows(rows, declared)))
     return [
-        f"curl -s {record.url}/v2/models/{record.name}/infer -H 'content-type: application/json' -d '{body}'",
-        f"Request a prediction: scanflow predict {record.name} --data '{data}'",
+        f"curl -s {record.url}/v2/models/{record.name}/infer -H 'content-type: application/json' -d {body}",
+        f"Request a prediction: scanflow predict {record.name} --data {data}",
     ]
+
+
+def _write_rows(rows: Mapping[str, Any], declared: Sequence[Mapping[str, Any]]) -> Any:
+    """Return columns as records; the one input that is no column, or has no name, as its rows alone; others by name."""
+    is_named = len(rows) > 1 or next(iter(rows)) not in _NAMELESS
+    if is_named and all(tensor["shape"] == [1] for tensor in declared):
+        return [{name: column[0] for name, column in rows.items()}]
+    return rows if len(rows) > 1 else next(iter(rows.values()))
 
 
 def _nest(flat: Sequence[Any], shape: Sequence[int]) -> Any:
