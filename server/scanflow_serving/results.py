@@ -6,7 +6,7 @@ texts, one for each element, and says so: ``content_type`` among its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import date, timedelta
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from scanflow_serving.signature import TensorSpec
 from scanflow_serving.tensors import get_datatype
 
 _encode_json = msgspec.json.encode
+RETURNED: Final = "Let it return an array, a list, a dict of them, a DataFrame, bytes or text."
 _MAX_COPIED_BYTES = 64 * 1024
 """Up to this size, in bytes, a copy costs less than a view."""
 
@@ -98,7 +99,7 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
         array = np.empty(1, dtype=object)
         array[0] = value if isinstance(value, str) else bytes(value)
     elif value is None:
-        raise _make_unusable_problem(who, "nothing. Let it return an array, a list, a dict of them, bytes or text.")
+        raise _make_unusable_problem(who, f"nothing. {RETURNED}")
     else:
         array = _convert(value, who)
     if array.dtype.kind in "mM":
@@ -112,7 +113,9 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
         return Tensor(name, "BYTES", _to_json(array, who), holds_json=True)
     datatype = get_datatype(array.dtype)
     if datatype is None:
-        raise _make_unusable_problem(who, f"an array of {array.dtype.name}, which no datatype can hold.")
+        raise _make_unusable_problem(
+            who, f"an array of {array.dtype.name}, which no datatype can hold. {_advise(array.dtype.type)}"
+        )
     if datatype == "BYTES":
         return Tensor(name, datatype, _to_bytes(array), holds_text=array.dtype.kind == "U")
     if datatype == "BF16":
@@ -140,8 +143,7 @@ def _convert(value: Any, who: str) -> NDArray[Any]:
     if array.dtype.kind == "O" and array.ndim == 0:
         if not isinstance(value, (dict, date)):
             raise _make_unusable_problem(
-                who,
-                f"a value of type {type(value).__name__!r}, which is not an array, list, dict of them, bytes or text.",
+                who, f"a value of type {type(value).__name__!r}, which no datatype can hold. {_advise(type(value))}"
             )
         array = array.reshape(1)
     return array
@@ -236,7 +238,9 @@ def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
             return (_format_moments(plain) if plain.dtype.kind in "mM" else plain).tolist()
         if hasattr(value, "tolist"):
             return value.tolist()
-        raise _make_unusable_problem(who, f"an array of objects, one of which is of type {type(value).__name__!r}.")
+        raise _make_unusable_problem(
+            who, f"an array of objects, one of which is of type {type(value).__name__!r}. {_advise(type(value))}"
+        )
 
     elements = np.empty(array.size, dtype=object)
     try:
@@ -245,6 +249,25 @@ def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise _make_unusable_problem(who, f"objects that are no JSON: {error!s:.200}.") from error
     return elements.reshape(array.shape)
+
+
+def _advise(kind: type) -> str:
+    """Say what to return in place of a value of a type."""
+    if issubclass(kind, (complex, np.complexfloating)):
+        instead = "its parts, {'real': x.real, 'imag': x.imag}"
+    elif issubclass(kind, np.longdouble):
+        instead = "x.astype('float64')"
+    elif issubclass(kind, np.void):
+        instead = "a dict of its fields, {name: x[name] for name in x.dtype.names}"
+    elif issubclass(kind, Set):
+        instead = "a list, sorted(x)"
+    elif hasattr(kind, "toarray"):
+        instead = "x.toarray()"
+    elif kind.__name__ in {"Period", "Interval"}:
+        instead = "its text, x.astype(str)"
+    else:
+        return RETURNED
+    return f"Return {instead}. {RETURNED}"
 
 
 def _make_unusable_problem(who: str, what: str) -> ProblemError:

@@ -23,7 +23,7 @@ from scanflow_serving import tftensor
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome
 from scanflow_serving.messages import Body
 from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
-from scanflow_serving.results import format_moment, name_outputs, to_values
+from scanflow_serving.results import RETURNED, format_moment, name_outputs, to_values
 from scanflow_serving.tensors import check_finite, check_shape
 
 REVISION_TAG: Final = "scanflow.revision"
@@ -100,7 +100,7 @@ def encode(request: Prediction, outcome: Outcome, walk: GraphTraversal, revision
         return _writer.encode({**_make_payload(outcome, request.kind), "meta": meta})
     except (TypeError, UnicodeEncodeError, RecursionError, ValueError) as error:
         raise ProblemError(
-            500, f"{outcome.step.who} returned a value that is not valid JSON: {str(error)[:200]}."
+            500, f"{outcome.step.who} returned a value that is not valid JSON: {str(error)[:200]}. {RETURNED}"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -180,3 +181,36 @@ def test_a_result_is_given_as_its_bytes(value: Any, raw: bytes) -> None:
 def test_several_outputs_are_no_raw_bytes() -> None:
     with pytest.raises(ProblemError, match="2 outputs"):
         to_raw_bytes({"a": b"", "b": b""}, WHO)
+
+
+def make_sparse() -> Any:
+    return pytest.importorskip("scipy.sparse").csr_matrix(np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "instead"),
+    [
+        (make_sparse, "csr_matrix", "x.toarray()"),
+        (lambda: np.ones(2) * 1j, "complex128", "{'real': x.real, 'imag': x.imag}"),
+        (lambda: np.array([1j, None], object), "complex", "{'real': x.real, 'imag': x.imag}"),
+        (lambda: 1j, "complex", "{'real': x.real, 'imag': x.imag}"),
+        (lambda: pd.Series(pd.period_range("2024-01", periods=2, freq="M")), "Period", "x.astype(str)"),
+        (lambda: pd.DataFrame({"a": pd.period_range("2024-01", periods=2, freq="M")}), "Period", "x.astype(str)"),
+        (lambda: pd.Series(pd.interval_range(0, 2)), "Interval", "x.astype(str)"),
+        (lambda: {1, 2}, "set", "sorted(x)"),
+        (lambda: frozenset({"a"}), "frozenset", "sorted(x)"),
+        (lambda: np.zeros(2, [("a", "i4"), ("b", "f4")]), "void", "x.dtype.names"),
+        (lambda: np.ones(2, np.longdouble), np.dtype(np.longdouble).name, "x.astype('float64')"),
+        (lambda: object(), "object", ""),
+        (lambda: None, "nothing", ""),
+    ],
+)
+@pytest.mark.parametrize("packed", [lambda value: value, lambda value: {"y": value}, lambda value: (value, 1)])
+def test_what_no_datatype_holds_is_refused_with_what_to_return(
+    make: Callable[[], Any], kind: str, instead: str, packed: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(ProblemError) as refused:
+        to_tensors(packed(make()), (), WHO)
+    text = refused.value.detail
+    assert (kind in text, instead in text) == (True, True), text
+    assert text.endswith("Let it return an array, a list, a dict of them, a DataFrame, bytes or text."), text
