@@ -189,7 +189,7 @@ class ModelClient:
             if (action := waiting.get(f"service/{record.name}")) is not None and self._control is not None:
                 approved.append(self._control.approve(action.id, reason=why))
             else:
-                self._change(record, promoted, observe)
+                self._change(record, promoted, observe, why)
         change = ModelChange(
             model=name,
             version=version,
@@ -267,7 +267,7 @@ class ModelClient:
         before = self._find_previous(rejected_version) if answering or is_champion else None
         for record in answering:
             assert before is not None
-            self._change(record, before, observe)
+            self._change(record, before, observe, f"version {version} was rejected: {why or 'by hand'}")
         if before is not None and is_champion:
             self._knowledge.set_model_alias(name, alias, before.version)
         refused = self._refuse_actions(rejected_version, why)
@@ -325,10 +325,12 @@ class ModelClient:
             )
         return [service for service in answering.values() if not services or service.name in services]
 
-    def _change(self, record: ServiceRecord, version: ModelVersion, observe: ServiceObserver) -> None:
+    def _change(self, record: ServiceRecord, version: ModelVersion, observe: ServiceObserver, reason: str) -> None:
+        reason = make_one_line(reason, MAX_LENGTH)
         for node, uri in serves(record, version.name).items():
             if uri != version.uri:
-                self._deployer.change(record.name, ServiceChange(model=version.uri, node=node), observe=observe)
+                change = ServiceChange(model=version.uri, node=node, reason=reason or None)
+                self._deployer.change(record.name, change, observe=observe)
 
     def _list_waiting(self, version: ModelVersion) -> list[Action]:
         """Return the agents' pending actions that would serve a version."""

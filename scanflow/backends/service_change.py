@@ -115,9 +115,12 @@ class ServiceChange(Sizing):
     promote: bool | None = None
     rollback: bool | None = None
 
+    reason: Annotated[str | None, Field(max_length=1000)] = None
+    """Why a person requests it: kept with the request, and shown by ``scanflow why``."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        fields = {name for name in self.given if getattr(self, name) is not False}
+        fields = {name for name in self.given - {"reason"} if getattr(self, name) is not False}
         if not fields:
             raise UsageError(
                 "The request changes nothing. Give instances, cores or affinity; or a model, promote or rollback."

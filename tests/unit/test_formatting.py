@@ -320,6 +320,36 @@ def test_triggers_journals_and_actions() -> None:
     assert_snapshot("actions", drawn(*screens))
 
 
+@pytest.mark.parametrize(
+    ("primitive", "asked", "models", "reason"),
+    [
+        (
+            "change",
+            {"model": "models:/cnn/3", "reason": "the audit"},
+            {"m": "models:/cnn/3"},
+            "models:/cnn/3: the audit",
+        ),
+        ("change", {"model": "models:/cnn/3"}, {}, "models:/cnn/3"),
+        ("change", {"model": "models:/cnn/3", "weight": 0.1}, {}, "models:/cnn/3 as a canary"),
+        ("change", {"rollback": True}, {"m": "models:/cnn/2"}, "rollback to models:/cnn/2"),
+        ("change", {"promote": True}, {"m": "models:/cnn/3"}, "models:/cnn/3"),
+        ("deploy", {}, {"m": "models:/cnn/1"}, "models:/cnn/1"),
+        ("change", {"instances": 2}, {"m": "models:/cnn/1"}, ""),
+    ],
+)
+def test_a_persons_change_names_its_version_and_reason(
+    primitive: str, asked: dict[str, Any], models: dict[str, str], reason: str
+) -> None:
+    done = action("succeeded", "act", result={"models": models})
+    about = {"source": "person", "primitive": primitive, "arguments": {"service": "digits", **asked}}
+    done = done.model_copy(update={"intent": done.intent.model_copy(update=about)})
+    table, *_ = agents.format_actions([done])
+    assert isinstance(table, Table)
+    assert table.rows[0][-1] == (reason or done.decision.reason)
+    failed = done.model_copy(update={"state": "failed", "error": "no room"})
+    assert agents.format_action(failed).endswith("no room")
+
+
 def test_the_label_queue_and_what_people_disagree_on() -> None:
     sample = {"id": "img/17", "app": "mnist", "data": {"index": 17}, "guess": 3, "score": 0.75, "purpose": "train"}
     row = {**sample, "id": "r/1", "run": "tall-fox", "row": {"latitude": 1.23456789, "city": "Vic", "rooms": None}}

@@ -322,6 +322,21 @@ def test_a_rollback_goes_on_where_the_registry_cannot_be_read(shop: Shop) -> Non
     assert shop.served() == f"models:/{CNN}/1"
 
 
+def test_the_reason_goes_with_the_change_of_the_service(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons: list[str | None] = []
+    change = shop.deployer.change
+
+    def record(name: str, asked: ServiceChange, **options: Any) -> Any:
+        reasons.append(asked.reason)
+        return change(name, asked, **options)
+
+    shop.deploy("digits")
+    monkeypatch.setattr(shop.deployer, "change", record)
+    shop.client.promote(CNN, 2, why="the audit")
+    shop.client.reject(CNN, 2, why="it discriminates")
+    assert reasons == ["the audit", "version 2 was rejected: it discriminates"]
+
+
 def test_the_same_promotion_again_keeps_its_reason(shop: Shop) -> None:
     shop.deploy("digits")
     shop.client.promote(CNN, 2, why="the audit says so")

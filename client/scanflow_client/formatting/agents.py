@@ -241,8 +241,24 @@ def _format_origin(action: Action) -> tuple[str, str, str]:
 
 
 def _choose_reason(action: Action) -> str:
-    reason = action.error if action.error is not None else action.decision.reason
+    reason = action.error if action.error is not None else _describe_command(action) or action.decision.reason
     return f"({action.repeats + 1} times) {reason}" if action.repeats else reason
+
+
+def _describe_command(action: Action) -> str:
+    """Return what a person's command put in use, and why: ``models:/cnn/3: the audit says so``; empty: it says neither."""
+    if action.intent.source != "person" or action.state not in {"running", "succeeded"}:
+        return ""
+    asked, result = action.intent.arguments, action.result
+    models = result.get("models") if isinstance(result, Mapping) else None
+    served = ", ".join(map(str, models.values())) if isinstance(models, Mapping) else ""
+    if asked.get("model"):
+        version = f"{asked['model']} as a canary" if asked.get("weight") or asked.get("shadow") else str(asked["model"])
+    elif asked.get("rollback"):
+        version = f"rollback to {served}" if served else "rollback"
+    else:
+        version = served if asked.get("promote") or action.intent.primitive == "deploy" else ""
+    return ": ".join(part for part in (version, str(asked.get("reason") or "")) if part)
 
 
 def _format_moments(moments: Iterable[StrategyEvaluation], trace: Trace) -> list[tuple[str, ...]]:

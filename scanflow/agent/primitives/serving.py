@@ -143,6 +143,7 @@ def summarize_service(record: ServiceRecord) -> dict[str, Any]:
     return {
         "service": record.name,
         "state": record.state,
+        "models": {} if record.current is None else dict(record.current.models),
         "instances": shape.instances,
         "cores": shape.cores,
         "affinity": shape.affinity,

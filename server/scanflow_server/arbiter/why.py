@@ -22,6 +22,7 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
     lines = []
     if intent.source == "person":
         lines.append(f"request   by {intent.agent} at {_format_time(intent.at)}")
+        lines += [f"reason    {intent.arguments['reason']}"] if intent.arguments.get("reason") else []
     elif sample is None:
         lines += ["sample    not recorded", "trigger   not recorded"]
     else:

@@ -137,6 +137,16 @@ def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
     assert act().id != first.id, "what failed is tried again"
 
 
+def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
+    id = desk.request("change", model="models:/cnn/3", reason="the audit says so")
+    with desk.context.store.read() as connection:
+        stored = intents.get(connection, id)
+    assert stored is not None
+    lines = explain_action(stored.action, [])
+    assert "reason    the audit says so" in lines
+    assert any('model="models:/cnn/3"' in line for line in lines)
+
+
 def test_a_command_is_explained(desk: Desk) -> None:
     id = desk.request("change", instances=2)
     with desk.context.store.read() as connection:
