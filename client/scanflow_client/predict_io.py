@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.installation import explain_install
-from scanflow.tables.columns import Columns, ReadOptions, is_table
+from scanflow.tables.columns import FORMATS, PACKED, Columns, ReadOptions, is_table
 from scanflow_client.declared_inputs import Declared, fetch_declared, fit_inputs, name_columns
 from scanflow_client.formatting.text import to_document
 
@@ -25,6 +25,7 @@ _SELDON = frozenset({"data", "binData", "strData", "jsonData"})
 _NUMPY = b"\x93NUMPY"
 _ZIP = b"PK\x03\x04"
 _JSON = {"content-type": "application/json"}
+_SPREADSHEETS = frozenset({".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".orc", ".avro", ".dta", ".sav", ".sas7bdat"})
 _MAX_SHOWN = 1000  # numbers of one output that are written out for a person
 
 
@@ -82,6 +83,11 @@ def read_request(
         inputs = {name: _round_large(values) for name, values in columns.values.items()}
         return PredictRequest(inputs=inputs, table=InputTable(path, options or ReadOptions(), columns))
     content = _read_bytes(path)
+    if path.suffix.lower() in {*_SPREADSHEETS, *PACKED}:
+        raise InvalidError(
+            f"{path.name!r} is no table that can be read here. Give a file of {FORMATS}, or an array: .npy, .npz. To send "
+            f"its bytes as they are, give them as standard input: - < {path.name}"
+        )
     return (
         _parse_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _parse_bytes(content, file)
     )
@@ -105,12 +111,29 @@ def to_http(
     if request.message is not None:
         return HttpRequest(path, json.dumps(request.message).encode(), _JSON)
     if request.raw is not None:
+        _check_raw(request.raw, fetch_declared(deployer, name, node))
         headers = {"content-type": "application/octet-stream", "accept": "application/octet-stream, application/json"}
         return HttpRequest(path, request.raw, headers)
     from scanflow.transport.tensors import as_arrays, encode_request
 
     inputs = as_arrays(_fit_inputs(deployer, name, request, node, dtype), dtype=dtype)
     return HttpRequest(path, *encode_request(inputs))
+
+
+def _check_raw(raw: bytes, declared: Declared) -> None:
+    """Refuse bytes for several inputs, and text for numbers, of which its bytes would be some.
+
+    Raises:
+        InvalidError: the message says what to give.
+    """
+    takes_numbers = any(str(tensor["datatype"]) not in {"BYTES", "UINT8", "INT8"} for tensor in declared)
+    is_text = raw.isascii() and all(character.isprintable() or character.isspace() for character in raw.decode())
+    if len(declared) > 1 or (takes_numbers and is_text):
+        columns = ", ".join(repr(str(tensor["name"])) for tensor in declared)
+        raise InvalidError(
+            f"The service takes columns ({columns}), and the input is sent as raw bytes, as its name ends in no format of "
+            f"a table. Give a file of {FORMATS}, or JSON: .json."
+        )
 
 
 class GrpcRequest(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -17,18 +19,30 @@ DELIMITED: Final = (".csv", ".tsv", ".psv")
 PARQUET: Final = (".parquet", ".pq")
 FEATHER: Final = (".feather", ".arrow")
 JSON_LINES: Final = (".jsonl", ".ndjson")
-PACKED: Final = (".gz", ".bz2", ".xz", ".zip")
+PACKED: Final = (".gz", ".bz2", ".xz", ".zip", ".zst")
+TABLES: Final = frozenset({*DELIMITED, *PARQUET, *FEATHER, *JSON_LINES})
+FORMATS: Final = "CSV, Parquet, Feather or JSON lines, also packed as .gz, .bz2, .xz, .zip or .zst"
 _SHOWN_WORDS: Final = 3
 
 
 def find_format(path: Path) -> str:
-    """Return the ending that names a file's format, before that of a compression."""
-    return next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKED), "")
+    """Return the ending that names a file's format, before that of a compression; of a zip else that of its one file."""
+    ending = next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKED), "")
+    if ending not in TABLES and path.suffix.lower() == ".zip":
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            members = list_members(archive)
+            return Path(members[0]).suffix.lower() if len(members) == 1 else ending
+    return ending
+
+
+def list_members(archive: zipfile.ZipFile) -> list[str]:
+    """Return the names of the files in an archive, without those that a Mac adds."""
+    return [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is one of a table, by its name."""
-    return find_format(path) in {*DELIMITED, *PARQUET, *FEATHER, *JSON_LINES}
+    """Return whether a file is one of a table, by its name, or that of the one file in a zip."""
+    return find_format(path) in TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from scanflow.errors import InvalidError, NotFoundError
 from scanflow.tables.columns import (
     DELIMITED,
     FEATHER,
+    FORMATS,
     JSON_LINES,
     PARQUET,
     ColumnKind,
@@ -31,6 +32,7 @@ from scanflow.tables.columns import (
     find_format,
     format_number,
     is_missing,
+    list_members,
 )
 from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
 from scanflow.tables.texts import (
@@ -46,7 +48,6 @@ from scanflow.tables.texts import (
     read_texts,
 )
 
-FORMATS: Final = "CSV, Parquet, Feather or JSON lines"
 _SAMPLE: Final = 1000
 _MEANS_MISSING: Final = frozenset(MISSING)
 
@@ -93,7 +94,7 @@ def _read(path: Path, options: ReadOptions, texts: Collection[str], kinds: Mappi
             return _read_frame(_read_lines(file, path.name), texts, kinds)
     raise InvalidError(
         f"{path.name!r} has an unknown format. Give a file that ends in .csv, .tsv, .parquet, .feather or .jsonl, "
-        "or in one of these and .gz, .bz2, .xz or .zip."
+        "or in one of these and .gz, .bz2, .xz, .zip or .zst."
     )
 
 
@@ -143,11 +144,18 @@ def _read_typed(read: Callable[..., pd.DataFrame], content: bytes) -> pd.DataFra
 
 def _open_zip(path: Path) -> IO[bytes]:
     with zipfile.ZipFile(path) as archive:
-        members = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+        members = list_members(archive)
         if len(members) != 1:
             listed = f"{len(members)} files ({', '.join(members[:5])})" if members else "no file"
             raise InvalidError(f"{path.name} has {listed}, and is to have one. Unpack it, and give one of its files.")
         return io.BytesIO(archive.read(members[0]))
+
+
+def _open_zstandard(path: Path) -> IO[bytes]:
+    import pyarrow as pa
+
+    with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
+        return io.BytesIO(stream.read())
 
 
 _OPENERS: Mapping[str, Callable[[Path], Any]] = {
@@ -155,6 +163,7 @@ _OPENERS: Mapping[str, Callable[[Path], Any]] = {
     ".bz2": bz2.open,
     ".xz": lzma.open,
     ".zip": _open_zip,
+    ".zst": _open_zstandard,
 }
 
 

@@ -149,3 +149,34 @@ def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
     words[:] = [b"yes", b"n\xff"]
     text = PredictionResponse(outputs={"y": words}, instance=None, revision=None)
     assert json.loads(format_response(text, as_json=True)[0])["outputs"]["y"] == ["yes", "n\ufffd"]
+
+
+@pytest.mark.parametrize("name", ["rows.xlsx", "rows.bin.zip", "rows.dat.zst", "rows.gz", "ROWS.ODS"])
+def test_a_file_that_may_be_a_table_of_another_format_is_refused_with_those_there_are(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_bytes(b"PK\x03\x04 anything")
+    with pytest.raises(InvalidError, match=f"'{name}' is no table.*CSV, Parquet, Feather or JSON lines.*: - < {name}"):
+        read(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("raw", "datatypes", "refused"),
+    [
+        (b"a;b\n1;2\n", ["FP64", "FP64"], True),
+        (b"\x00\x01", ["FP64", "FP64"], True),
+        (b"1.5\n2.5\n", ["FP64"], True),
+        (b"\x00" * 8, ["FP64"], False),
+        (b"some text", ["BYTES"], False),
+        (b"some text", ["UINT8"], False),
+        (b"some text", [], False),
+    ],
+)
+def test_bytes_are_sent_where_one_input_takes_them(raw: bytes, datatypes: list[str], *, refused: bool) -> None:
+    there = Listening("application/octet-stream")
+    there.declared = datatypes
+    if not refused:
+        assert asked(there, PredictRequest(raw=raw)) == raw
+        return
+    with pytest.raises(InvalidError, match=r"The service takes columns \('x'.*CSV, Parquet"):
+        asked(there, PredictRequest(raw=raw))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow.tables.columns import ReadOptions
+from scanflow.tables.columns import ReadOptions, is_table
 from scanflow.tables.files import read_columns
 
 
@@ -162,3 +163,36 @@ def test_large_whole_numbers_of_json_lines_stay_what_they_are_beside_others(tmp_
     values = read_columns(tmp_path / "a.jsonl").values["x"]
     assert [int(values[0]), int(values[2])] == [2**60 + 1, 2**60 + 2]
     assert values[1] == 0.5 or np.isnan(values[1])
+
+
+def test_a_zip_with_one_table_is_that_table(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("rows.csv", "a,b\n1,x\n2,y\n")
+        archive.writestr("__MACOSX/rows.csv", "")
+    assert is_table(tmp_path / "x.zip")
+    assert read_columns(tmp_path / "x.zip").values["a"].tolist() == [1, 2]
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.csv", "a\n1\n")
+        archive.writestr("b.csv", "a\n1\n")
+    assert not is_table(tmp_path / "two.zip")
+    (tmp_path / "none.zip").write_bytes(b"no archive")
+    assert not is_table(tmp_path / "none.zip")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_zstandard_is_read_like_other_compressions(tmp_path: Path, ending: str) -> None:
+    frame, plain = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}), tmp_path / f"a.{ending}"
+    match ending:
+        case "csv":
+            frame.to_csv(plain, index=False)
+        case "parquet":
+            frame.to_parquet(plain)
+        case _:
+            frame.to_json(plain, orient="records", lines=True)
+    packed = tmp_path / f"a.{ending}.zst"
+    packed.write_bytes(pa.Codec("zstd").compress(plain.read_bytes(), asbytes=True))
+    assert is_table(packed)
+    assert {name: values.tolist() for name, values in read_columns(packed).values.items()} == frame.to_dict("list")
+    packed.write_bytes(b"no zstandard")
+    with pytest.raises(InvalidError, match="cannot be read"):
+        read_columns(packed)
