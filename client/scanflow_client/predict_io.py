@@ -246,6 +246,13 @@ def _fit_table(table: InputTable, inputs: Mapping[str, Any], declared: Declared)
                 "that row, or log the model with a signature that has date-times."
             )
 
+    truths = {
+        name: _read_truths(table.path.name, name, inputs[name])
+        for name, datatype in types.items()
+        if datatype == "BOOL" and name in inputs
+    }
+    inputs = {**inputs, **truths}
+
     # Of what no type is declared text goes as it stands in the file, as pandas reads it: a date may be just text.
     plain = [name for name in table.columns.from_texts if name not in types and inputs[name].dtype.kind in "MO"]
     if plain:
@@ -261,6 +268,19 @@ def _fit_table(table: InputTable, inputs: Mapping[str, Any], declared: Declared)
         if types.get(name, "").lstrip("U").startswith("INT")
     }
     return fit_inputs({**inputs, **exact} if declared else inputs, declared, read_texts)
+
+
+def _read_truths(file: str, name: str, values: Any) -> Any:
+    """Return a column for truth values as such.
+
+    Raises:
+        InvalidError: a value is none.
+    """
+    from scanflow.tables.truths import WRITTEN, find_other_than_truths, read_truths
+
+    if (other := find_other_than_truths(values)) is not None:
+        raise InvalidError(f"{file}: the model takes truth values in {name!r}, and it has {other!r}. Write {WRITTEN}.")
+    return read_truths(values)
 
 
 def _round_large(values: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.installation import explain_install
 from scanflow.tables.columns import ColumnKind, Columns, ReadOptions, Spelling
+from scanflow.tables.truths import list_spellings, read_truths
 
 INPUT = "input:"
 """Prefix of the names of recorded inputs in files of recorded predictions."""
@@ -44,6 +46,11 @@ def read_pair(reference: Path, current: Path, options: ReadOptions | None = None
     """
     before, after = _read(reference, options), _read(current, options)
     shared = [name for name in before.values if name in after.values]
+    truths = {name: both for name in shared if (both := _unify_truths(name, before, after)) is not None}
+    before, after = (
+        _replace_values(side, {name: both[at] for name, both in truths.items()})
+        for at, side in enumerate((before, after))
+    )
     kinds: dict[str, ColumnKind] = {
         name: kind for name in shared if (kind := _choose_kind(name, before, after)) is not None
     }
@@ -72,6 +79,27 @@ def read_pair(reference: Path, current: Path, options: ReadOptions | None = None
     if not old:
         raise InvalidError(f"No column can be compared: {format_left_out(left_out)}. Give a table with others.")
     return TablePair(*align(DataTable.from_data(old), DataTable.from_data(new)), notes, left_out)
+
+
+def _unify_truths(name: str, before: Columns, after: Columns) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return a column of truth values that two files write in other ways, as numbers; None: it is another, or they
+    write it in one way."""
+    both = [side.values[name] for side in (before, after)]
+    if not any(side.dtype.kind == "O" for side in both):
+        return None  # true and false are 1 and 0
+    old, new = map(read_truths, both)
+    if old is None or new is None or any(find_missing(side).all() for side in both):
+        return None
+    written = [list_spellings(side) for side in both]
+    if written[0] <= written[1] or written[1] <= written[0]:
+        return None
+    return old.astype(float), new.astype(float)
+
+
+def _replace_values(columns: Columns, values: Mapping[str, NDArray[Any]]) -> Columns:
+    spellings = {name: spelling for name, spelling in columns.spellings.items() if name not in values}
+    words = {name: texts for name, texts in columns.words.items() if name not in values}
+    return replace(columns, values={**columns.values, **values}, spellings=spellings, words=words)
 
 
 def _choose_kind(name: str, before: Columns, after: Columns) -> ColumnKind | None:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import re
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -49,6 +50,7 @@ from scanflow.tables.texts import (
 )
 
 _SAMPLE: Final = 1000
+_UNNAMED: Final = re.compile(r"Unnamed: \d+")
 _MEANS_MISSING: Final = frozenset(MISSING)
 
 
@@ -274,8 +276,8 @@ def _make_columns(
 
 
 def _are_row_numbers(column: Any) -> bool:
-    """Return whether a column counts its rows, as the index of a DataFrame that was written with it."""
-    return column.dtype.kind in "iu" and bool((np.diff(np.asarray(column)) == 1).all())
+    """Return whether a column numbers its rows, as the index of a DataFrame that was written with it, in any order."""
+    return column.dtype.kind in "iu" and bool((column >= 0).all()) and bool(column.is_unique)
 
 
 def _read_text(path: Path, dialect: Dialect, texts: Collection[str]) -> pd.DataFrame:
@@ -318,6 +320,9 @@ def _read_frame(frame: pd.DataFrame, as_texts: Collection[str], kinds: Mapping[s
     left_out: dict[str, str] = {}
     for label in frame.columns:
         name, column = str(label), frame[label]
+        if _UNNAMED.fullmatch(name) and _are_row_numbers(column):
+            left_out[name] = "row numbers"
+            continue
         is_typed = isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufmM"
         if is_typed and name not in as_texts and kinds.get(name) != "text":
             values[name] = np.asarray(column)

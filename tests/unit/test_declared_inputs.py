@@ -166,6 +166,30 @@ def fit_file(path: Path, declared: Declared, options: ReadOptions | None = None)
     return {name: (values.dtype.name, values.tolist()) for name, values in answer.outputs.items()}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    "written", ["true,false", "TRUE,FALSE", "T,F", "yes,no", "Yes,NO", "y,n", "Y,N", "1,0", "1.0,0.0"]
+)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_truth_values_of_a_file_are_taken_however_they_are_written(tmp_path: Path, written: str, ending: str) -> None:
+    path = tmp_path / f"a.{ending}"
+    pd.DataFrame({"b": [*written.split(",")] * 3, "n": range(6)}).to_csv(tmp_path / "a.csv", index=False)
+    if ending == "parquet":
+        pd.read_csv(tmp_path / "a.csv").to_parquet(path)
+    sent = fit_file(path, declare(b="BOOL", n="INT64"))
+    assert sent["b"] == ("bool", [True, False] * 3)
+
+
+@pytest.mark.parametrize("other", ["maybe", "2", "0.5", "on"])
+def test_what_is_no_truth_value_is_refused_with_what_to_write(tmp_path: Path, other: str) -> None:
+    with pytest.raises(InvalidError, match=r"takes truth values in 'b', and it has .*Write true or false \(or yes"):
+        fit_table(tmp_path / "a.csv", f"b,n\n{other},1\n{other},0\n", declare(b="BOOL", n="INT64"))
+
+
+def test_a_missing_truth_value_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="'b' is of BOOL, which has no missing values, but element 1 is missing"):
+        fit_table(tmp_path / "a.csv", "b,n\nyes,1\n,0\n", declare(b="BOOL", n="INT64"))
+
+
 def test_whole_numbers_of_a_text_file_are_exact_where_the_model_has_whole_ones(tmp_path: Path) -> None:
     content = "i,u,d\n9007199254740993.0,9223372036854775809,9007199254740993.0\n2.0,1,0.5\n"
     sent = fit_table(tmp_path / "a.csv", content, declare(i="INT64", u="UINT64", d="FP64"))

@@ -133,9 +133,57 @@ def test_a_few_numbers_more_or_less_do_not_decide_whether_a_column_is_of_numbers
 
 def test_numbers_that_become_text_are_named(tmp_path: Path) -> None:
     first, second = write_column(tmp_path / "a.csv", [True, False] * 20), tmp_path / "b.csv"
-    before, after, notes, _left_out = read_pair(first, write_column(second, ["yes", "no"] * 20))
-    assert notes == ["'q' is compared as text: 50% of its values are no numbers, such as 'no'."]
+    before, after, notes, _left_out = read_pair(first, write_column(second, ["in", "out"] * 20))
+    assert notes == ["'q' is compared as text: 50% of its values are no numbers, such as 'in'."]
     assert compare(before, after).drifted
+
+
+TRUTHS = {
+    "True": [True, False, True],
+    "TRUE": ["TRUE", "FALSE", "TRUE"],
+    "yes": ["yes", "no", "yes"],
+    "Y": ["Y", "N", "Y"],
+    "t": ["t", "f", "t"],
+    "1": [1, 0, 1],
+    "1.0": [1.0, 0.0, 1.0],
+    "gap": ["Yes", None, "Yes"],
+}
+
+
+@pytest.mark.parametrize("old", TRUTHS)
+@pytest.mark.parametrize("new", TRUTHS)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_truth_values_are_the_same_however_they_are_written(tmp_path: Path, old: str, new: str, ending: str) -> None:
+    first = write_column(tmp_path / f"a.{ending}", TRUTHS[old] * 40)
+    second = write_column(tmp_path / "b.csv", TRUTHS[new] * 40)
+    before, after, _, _left_out = read_pair(first, second)
+    assert compare(before, after).drifted is ("gap" in {old, new} and old != new), "a missing value is another"
+    other = write_column(tmp_path / "c.csv", [value for value in TRUTHS[new] * 60 if value in TRUTHS[new][:1]])
+    if old != "gap":
+        before, after, _, _left_out = read_pair(first, other)
+        assert compare(before, after).drifted, "all are true now"
+
+
+def test_words_that_are_no_truth_values_stay_text(tmp_path: Path) -> None:
+    first = write_column(tmp_path / "a.csv", ["yes", "no", "unknown"] * 20)
+    before, after, _, _left_out = read_pair(first, write_column(tmp_path / "b.csv", [True, False, True] * 20))
+    assert (before.columns["q"].is_numeric, compare(before, after).drifted) == (False, True)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_an_index_in_one_table_only_is_not_compared_in_any_order(
+    tmp_path: Path, ending: str, *, shuffled: bool
+) -> None:
+    table = frame()
+    order = np.random.default_rng(1).permutation(100)[:40] if shuffled else np.arange(40)
+    table.assign(**{"Unnamed: 0": order}).to_parquet(tmp_path / "a.parquet")
+    table.set_index(order).to_csv(tmp_path / "a.csv")
+    table.to_csv(tmp_path / "b.csv", index=False)
+    for pair in ((f"a.{ending}", "b.csv"), ("b.csv", f"a.{ending}"), (f"a.{ending}", f"a.{ending}")):
+        before, after, _, left_out = read_pair(*(tmp_path / name for name in pair))
+        assert left_out == {"Unnamed: 0": "row numbers"}
+        assert list(before.columns) == list(after.columns) == ["x", "kind", "n"]
 
 
 def test_words_that_change_among_numbers_are_a_drift(tmp_path: Path) -> None:
