@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.app.parameter_texts import parse_json
 from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.tables.delimited import HEAD_BYTES, guess_dialect
+from scanflow.tables.delimited import HEAD_BYTES, find_binary_format, guess_dialect
 
 _MAX_CLASSES = 50
 _TRUTHS = {"true": True, "false": False}
@@ -65,14 +65,18 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
     unlabelled = 0
     try:
         with path.open("rb") as file:
-            dialect = guess_dialect(file.read(HEAD_BYTES), repr(str(path)), encoding=encoding, separator=separator)
+            head = file.read(HEAD_BYTES)
+        if binary := find_binary_format(head):
+            raise InvalidError(f"{str(path)!r:.300} is {binary}, and no CSV file. Save it as CSV in UTF-8.")
+        dialect = guess_dialect(head, repr(str(path)), encoding=encoding, separator=separator)
         if dialect.note:  # a person's words, of which none may be another
             raise InvalidError(
                 f"{str(path)!r:.300} is not in UTF-8. Say its encoding, as --encoding {dialect.encoding}, or save it "
                 "in UTF-8."
             )
         with path.open(encoding=dialect.encoding, newline="") as lines:
-            rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator)
+            rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator, skipinitialspace=True)
+            rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
             if twice := [name for name in ("id", "label") if (rows.fieldnames or []).count(name) > 1]:
                 raise InvalidError(f"{str(path)!r} has two columns {twice[0]!r}. Name one of them otherwise.")
             if missing := [name for name in ("id", "label") if name not in (rows.fieldnames or ())]:
@@ -80,7 +84,7 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
                 )
             for row in rows:
-                id, label = row["id"], (row["label"] or "").strip()
+                id, label = (row["id"] or "").strip(), (row["label"] or "").strip()
                 if not label:
                     unlabelled += 1
                 elif not id:

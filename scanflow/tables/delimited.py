@@ -31,6 +31,23 @@ _MARKS: Final = (
 """Byte order marks; those of UTF-32 begin as those of UTF-16 do."""
 
 
+_BINARY: Final = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "a Feather file",
+    b"\x1f\x8b": "a gzip file",
+    b"BZh": "a bzip2 file",
+    b"\xfd7zXZ": "an xz file",
+    b"PK\x03\x04": "a zip archive, as spreadsheets (.xlsx) are,",
+    b"\x28\xb5\x2f\xfd": "a zstd file",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet (.xls)",
+    b"\x93NUMPY": "an array of NumPy",
+}
+"""How files begin that are no text."""
+
+_CONTROLS: Final = frozenset(range(9))
+"""Bytes that no text has in UTF-8."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How a file is written."""
@@ -50,6 +67,11 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     Raises:
         InvalidError: it is no text, or may be read in two ways; it names what fits and the option that says it.
     """
+    if binary := find_binary_format(head):
+        raise InvalidError(
+            f"{name} is {binary}, and no text of columns. Give it the ending of what it is (.parquet, .csv.gz), or save it "
+            "as CSV."
+        )
     is_whole = len(head) < HEAD_BYTES
     encoding, note = (encoding, "") if encoding else _guess_encoding(head, name, is_whole=is_whole)
     try:
@@ -58,8 +80,10 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     except LookupError as error:
         raise InvalidError(f"There is no encoding {encoding!r}. Give one such as --encoding cp1252.") from error
     except UnicodeError as error:
+        other = "cp1252" if encoding.lower() != FALLBACK_ENCODING else "cp1250 or utf-16"
         raise InvalidError(
-            f"{name} is not in {encoding} (byte {getattr(error, 'start', 0)}). Say its encoding: --encoding cp1252."
+            f"{name} is not in {encoding} (byte {getattr(error, 'start', 0)}). If it is text, say its encoding, such as "
+            f"--encoding {other}."
         ) from error
     if "\0" in text:
         raise InvalidError(f"{name} has characters that no text has. Give a text file, or say its encoding: --encoding")
@@ -69,6 +93,13 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     if not rows:
         raise InvalidError(f"{name} is empty. Give a file with a line of names and a line for each row.")
     return Dialect(encoding, separator, tuple(rows[0]), note)
+
+
+def find_binary_format(head: bytes) -> str:
+    """Return what a file that begins so is, as people say it; empty: it may be text."""
+    if not any(byte in _CONTROLS for byte in head):  # a column of text may be called PAR1
+        return ""
+    return next((name for start, name in _BINARY.items() if head.startswith(start)), "")
 
 
 def describe_fallback(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,28 @@ def test_labels_of_a_spreadsheet_are_their_values(tmp_path: Path, content: str, 
     (tmp_path / "a.csv").write_text(content)
     given, _ = read(tmp_path / "a.csv")
     assert [label["label"] for label in given] == labels
+
+
+@pytest.mark.parametrize("content", ["id, label\n7, 3\n", "id ,label \n 7 ,3\n", 'id; "label"\n7; "3"\n'])
+def test_blanks_around_names_and_values_do_not_count(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    labels, _ = read(tmp_path / "a.csv")
+    assert [(label["id"], label["label"]) for label in labels] == [("7", 3)]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"), [(b"PAR1", "a Parquet file"), (b"\x1f\x8b\x08", "a gzip file"), (b"PK\x03\x04", "spreadsheets")]
+)
+def test_a_file_that_is_no_text_is_called_what_it_is(tmp_path: Path, start: bytes, kind: str) -> None:
+    (tmp_path / "a.csv").write_bytes(start + b"\0\x81\x15" * 40)
+    with pytest.raises(InvalidError, match=f"{re.escape(kind)}.* Save it as CSV") as refused:
+        read(tmp_path / "a.csv")
+    assert "--encoding" not in str(refused.value)
+
+
+def test_a_column_may_be_called_like_the_start_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("PAR1,id,label\n1,7,3\n")
+    assert read(tmp_path / "a.csv")[0][0]["label"] == 3
 
 
 def test_labels_that_cannot_surely_be_read_are_refused(tmp_path: Path) -> None:

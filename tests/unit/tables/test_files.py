@@ -196,3 +196,19 @@ def test_zstandard_is_read_like_other_compressions(tmp_path: Path, ending: str) 
     packed.write_bytes(b"no zstandard")
     with pytest.raises(InvalidError, match="cannot be read"):
         read_columns(packed)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [(b"PAR1\0\x15", "a Parquet file"), (b"\x1f\x8b\x08\0", "a gzip file"), (b"ARROW1\0", "a Feather")],
+)
+def test_a_file_that_is_no_text_is_called_what_it_is(tmp_path: Path, content: bytes, kind: str) -> None:
+    with pytest.raises(InvalidError, match=f"a.csv is {kind}.*ending of what it is"):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize(("encoding", "tried"), [("", "cp1252"), ("utf-8", "utf-8"), ("cp1252", "cp1252")])
+def test_no_encoding_is_advised_that_does_not_fit(tmp_path: Path, encoding: str, tried: str) -> None:
+    with pytest.raises(InvalidError, match=f"is not in {tried}") as refused:
+        read(tmp_path, b"a\n\x81\x8d\n", ReadOptions(encoding=encoding))
+    assert f"--encoding {tried}" not in str(refused.value)
