@@ -293,7 +293,9 @@ def _to_whole(values: Any) -> Any:
     rounded = _round_large(values)
     if rounded is values or (values != values).any():
         return rounded
-    return values.astype("int64" if abs(values).max() < 2**63 else "uint64")
+    if values.min() >= -(2**63) and values.max() < 2**63:
+        return values.astype("int64")
+    return values.astype("uint64") if values.min() >= 0 else rounded
 
 
 def _fill(texts: Any, text: str) -> Any:

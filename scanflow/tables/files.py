@@ -154,7 +154,7 @@ def _open_zip(path: Path) -> IO[bytes]:
 
 
 def _open_zstandard(path: Path) -> IO[bytes]:
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped]  # it has no types
 
     with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as stream:
         return io.BytesIO(stream.read())

@@ -166,6 +166,15 @@ def fit_file(path: Path, declared: Declared, options: ReadOptions | None = None)
     return {name: (values.dtype.name, values.tolist()) for name, values in answer.outputs.items()}  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_smallest_and_the_largest_whole_number_keep_their_sign(tmp_path: Path, ending: str) -> None:
+    path, texts = tmp_path / f"a.{ending}", [str(-(2**63)), str(2**63 - 1), "0"]
+    frame = pd.DataFrame({"i": texts, "n": [1, 2, 3]})
+    frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
+    assert fit_file(path, declare(i="INT64", n="INT64"))["i"] == ("int64", [-(2**63), 2**63 - 1, 0])
+    assert fit_file(path, declare(i="UINT64", n="INT64"))["i"][1][0] < 0, "it is no large number"
+
+
 @pytest.mark.parametrize(
     "written", ["true,false", "TRUE,FALSE", "T,F", "yes,no", "Yes,NO", "y,n", "Y,N", "1,0", "1.0,0.0"]
 )

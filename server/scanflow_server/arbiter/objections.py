@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
+from scanflow.app.quantities import format_count
 from scanflow_server.arbiter.identity import (
     are_related,
     awaits_people,
@@ -208,8 +209,9 @@ def check_action_budget(intent: Intent, history: Sequence[Action], now: float) -
     return make_decision(
         intent,
         "refuse",
-        f"The budget is used up: the strategy {intent.strategy!r} has {intent.budget} actions in "
-        f"{format_seconds(intent.budget_window_s)}, and has used {len(spent)}.",
+        f"The budget is used up: the strategy {intent.strategy!r} has used {len(spent)} of "
+        f"{format_count(intent.budget, 'action')} in {format_seconds(intent.budget_window_s)}, those that its calls and "
+        "functions took left out.",
         now=now,
         retry_at=freed,
     )

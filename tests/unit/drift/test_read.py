@@ -6,6 +6,7 @@ import decimal
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -138,7 +139,7 @@ def test_numbers_that_become_text_are_named(tmp_path: Path) -> None:
     assert compare(before, after).drifted
 
 
-TRUTHS = {
+TRUTHS: dict[str, list[Any]] = {
     "True": [True, False, True],
     "TRUE": ["TRUE", "FALSE", "TRUE"],
     "yes": ["yes", "no", "yes"],
@@ -181,7 +182,7 @@ def test_an_index_in_one_table_only_is_not_compared_in_any_order(
     table.set_index(order).to_csv(tmp_path / "a.csv")
     table.to_csv(tmp_path / "b.csv", index=False)
     for pair in ((f"a.{ending}", "b.csv"), ("b.csv", f"a.{ending}"), (f"a.{ending}", f"a.{ending}")):
-        before, after, _, left_out = read_pair(*(tmp_path / name for name in pair))
+        before, after, _, left_out = read_pair(tmp_path / pair[0], tmp_path / pair[1])
         assert left_out == {"Unnamed: 0": "row numbers"}
         assert list(before.columns) == list(after.columns) == ["x", "kind", "n"]
 

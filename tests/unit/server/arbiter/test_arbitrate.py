@@ -76,7 +76,13 @@ ACT = ("act", None, None)
         (intent(**COOL, strategy="other"), 130, after(BEFORE), ACT, ""),
         (intent(**COOL, budget=1), 101, after(REFUSED), ACT, ""),
         # A budget says when there is room again.
-        (intent(**BUDGET), 110, after(*SPENT), ("refuse", None, 161), "has 2 actions in 60 s, and has used 3"),
+        (
+            intent(**BUDGET),
+            110,
+            after(*SPENT),
+            ("refuse", None, 161),
+            "has used 3 of 2 actions in 60 s, those that its calls and functions took left out",
+        ),
         (intent(**BUDGET), 161, after(*SPENT), ACT, ""),
         # A change is not taken back, or turned, within the hysteresis; what changed nothing does not hide it.
         (to(2), 110, after(HIGHER), ("refuse", "i0", 130), "undo the last change of 'instances'"),
