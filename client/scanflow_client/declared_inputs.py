@@ -76,6 +76,7 @@ def fit_inputs(
         return elements
     inputs = name_columns(inputs)
     types = {str(tensor["name"]): str(tensor["datatype"]) for tensor in declared}
+    inputs = _name_by_place(inputs, types)
     if not isinstance(inputs, Mapping):
         return _name_input(inputs, declared[0]) if len(declared) == 1 else inputs
     if len(declared) == 1 and not types.keys() & inputs.keys():
@@ -97,6 +98,16 @@ def fit_inputs(
         else value
         for name, value in given.items()
     }
+
+
+def _name_by_place(inputs: Any, names: Iterable[str]) -> Any:
+    """Return the numbered columns of a table, 0 and so on in their order, by the names of inputs that have none; others
+    as they are."""
+    names = list(names)
+    if not isinstance(inputs, Mapping) or list(inputs) != [str(place) for place in range(len(names))]:
+        return inputs
+    is_unnamed = names == [f"input-{place}" for place in range(len(names))]
+    return dict(zip(names, inputs.values(), strict=True)) if is_unnamed else inputs
 
 
 def _name_input(rows: Any, tensor: Mapping[str, Any]) -> Any:

@@ -107,7 +107,10 @@ class ModelInputs:
     def make_frame(self, columns: Mapping[str, NDArray[Any]]) -> Any:
         import pandas as pd
 
-        return pd.DataFrame(dict(columns))
+        frame = pd.DataFrame(dict(columns))
+        if self._signature.numbered:
+            frame.columns = pd.RangeIndex(frame.shape[1])
+        return frame
 
     def make_matrix(self, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         return np.column_stack(list(columns.values()))

@@ -73,6 +73,9 @@ class NodeSignature:
     anonymous: bool = False
     """Whether the only input has no name, so that a caller may choose one."""
 
+    numbered: bool = False
+    """Whether the columns of a table have no names: the model gets them as 0, 1 and so on."""
+
     records: bool = False
     """Whether the rows reach the model as mappings."""
 
@@ -219,6 +222,7 @@ def read_mlmodel_signature(signature: Mapping[str, Any] | None, who: str) -> Nod
         outputs=outputs,
         table=table,
         anonymous=nameless and not records,
+        numbered=len(entries) > 1 and table and not any("name" in entry for entry in entries),
         records=records,
         parameters=tuple(str(parameter.get("name")) for parameter in parameters) or None,
     )

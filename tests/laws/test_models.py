@@ -286,6 +286,30 @@ def test_date_times_reach_a_model_without_a_signature_as_they_are(tmp_path: Path
 
 
 @pytest.mark.usefixtures("home")
+def test_columns_without_names_reach_the_model_by_their_places(tmp_path: Path) -> None:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
+
+    from tests.laws.zoo import save_function
+
+    signature = ModelSignature(Schema([ColSpec("double"), ColSpec("long")]))
+    save_function(lambda model_input: model_input[0] * 10 + model_input[1], tmp_path / "m", signature=signature)
+    table = pd.DataFrame({0: [1.5, 2.5], 1: [3, 4]})
+    table.rename(columns=str).to_parquet(tmp_path / "a.parquet")
+    expected = to_columns(predict_plainly(tmp_path / "m", table))
+    with serve_model(tmp_path / "m") as served:
+        for answer in (
+            served.ask_client(table),
+            served.ask_command(file=tmp_path / "a.parquet"),
+            served.ask_seldon(table.to_numpy().tolist()),
+            served.ask_protocol({"input-0": [1.5, 2.5], "input-1": [3, 4]}, binary=False),
+        ):
+            assert to_columns(answer) == expected
+        refused = served.ask_client(table[[1, 0]])
+        assert isinstance(refused, Refused), "places are not known where the order is another"
+
+
+@pytest.mark.usefixtures("home")
 def test_columns_of_one_name_in_an_answer_are_refused(tmp_path: Path) -> None:
     from tests.laws.zoo import save_function
 
