@@ -85,8 +85,8 @@ def read_request(
     content = _read_bytes(path)
     if path.suffix.lower() in {*_SPREADSHEETS, *PACKED}:
         raise InvalidError(
-            f"{path.name!r} is no table that can be read here. Give a file of {FORMATS}, or an array: .npy, .npz. To send "
-            f"its bytes as they are, give them as standard input: - < {path.name}"
+            f"{path.name!r} is no table that can be read here. Give a file of {FORMATS}, or an array: .npy, .npz. To "
+            f"send its bytes as they are, give them as standard input: - < {path.name}"
         )
     return (
         _parse_json(content.decode(errors="replace"), file) if path.suffix == ".json" else _parse_bytes(content, file)
@@ -131,8 +131,8 @@ def _check_raw(raw: bytes, declared: Declared) -> None:
     if len(declared) > 1 or (takes_numbers and is_text):
         columns = ", ".join(repr(str(tensor["name"])) for tensor in declared)
         raise InvalidError(
-            f"The service takes columns ({columns}), and the input is sent as raw bytes, as its name ends in no format of "
-            f"a table. Give a file of {FORMATS}, or JSON: .json."
+            f"The service takes columns ({columns}), and the input is sent as raw bytes, as its name ends in no format "
+            f"of a table. Give a file of {FORMATS}, or JSON: .json."
         )
 
 

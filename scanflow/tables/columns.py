@@ -26,7 +26,7 @@ _SHOWN_WORDS: Final = 3
 
 
 def find_format(path: Path) -> str:
-    """Return the ending that names a file's format, before that of a compression; of a zip else that of its one file."""
+    """Return the ending that names a file's format, before that of a compression; of a zip else its one file's."""
     ending = next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKED), "")
     if ending not in TABLES and path.suffix.lower() == ".zip":
         with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:

@@ -69,8 +69,8 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     """
     if binary := find_binary_format(head):
         raise InvalidError(
-            f"{name} is {binary}, and no text of columns. Give it the ending of what it is (.parquet, .csv.gz), or save it "
-            "as CSV."
+            f"{name} is {binary}, and no text of columns. Give it the ending of what it is (.parquet, .csv.gz), or "
+            "save it as CSV."
         )
     is_whole = len(head) < HEAD_BYTES
     encoding, note = (encoding, "") if encoding else _guess_encoding(head, name, is_whole=is_whole)
@@ -82,8 +82,8 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     except UnicodeError as error:
         other = "cp1252" if encoding.lower() != FALLBACK_ENCODING else "cp1250 or utf-16"
         raise InvalidError(
-            f"{name} is not in {encoding} (byte {getattr(error, 'start', 0)}). If it is text, say its encoding, such as "
-            f"--encoding {other}."
+            f"{name} is not in {encoding} (byte {getattr(error, 'start', 0)}). If it is text, say its encoding, such "
+            f"as --encoding {other}."
         ) from error
     if "\0" in text:
         raise InvalidError(f"{name} has characters that no text has. Give a text file, or say its encoding: --encoding")

@@ -228,8 +228,8 @@ def _parse_datetimes(array: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def read_moments(tensor: Tensor) -> NDArray[Any]:
-    """Return the texts of an input as the date-times that they are: ``datetime64`` of the unit that the client says, else
-    of microseconds, or nanoseconds where they have them; ``date`` objects if they are dates.
+    """Return the texts of an input as the date-times that they are: ``datetime64`` of the unit that the client says,
+    else of microseconds, or nanoseconds where they have them; ``date`` objects if they are dates.
 
     Raises:
         ProblemError: (400) a text is no date-time, has a time zone, or is beyond the unit.

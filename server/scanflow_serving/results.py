@@ -255,7 +255,7 @@ def _advise(kind: type) -> str:
     """Say what to return in place of a value of a type."""
     if issubclass(kind, (complex, np.complexfloating)):
         instead = "its parts, {'real': x.real, 'imag': x.imag}"
-    elif issubclass(kind, np.longdouble):
+    elif issubclass(kind, np.dtype("longdouble").type):
         instead = "x.astype('float64')"
     elif issubclass(kind, np.void):
         instead = "a dict of its fields, {name: x[name] for name in x.dtype.names}"

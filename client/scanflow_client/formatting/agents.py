@@ -246,7 +246,7 @@ def _choose_reason(action: Action) -> str:
 
 
 def _describe_command(action: Action) -> str:
-    """Return what a person's command put in use, and why: ``models:/cnn/3: the audit says so``; empty: it says neither."""
+    """Return what a person's command put in use, and why: ``models:/cnn/3: the audit says``; empty: neither."""
     if action.intent.source != "person" or action.state not in {"running", "succeeded"}:
         return ""
     asked, result = action.intent.arguments, action.result

@@ -99,8 +99,8 @@ def format_explanation(explanation: Explanation) -> list[str]:
 def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return commands that request a prediction. ``inputs`` are the tensors that the service declares.
 
-    A table is written as records, an input of unnamed rows as a list. Where an example cannot be made, since JSON is taken of
-    which the type is not known, or would be too long, a file is named.
+    A table is written as records, an input of unnamed rows as a list. Where an example cannot be made, since it would
+    be too long, or is JSON of a type that is not known, a file is named.
     """
     declared: list[dict[str, Any]] = [
         {"name": tensor["name"], "shape": [max(size, 1) for size in tensor["shape"]], "datatype": tensor["datatype"]}
@@ -115,8 +115,7 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
     contents = {tensor["name"]: (tensor.get("parameters") or {}).get("content_type") for tensor in inputs}
     if taken := next((name for name, content in contents.items() if content == "application/json"), None):
         return [
-            f"Its input {taken!r}: JSON of the type that the model takes, an element each row. See: "
-            f"curl -s {record.url}/v2/models/{record.name}",
+            f"Its input {taken!r}: a JSON value for each row. See: curl -s {record.url}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.json",
         ]
     for tensor in declared:

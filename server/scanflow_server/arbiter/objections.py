@@ -210,8 +210,8 @@ def check_action_budget(intent: Intent, history: Sequence[Action], now: float) -
         intent,
         "refuse",
         f"The budget is used up: the strategy {intent.strategy!r} has used {len(spent)} of "
-        f"{format_count(intent.budget, 'action')} in {format_seconds(intent.budget_window_s)}, those that its calls and "
-        "functions took left out.",
+        f"{format_count(intent.budget, 'action')} in {format_seconds(intent.budget_window_s)}, those that its calls "
+        "and functions took left out.",
         now=now,
         retry_at=freed,
     )

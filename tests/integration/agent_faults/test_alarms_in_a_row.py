@@ -70,8 +70,8 @@ def test_a_hundred_alarms_in_a_row_run_the_detector_no_oftener_than_the_budget_a
     reasons = [one["decision"]["reason"] for one in plant.refused()]
     assert len(reasons) == len(idle) - BUDGET >= 10
     spent = (
-        f"The budget is used up: the strategy 'check_predictions' has used {BUDGET} of {BUDGET} actions in 86400 s, those "
-        "that its calls and functions took left out."
+        f"The budget is used up: the strategy 'check_predictions' has used {BUDGET} of {BUDGET} actions in 86400 s, "
+        "those that its calls and functions took left out."
     )
     assert reasons[-10:] == [spent] * 10
     told = [one["data"]["verdict"] for one in plant.get("/events", type="intent", limit=1000)]

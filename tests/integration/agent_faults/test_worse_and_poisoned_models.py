@@ -93,10 +93,11 @@ def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_not
     label_points(plant, knowledge, "second", 40)
     until(lambda: len(plant.refused()) >= 3, "it asks for more than it has")
     reasons = {one["decision"]["reason"] for one in plant.refused()}
-    assert reasons == {
-        "The budget is used up: the strategy 'retrain_model' has used 2 of 2 actions in 86400 s, those that its calls and "
-        "functions took left out."
-    }
+    spent = (
+        "The budget is used up: the strategy 'retrain_model' has used 2 of 2 actions in 86400 s, those that its calls "
+        "and functions took left out."
+    )
+    assert reasons == {spent}
     assert len(plant.runs("training")) == 2
     until(lambda: found(plant, "count_number_of_pickeddata")[-1]["picked"] == 40, "no label is lost")
 

@@ -79,7 +79,7 @@ def test_texts_become_date_times_of_the_unit_that_is_said(texts: list[str], unit
     ],
 )
 def test_what_would_become_another_moment_is_refused(text: str, content: str, unit: str) -> None:
-    with pytest.raises(ProblemError, match="input 'at': element 1.*without a time zone.*ISO 8601"):
+    with pytest.raises(ProblemError, match=r"input 'at': element 1.*without a time zone.*ISO 8601"):
         read_moments(make_tensor("2024-01-01", text, content=content, unit=unit))
 
 
@@ -101,5 +101,5 @@ def test_models_without_a_signature_get_date_times_and_classes_their_text() -> N
     assert read_value(model) == "M"
     assert [read_value(own), read_value(own, after)] == ["O", "O"]
     assert read_value(router, Node(name="class", implementation="a.py:A", parents=("router",))) == "O"
-    with pytest.raises(ProblemError, match="'router' takes as text, .* 'model' would get that text.*infer_signature"):
+    with pytest.raises(ProblemError, match=r"'router' takes as text, .* 'model' would get that text.*infer_signature"):
         read_value(router, Node(name="model", model=model.model, parents=("router",)))

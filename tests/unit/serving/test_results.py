@@ -201,7 +201,7 @@ def make_sparse() -> Any:
         (lambda: frozenset({"a"}), "frozenset", "sorted(x)"),
         (lambda: np.zeros(2, [("a", "i4"), ("b", "f4")]), "void", "x.dtype.names"),
         (lambda: np.ones(2, np.longdouble), np.dtype(np.longdouble).name, "x.astype('float64')"),
-        (lambda: object(), "object", ""),
+        (object, "object", ""),
         (lambda: None, "nothing", ""),
     ],
 )
