@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.app.parameter_texts import parse_json
 from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.tables.delimited import HEAD_BYTES, find_binary_format, guess_dialect
+from scanflow.tables.delimited import HEAD_BYTES, Dialect, find_binary_format, guess_dialect
 
 _MAX_CLASSES = 50
 _TRUTHS = {"true": True, "false": False}
@@ -64,16 +64,7 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
     wrong: list[str] = []
     unlabelled = 0
     try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-        if binary := find_binary_format(head):
-            raise InvalidError(f"{str(path)!r:.300} is {binary}, and no CSV file. Save it as CSV in UTF-8.")
-        dialect = guess_dialect(head, repr(str(path)), encoding=encoding, separator=separator)
-        if dialect.note:  # a person's words, of which none may be another
-            raise InvalidError(
-                f"{str(path)!r:.300} is not in UTF-8. Say its encoding, as --encoding {dialect.encoding}, or save it "
-                "in UTF-8."
-            )
+        dialect = _guess_dialect(path, encoding, separator)
         with path.open(encoding=dialect.encoding, newline="") as lines:
             rows = csv.DictReader(lines, strict=True, delimiter=dialect.separator, skipinitialspace=True)
             rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
@@ -105,6 +96,25 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
         text: str = given["label"]
         given["label"] = parse_label(numbers.get(text, text))
     return labels, unlabelled
+
+
+def _guess_dialect(path: Path, encoding: str, separator: str) -> Dialect:
+    """Return how a file of labels is written.
+
+    Raises:
+        InvalidError: it is no text, or may be read in two ways.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if binary := find_binary_format(head):
+        raise InvalidError(f"{str(path)!r:.300} is {binary}, and no CSV file. Save it as CSV in UTF-8.")
+    dialect = guess_dialect(head, repr(str(path)), encoding=encoding, separator=separator)
+    if dialect.note:  # a person's words, of which none may be another
+        raise InvalidError(
+            f"{str(path)!r:.300} is not in UTF-8. Say its encoding, as --encoding {dialect.encoding}, or save it "
+            "in UTF-8."
+        )
+    return dialect
 
 
 def _read_numbers(labels: Sequence[str], path: Path, decimal: str) -> dict[str, str]:
