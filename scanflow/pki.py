@@ -155,7 +155,7 @@ class CertificateAuthority:
             authority, key = self._load()
             revoked = [*self._read_revocations(), (int(record.serial, 16), self._clock())]
             self._write_revocations(authority, key, revoked)
-            return next(found for found in self._read_issued() if found.name == name)
+            return next(record for record in self._read_issued() if record.name == name)
 
     def list_issued(self) -> list[IssuedCertificate]:
         """Return the newest certificate of each name, by name."""

@@ -92,9 +92,9 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
     if wrong:
         raise InvalidError(f"No label from {str(path)!r} was recorded:\n" + "\n".join(f"- {line}" for line in wrong))
     numbers = _read_numbers([label["label"] for label in labels], path, decimal)
-    for given in labels:
-        text: str = given["label"]
-        given["label"] = parse_label(numbers.get(text, text))
+    for row in labels:
+        text: str = row["label"]
+        row["label"] = parse_label(numbers.get(text, text))
     return labels, unlabelled
 
 

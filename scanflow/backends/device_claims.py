@@ -134,8 +134,10 @@ class HomeDevices:
             }
             if grants and taken.isdisjoint(grant.uuid for grant in grants):
                 birth = read_start_time(os.getpid())
-                kept = DeviceClaim(holder=self._name(following), who=who, pid=os.getpid(), birth=birth, grants=grants)
-                self._write([*(claim for claim in claims if claim.holder != own), kept])
+                next_claim = DeviceClaim(
+                    holder=self._name(following), who=who, pid=os.getpid(), birth=birth, grants=grants
+                )
+                self._write([*(claim for claim in claims if claim.holder != own), next_claim])
 
     def find_grants(self, folder: Path) -> tuple[DeviceGrant, ...]:
         """Return what an attempt holds."""

@@ -68,7 +68,7 @@ def main(out: int, err: int, control: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     secrets: list[str] = []
-    told = b""
+    rest = b""
     streams = {out: (MaskedStream(Masker()), 1), err: (MaskedStream(Masker()), 2)}
     with selectors.DefaultSelector() as selector:
         for source in (out, err, control):
@@ -79,7 +79,7 @@ def main(out: int, err: int, control: int) -> None:
                 block = os.read(control, _BLOCK)
                 if not block:
                     selector.unregister(control)
-                *lines, told = (told + block).split(b"\n")
+                *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     secrets += json.loads(line)
                 if lines:

@@ -295,12 +295,12 @@ class _DocumentMask:
     def _mask_named_value(
         self, match: re.Match[str], *, name: int, value: int, is_likely: Callable[[str], bool]
     ) -> str:
-        given = match[value].strip("\"'")
-        if (name and not takes_secret(match[name], given)) or not is_likely(match[value]):
+        text = match[value].strip("\"'")
+        if (name and not takes_secret(match[name], text)) or not is_likely(match[value]):
             return match[0]
-        if given.startswith(STARS) or _REFERENCE.fullmatch(given):
+        if text.startswith(STARS) or _REFERENCE.fullmatch(text):
             return match[0]
-        self._collect(given, self.secrets)
+        self._collect(text, self.secrets)
         return match[0][: match.start(value) - match.start()] + STARS
 
     def mask_place(self, address: str) -> str:

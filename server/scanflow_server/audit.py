@@ -67,25 +67,25 @@ class TokenFailures:
     def add(self, address: str) -> float | None:
         """Count a wrong token; return the delay of its answer in seconds, or None: too many wait already."""
         now = self._clock()
-        known = self._addresses.setdefault(address, _Address())
+        sender = self._addresses.setdefault(address, _Address())
         self._addresses.move_to_end(address)
         if len(self._addresses) > _MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        known.failures = known.failures + 1 if now - known.last < FORGIVEN_S else 1
-        known.last = now
-        if known.failures <= FREE_FAILURES:
+        sender.failures = sender.failures + 1 if now - sender.last < FORGIVEN_S else 1
+        sender.last = now
+        if sender.failures <= FREE_FAILURES:
             return 0.0
-        if known.waiting >= MAX_WAITING:
+        if sender.waiting >= MAX_WAITING:
             return None
-        return min(MAX_DELAY_S, 0.1 * 2.0 ** min(known.failures - FREE_FAILURES, 10))
+        return min(MAX_DELAY_S, 0.1 * 2.0 ** min(sender.failures - FREE_FAILURES, 10))
 
     async def wait(self, address: str, delay_s: float, sleep: Callable[[float], Awaitable[object]]) -> None:
-        known = self._addresses.get(address, _Address())
-        known.waiting += 1
+        sender = self._addresses.get(address, _Address())
+        sender.waiting += 1
         try:
             await sleep(delay_s)
         finally:
-            known.waiting -= 1
+            sender.waiting -= 1
 
 
 class RepeatedRefusals:

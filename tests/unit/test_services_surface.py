@@ -182,6 +182,7 @@ def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
     done = run("deploy", "app.py:digits", "--instances", "1", "--cores", "500m", "--affinity", "ANY", "--json")
     assert json.loads(done.output)["shape"] == {
         "instances": 1, "cores": 0.5, "memory_bytes": None, "affinity": "any", "pool_threads": None, "threads": {},
+        "gpu": 0, "gpu_memory_bytes": None,
     }  # fmt: skip
     assert "affinity 'near' is not known" in str(run("deploy", "--affinity", "near").exception)
     assert "cpu 'two' cannot be read" in str(run("deploy", "--cores", "two").exception)

@@ -142,11 +142,11 @@ def _read_header(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo |
     if member is None or member.name != HEADER:
         raise InvalidError(f"{str(path)!r} is no backup of Scanflow's. Make one: scanflow backup FILE")
     document = json.loads(_read_document(archive, member))
-    found = document.get("format") if isinstance(document, dict) else None
-    if isinstance(found, int) and found > FORMAT:
+    version = document.get("format") if isinstance(document, dict) else None
+    if isinstance(version, int) and version > FORMAT:
         raise UsageError(
             f"The backup {str(path)!r} was made by a newer Scanflow ({document.get('scanflow')!s:.40}): its format is "
-            f"{found}, and this one reads up to {FORMAT}. Restore it with that version."
+            f"{version}, and this one reads up to {FORMAT}. Restore it with that version."
         )
     return Header.model_validate(document)
 
