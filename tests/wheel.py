@@ -16,6 +16,7 @@ EXTRAS = {
     "scanflow_serving": "serving",
     "scanflow.drift": "drift",
     "scanflow.tables": "drift",
+    "scanflow.http.connections": "serving",
     "scanflow.load": "serving",
     "scanflow.protos": "serving",
     "scanflow.tuning": "serving",
@@ -23,7 +24,7 @@ EXTRAS = {
     "scanflow_agents": "agents",
     "scanflow_server": "server",
 }
-"""Packages that need an extra, in the order in which these are installed; the others need none."""
+"""Packages, or single modules, that need an extra, in the order in which these are installed; the others need none."""
 
 HELLO = """
 import scanflow as sf
@@ -48,8 +49,12 @@ warnings.simplefilter("error")
 failed, names = [], []
 packages, others = (words.split() for words in sys.argv[1:])
 for package in packages:
-    folder = pathlib.Path(importlib.import_module(package).__file__).parent
+    file = pathlib.Path(importlib.import_module(package).__file__)
+    folder = file.parent
     assert folder.is_relative_to(sys.prefix), f"{package} was imported from {folder}, not from the wheel"
+    if file.name != "__init__.py":
+        names.append(package)
+        continue
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
         name = ".".join((package, *parts)).removesuffix(".__init__")
