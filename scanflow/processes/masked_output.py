@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
+from scanflow.processes.masked_process import write_all
 from scanflow.text.masking import MaskedStream, Masker
 
 _BLOCK = 65_536
@@ -36,9 +37,7 @@ class OutputMask:
         self.masker = Masker.from_values(self._secrets)
         if self._control is None:
             self._control = _start()
-        content = f"{json.dumps(sorted(new))}\n".encode()
-        while content:
-            content = content[os.write(self._control, content) :]
+        write_all(self._control, f"{json.dumps(sorted(new))}\n".encode())
 
 
 def _start() -> int:
@@ -90,14 +89,9 @@ def main(out: int, err: int, control: int) -> None:
             for source in ready:
                 stream, target = streams[source]
                 block = os.read(source, _BLOCK)
-                _write(target, stream.feed(block, last=not block))
+                write_all(target, stream.feed(block, last=not block))
                 if not block:
                     selector.unregister(source)
-
-
-def _write(target: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(target, content) :]
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def _forward(pid: int, streams: dict[int, tuple[MaskedStream, int]], *, wait: Ca
         for _ in range(_PIPE_BYTES // _BLOCK):
             if not _copy(source, stream, target):
                 break
-        _write(target, stream.feed(b"", last=True))
+        write_all(target, stream.feed(b"", last=True))
     if ended is not None:
         os.close(ended)
 
@@ -153,10 +153,11 @@ def _copy(source: int, stream: MaskedStream, target: int) -> bool:
         block = os.read(source, _BLOCK)
     except BlockingIOError:
         return False
-    _write(target, stream.feed(block))
+    write_all(target, stream.feed(block))
     return bool(block)
 
 
-def _write(target: int, content: bytes) -> None:
+def write_all(target: int, content: bytes) -> None:
+    """Write to a file descriptor, as often as it takes."""
     while content:
         content = content[os.write(target, content) :]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from scanflow.app.secrets import SECRET_KEY, Secret
+from scanflow.app.secrets import Secret
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import format_pod_variable
@@ -35,15 +34,3 @@ def build_secret_variables(sources: Iterable[str]) -> list[Manifest]:
         reference = {"secretKeyRef": {"name": name, "key": key}}
         variables.append({"name": format_pod_variable(source), "valueFrom": reference})
     return variables
-
-
-def iterate_sources(document: Any) -> Iterator[str]:
-    """Yield the references to secrets in a JSON document."""
-    if isinstance(document, Mapping):
-        if set(document) == {SECRET_KEY}:
-            yield str(document[SECRET_KEY])
-            return
-        document = list(document.values())
-    if isinstance(document, list | tuple):
-        for inner in document:
-            yield from iterate_sources(inner)

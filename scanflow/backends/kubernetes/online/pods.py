@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
+from scanflow.app.secrets import find_secret_sources
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
-from scanflow.backends.kubernetes.pod_secrets import build_secret_variables, iterate_sources
+from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
@@ -126,7 +127,10 @@ def build_pod_template(
     labels = build_revision_labels(definition, revision)
     config = build_config_map(definition, revision, options)["metadata"]["name"]
     serving = definition.serving
-    sources = [*select_secrets(serving.env).values(), *iterate_sources([node.parameters for node in revision.nodes])]
+    sources = [
+        *select_secrets(serving.env).values(),
+        *find_secret_sources([node.parameters for node in revision.nodes]),
+    ]
     grpc = [{"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"}] if serving.grpc_port != 0 else []
     volumes = [
         {"name": "service", "configMap": {"name": config}},
