@@ -134,11 +134,14 @@ def test_a_run_without_gpus_does_not_wait_for_what_reads_them(tmp_path: Path) ->
 
 
 def test_processes_are_told_apart_by_the_attempt_that_leads_their_session(home: Path) -> None:
-    own = DeviceProcess(pid=os.getpid(), memory_bytes=2)
-    ended = DeviceProcess(pid=2**22 + 1, memory_bytes=4)  # above what the kernel gives
-    other = DeviceProcess(pid=1, memory_bytes=8)
-    device = make_gpu(0, processes=(own, ended, other))
-    grant = DeviceGrant(uuid=device.uuid, device=device.uuid, number=0)
-    use = measure_use(Inventory(devices=(device,)), grant, os.getsid(0))
+    # Not process 1: in a container the tests may run in its session.
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        own = DeviceProcess(pid=os.getpid(), memory_bytes=2)
+        ended = DeviceProcess(pid=2**22 + 1, memory_bytes=4)  # above what the kernel gives
+        other = DeviceProcess(pid=stranger.pid, memory_bytes=8)
+        device = make_gpu(0, processes=(own, ended, other))
+        grant = DeviceGrant(uuid=device.uuid, device=device.uuid, number=0)
+        use = measure_use(Inventory(devices=(device,)), grant, os.getsid(0))
+        stranger.terminate()
     assert (use.own_bytes, use.others) == (2, (other,))
     assert measure_use(Inventory(devices=(device,), sees_processes=False), grant, os.getsid(0)).own_bytes is None
