@@ -128,6 +128,10 @@ class Plant:
     def refused(self, **fields: Any) -> list[dict[str, Any]]:
         return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "refuse"]
 
+    def count_refusals(self) -> int:
+        """Return how often something was refused; a refusal that repeats is counted with the first."""
+        return sum(1 + action["repeats"] for action in self.refused())
+
     def ended(self, **fields: Any) -> dict[str, Any]:
         what = f"{fields} is over; see {self.server.log}"
         until(lambda: [one for one in self.done(**fields) if one["ended"] is not None], what, patience_s=PATIENCE_S)

@@ -91,7 +91,7 @@ def test_a_retraining_that_fails_is_made_again_and_one_that_is_worse_changes_not
     assert rejected(knowledge).startswith("rejected: gains ")
 
     label_points(plant, knowledge, "second", 40)
-    until(lambda: len(plant.refused()) >= 3, "it asks for more than it has")
+    until(lambda: plant.count_refusals() >= 3, "it asks for more than it has")
     reasons = {one["decision"]["reason"] for one in plant.refused()}
     spent = (
         "The budget is used up: the strategy 'retrain_model' has used 2 of 2 actions in 86400 s, those that its calls "
