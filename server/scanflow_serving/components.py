@@ -147,14 +147,16 @@ def make_component_problem(who: str, error: BaseException) -> ProblemError:
         free_cached_memory()
         return ProblemError(
             503,
-            f"{who} needs more memory than its GPU has left: {cause}. Send smaller batches, or deploy it with a larger "
-            "gpu= or gpu_memory=.",
+            # What to do comes first: PyTorch's own text is long, and cut where it is shown.
+            f"{who} needs more memory than its GPU has left: send smaller batches, or deploy it with a larger gpu= or "
+            f"gpu_memory=. {cause}",
             retry_after_s=1.0,
             extra={"frames": list(frames), "exception": type(error).__name__},
         )
     if is_device_broken(error):
         # Not 503: who asks again would break one instance after the other with what may be the request's fault.
-        problem = ProblemError(500, f"{who} cannot use its GPU any more: {cause}. The instance is replaced.")
+        first_line = cause.partition("\n")[0]
+        problem = ProblemError(500, f"{who} cannot use its GPU any more: {first_line}. The instance is replaced.")
         problem.is_lasting = True
         return problem
     status = getattr(error, "status_code", None)
