@@ -46,6 +46,11 @@ while not os.path.exists("go"):
     time.sleep(0.01)
 """
 
+sees_processes = pytest.mark.skipif(
+    str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]",
+    reason="in a container with process ids of its own nobody sees who is on a GPU",
+)
+
 
 class Machine:
     """Runs workflows of one home on a machine whose GPUs a test says."""
@@ -362,6 +367,7 @@ def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: P
     assert devices.list_claims() == []
 
 
+@sees_processes
 def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,6 +421,7 @@ def read_instance(cli: Cli) -> dict[str, Any]:
     return instance
 
 
+@sees_processes
 def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -483,6 +490,7 @@ def test_each_rank_of_an_mpi_job_sees_a_gpu_of_its_own(
     assert "gpu=2 is more than there is here: GPU 0 NVIDIA H100" in refused.stderr
 
 
+@sees_processes
 def test_an_instance_that_takes_more_than_its_share_in_turns_is_killed_and_starts_again(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
