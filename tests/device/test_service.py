@@ -35,6 +35,8 @@ class Network(torch.nn.Module):
     def forward(self, values):
         if values[0, 0] < 0:  # more memory than any GPU has
             torch.empty(2**40, dtype=torch.uint8, device=values.device)
+        if values[0, 0] == 6:  # 6 GiB
+            torch.ones(6 * 2**30, dtype=torch.uint8, device=values.device)
         if values[0, 0] > 1000:  # a kernel that reads beyond its table
             self.table[values.long()].sum().item()
         return values @ self.weights + float(values.is_cuda)
@@ -74,6 +76,11 @@ def register_network(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+def predict(cli: Cli, *row: float) -> str:
+    answer = cli("predict", "served", "--data", json.dumps([row]))
+    return answer.stdout + answer.stderr
+
+
 def read_instance(cli: Cli) -> dict[str, Any]:
     (service,) = json.loads(cli("services", "--json").stdout)
     instance: dict[str, Any] = service["instances"][0]
@@ -87,26 +94,44 @@ def test_a_model_of_pytorch_computes_on_the_gpu_that_its_instance_was_given(
     (tmp_path / "app.py").write_text(APP)
     deployed = cli("deploy", "app.py")
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-
-    def predict(*row: float) -> str:
-        answer = cli("predict", "served", "--data", json.dumps([row]))
-        return answer.stdout + answer.stderr
-
-    assert "2.0" in predict(1.0, 2.0)
-    assert "3.0" in predict(1.0, 2.0)  # one more than what it was sent, as it was on a GPU
+    assert "2.0" in predict(cli, 1.0, 2.0)
+    assert "3.0" in predict(cli, 1.0, 2.0)  # one more than what it was sent, as it was on a GPU
     first = read_instance(cli)
     assert first["devices"][0]["uuid"] == _DEVICES[0].uuid
     until(lambda: "used " in cli("services", "served").stdout, "its memory is read back")
     print(cli("services", "served").stdout)
 
-    full = predict(-1.0, 0.0)
+    full = predict(cli, -1.0, 0.0)
     print(full)
     assert "out of memory" in full
-    assert "2.0" in predict(1.0, 2.0)
+    assert "2.0" in predict(cli, 1.0, 2.0)
     assert read_instance(cli)["pid"] == first["pid"]
 
-    broken = predict(2000.0, 0.0)
+    broken = predict(cli, 2000.0, 0.0)
     print(broken)
     assert "cannot use its GPU any more" in broken
     until(lambda: (now := read_instance(cli))["pid"] != first["pid"] and now["state"] == "ready", "it is replaced")
-    assert "2.0" in predict(1.0, 2.0)
+    assert "2.0" in predict(cli, 1.0, 2.0)
+
+
+def test_a_share_of_a_gpu_bounds_what_pytorch_takes_and_a_swap_shares_it(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_network(tmp_path, home, monkeypatch)
+    (tmp_path / "app.py").write_text(APP.replace("gpu=1", "gpu=0.5, gpu_memory='4Gi'"))
+    deployed = cli("deploy", "app.py")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    first = read_instance(cli)
+    assert first["devices"][0]["memory_bytes"] == 4 * 2**30
+
+    full = predict(cli, 6.0, 0.0)
+    print(full)
+    assert "out of memory" in full, "refused by PyTorch, before who watches the share sees it"
+    assert "2.0" in predict(cli, 1.0, 2.0)
+    assert (read_instance(cli)["pid"], read_instance(cli)["restarts"]) == (first["pid"], 0)
+
+    again = cli("deploy", "app.py")
+    assert again.returncode == 0, again.stdout + again.stderr
+    second = read_instance(cli)
+    assert (second["pid"] != first["pid"], second["devices"][0]["uuid"]) == (True, first["devices"][0]["uuid"])
+    assert "2.0" in predict(cli, 1.0, 2.0)
