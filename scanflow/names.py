@@ -61,6 +61,17 @@ def check_locator(text: object, what: str) -> str:
     raise InvalidError(f"The {what} {text!r:.60} cannot be read. Write 'file.py:name' or 'package.module:name'.")
 
 
+def describe_wrong_model_address(address: str) -> str:
+    """Return what is wrong with an address of the registry that is none, and what to write."""
+    text = address.removeprefix("models:").strip("/@ ")
+    if re.fullmatch(r"[^/@:\s]+[/@][^/@:\s]+", text):  # lin/2
+        better = f"'models:/{text}'"
+    else:
+        name = "name" if not text or set(text) & set("/@:") else text
+        better = f"'models:/{name}@champion' or 'models:/{name}/1'"
+    return f"is not an address in the registry. Write {better}."
+
+
 def format_environment_name(app: str, team: str) -> str:
     return f"scanflow-{app}-{team}"
 

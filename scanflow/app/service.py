@@ -16,7 +16,7 @@ from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.names import check_locator, check_name
+from scanflow.names import check_locator, check_name, describe_wrong_model_address
 from scanflow.text.html_table import render_html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
@@ -95,11 +95,7 @@ class Service(Linkable):
         if (self.implementation is None) == (self.model is None):
             raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', not both.")
         if self.model is not None and not _MODEL.fullmatch(self.model):
-            name = self.model.removeprefix("models:").strip("/@") or "name"
-            raise InvalidError(
-                f"{who}: the model {self.model!r} is not an address in the registry. "
-                f"Write 'models:/{name}@champion' or 'models:/{name}/1'."
-            )
+            raise InvalidError(f"{who}: the model {self.model!r} {describe_wrong_model_address(self.model)}")
         if self.model is not None and self.role != "MODEL":
             raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")
         if self.batching is not None and self.role in {"ROUTER", "COMBINER"}:

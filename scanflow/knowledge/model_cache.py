@@ -10,6 +10,7 @@ from pathlib import Path
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
+from scanflow.names import describe_wrong_model_address
 from scanflow.wire import ModelFiles
 
 SHAPE_TAG = "scanflow.shape"
@@ -24,11 +25,7 @@ def split_model_uri(uri: str) -> tuple[str, int | str]:
     match = _URI.fullmatch(uri)
     version = match and (match["alias"] or match["version"])
     if match is None or version is None:
-        name = uri.removeprefix("models:").strip("/@") or "name"
-        raise InvalidError(
-            f"The model {uri!r} is not an address in the registry. Write 'models:/{name}@champion' or "
-            f"'models:/{name}/1'."
-        )
+        raise InvalidError(f"The model {uri!r} {describe_wrong_model_address(uri)}")
     return match["name"], int(version) if version.isascii() and version.isdecimal() else version
 
 

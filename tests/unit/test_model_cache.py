@@ -62,6 +62,21 @@ def test_what_is_no_address_says_how_one_is_written(uri: str) -> None:
         split_model_uri(uri)
 
 
+@pytest.mark.parametrize(
+    ("uri", "better"),
+    [
+        ("lin/2", "'models:/lin/2'."),
+        ("lin@champion", "'models:/lin@champion'."),
+        ("lin", "'models:/lin@champion' or 'models:/lin/1'."),
+        ("runs:/a/b", "'models:/name@champion' or 'models:/name/1'."),
+    ],
+)
+def test_what_is_nearly_an_address_is_written_as_one(uri: str, better: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        split_model_uri(uri)
+    assert str(refused.value).endswith(f"Write {better}")
+
+
 def test_a_version_is_fetched_once_whatever_it_is_called(cache: ModelCache, knowledge: Counting) -> None:
     knowledge.set_model_alias("cnn", "champion", 1)
     found = cache.fetch("models:/cnn@champion")

@@ -14,18 +14,14 @@ from scanflow.app.references import read_reference
 from scanflow.app.resources import AffinityMode, Resources
 from scanflow.app.secrets import SECRET_KEY, read_secret
 from scanflow.errors import InvalidError
-from scanflow.names import check_name
+from scanflow.names import check_name, describe_wrong_model_address
 
 _MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 
 def _check_model_address(address: str) -> str:
     if not _MODEL.fullmatch(address):
-        name = address.removeprefix("models:").strip("/@ ") or "name"
-        raise InvalidError(
-            f"The model {address!r} is not an address in the registry. Write 'models:/{name}@champion' or "
-            f"'models:/{name}/1'."
-        )
+        raise InvalidError(f"The model {address!r} {describe_wrong_model_address(address)}")
     return address
 
 
