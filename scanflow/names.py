@@ -17,6 +17,7 @@ StepName = NewType("StepName", str)
 
 MAX_NAME = 63  # a DNS-1123 label, which is what Kubernetes accepts for the objects we will make of these names
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_MODEL_ADDRESS = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 _ADJECTIVES = (
     "able amber bold brave brisk calm clear crisp daring deft eager early fair fancy fleet fond frank fresh gentle "
@@ -59,6 +60,13 @@ def check_locator(text: object, what: str) -> str:
         if place.strip() and name and not name.startswith(":") and not any(sign.isspace() for sign in name):
             return text
     raise InvalidError(f"The {what} {text!r:.60} cannot be read. Write 'file.py:name' or 'package.module:name'.")
+
+
+def check_model_address(address: str, *, what: str = "The model") -> str:
+    """Return ``address`` if it is ``models:/name/3`` or ``models:/name@alias``, else raise with what to write."""
+    if _MODEL_ADDRESS.fullmatch(address):
+        return address
+    raise InvalidError(f"{what} {address!r} {describe_wrong_model_address(address)}")
 
 
 def describe_wrong_model_address(address: str) -> str:

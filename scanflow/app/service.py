@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,11 +15,10 @@ from scanflow.app.resources import Affinity, Resources
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
-from scanflow.names import check_locator, check_name, describe_wrong_model_address
+from scanflow.names import check_locator, check_model_address, check_name
 from scanflow.text.html_table import render_html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
-_MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 _ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
 
 
@@ -94,8 +92,8 @@ class Service(Linkable):
         who = f"Service {self.name!r}"
         if (self.implementation is None) == (self.model is None):
             raise InvalidError(f"{who} needs either an 'implementation' (a Python class) or a 'model', not both.")
-        if self.model is not None and not _MODEL.fullmatch(self.model):
-            raise InvalidError(f"{who}: the model {self.model!r} {describe_wrong_model_address(self.model)}")
+        if self.model is not None:
+            check_model_address(self.model, what=f"{who}: the model")
         if self.model is not None and self.role != "MODEL":
             raise InvalidError(f"{who} has a registry model, so its role is MODEL, not {self.role}.")
         if self.batching is not None and self.role in {"ROUTER", "COMBINER"}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -14,15 +13,7 @@ from scanflow.app.references import read_reference
 from scanflow.app.resources import AffinityMode, Resources
 from scanflow.app.secrets import SECRET_KEY, read_secret
 from scanflow.errors import InvalidError
-from scanflow.names import check_name, describe_wrong_model_address
-
-_MODEL = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
-
-
-def _check_model_address(address: str) -> str:
-    if not _MODEL.fullmatch(address):
-        raise InvalidError(f"The model {address!r} {describe_wrong_model_address(address)}")
-    return address
+from scanflow.names import check_model_address, check_name
 
 
 def _run_name(value: str) -> str:
@@ -54,7 +45,7 @@ Settings: TypeAlias = Annotated[
 ]
 ModelAddress: TypeAlias = Annotated[
     str,
-    AfterValidator(_check_model_address),
+    AfterValidator(check_model_address),
     Field(description="The version: 'models:/name/3' or 'models:/name@alias'."),
 ]
 Node: TypeAlias = Annotated[
