@@ -19,14 +19,21 @@ _MODE = re.compile(r"[a-z]{1,10}")
 _OPTION = re.compile(r"(--?[A-Za-z][\w.\-]*)(?:=(.*))?", re.DOTALL)
 
 
-def check_no_plain_secrets(app: Application) -> None:
+def check_no_plain_secrets(app: Application, *, workflow: str | None = None) -> None:
     """Refuse an application that is to be stored if it has a plain value under a name of a secret.
+
+    Args:
+        app: The application.
+        workflow: The one whose definition is stored, with the tracker. None: all of the application is.
 
     Raises:
         InvalidError: names the value's place, and says what to write.
     """
     document = app.model_dump(mode="json", exclude_defaults=True)
+    elsewhere = () if workflow is None else _list_places_beside(app, workflow)
     for path, name in iterate_plain_secrets(document):
+        if path.startswith(elsewhere):
+            continue
         where = f"Application {app.name!r}: {path}"
         if any(part.get("kind") == "mpi" for part in _iterate_nodes(document) if path.startswith(part["path"])):
             advice = "Arguments of MPI programs are readable by every user of the machines: give it the path of a file."
@@ -39,6 +46,12 @@ def check_no_plain_secrets(app: Application) -> None:
         raise InvalidError(
             f"{where} is a plain value under the name of a secret, and would be stored with the application. {advice}"
         )
+
+
+def _list_places_beside(app: Application, workflow: str) -> tuple[str, ...]:
+    """Return the prefixes of the places that the definition of one workflow leaves out."""
+    others = (f"workflows.{index}." for index, other in enumerate(app.workflows) if other.name != workflow)
+    return "agents.", "notify.", *others
 
 
 def iterate_plain_secrets(document: Any, path: str = "", *, name: str = "") -> Iterator[tuple[str, str]]:

@@ -277,7 +277,7 @@ class EmbeddedDeployer(Deployer):
     ) -> ServiceRecord:
         refuse_while_loading()
         app = self._use(deployment.app)
-        check_no_plain_secrets(app.replace(workflows=(deployment.online,), agents=(), notify=()))
+        check_no_plain_secrets(app, workflow=deployment.online.name)
         return self._online(app).deploy(deployment, key=key, observe=observe)
 
     def change(

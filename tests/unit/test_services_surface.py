@@ -98,6 +98,19 @@ def node(name: str, **fields: object) -> sf.Service:
     return sf.Service.model_validate({"name": name, "model": f"models:/{name}/1", **fields})
 
 
+def test_a_service_is_deployed_beside_the_backup_that_it_names(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("class Model:\n    def predict(self, X):\n        return X\n")
+    nodes = [sf.Service(name="model", implementation="model.py:Model")]
+    online = [
+        sf.Workflow(name="first", type="online", nodes=nodes, serving=sf.Serving(backup="second")),
+        sf.Workflow(name="second", type="online", nodes=nodes, serving=sf.Serving(env={"PASSWORD": "hunter2"})),
+    ]
+    app = sf.Application(name="pair", app_dir=tmp_path, workflows=online)
+    assert deployer.deploy(Deployment(app, "first")).name == "first"
+    with pytest.raises(InvalidError, match=r"workflows\.1\.serving\.env\.PASSWORD is a plain value"):
+        deployer.deploy(Deployment(app, "second"))
+
+
 def graph(*nodes: sf.Service) -> sf.Workflow:
     edges = [nodes[place] >> nodes[place + 1] for place in range(len(nodes) - 1)]
     return sf.Workflow(name="graph", type="online", nodes=nodes, edges=edges)
