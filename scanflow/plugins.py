@@ -19,7 +19,7 @@ from scanflow.errors import NotFoundError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-Group: TypeAlias = Literal["backends", "detectors", "primitives", "templates"]
+Group: TypeAlias = Literal["backends", "commands", "detectors", "primitives", "templates"]
 
 
 def list_plugins(group: Group) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
+from scanflow_research.simulation.experiment import generate_thesis_jobs
 from tests.cluster.test_mpi_runs import IMAGE
 from tests.server import ServerProcess
 from tests.waiting import until

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals
 from scanflow.backends.records import RunRecord
-from scanflow.placement.mpi.simulation.experiment import generate_thesis_jobs
+from scanflow_research.simulation.experiment import generate_thesis_jobs
 from tests.server import ServerProcess, body_of
 from tests.waiting import patient, until
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from scanflow_client.reproduction import allocation, hpc, inference, serverless, services
-from scanflow_client.reproduction.figure import Claim
+from scanflow_research import allocation, hpc, inference, serverless, services
+from scanflow_research.figure import Claim
 
 SHORT = {"SECONDS": 0.6, "SERVER_S": 1.0, "SIZE": 400, "MOVED_MEBIBYTES": 64, "BATCH_MEBIBYTES": 128}
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import scanflow as sf
 from scanflow.drift.detectors import catalogue
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.plugins import Group, list_plugins, load_plugin
 from scanflow_agents.templates import load_declared
+from scanflow_client.cli.app import app
 
 TOY = '''
 import json
@@ -48,6 +52,10 @@ class FittedMean:
 
     def save(self, folder):
         storage.write(folder, "mean", {"far": self.far, "mean": self.mean}, {})
+
+def weather(days: int = 1):
+    """Say what the weather will be."""
+    print(f"{days} days of rain")
 
 def night_watch(app, agent):
     @sensor(sf.every(hours=1))
@@ -85,8 +93,7 @@ def test_a_detector_of_another_package_is_made_fitted_saved_and_read(install: In
 def test_a_template_of_another_package_is_hosted_like_ours(install: Install) -> None:
     install("toytemplate", "templates", "night-watch = toytemplate_code:night_watch")
     agent = sf.Agent(name="night", template="night-watch", parameters={"workflow": "training"})
-    app = sf.Application(name="shop", team="web", agents=[agent])
-    declared = load_declared(app, agent)
+    declared = load_declared(sf.Application(name="shop", team="web", agents=[agent]), agent)
     assert [(one.name, one.sensor) for one in declared.strategies] == [("train_at_night", "is_night")]
 
 
@@ -109,6 +116,20 @@ def test_two_packages_of_one_name_and_one_that_is_broken_are_named(install: Inst
         load_plugin("detectors", "gone")
 
 
-@pytest.mark.parametrize("group", ["backends", "detectors", "templates"])
+def test_commands_of_other_packages_are_listed_and_run_and_a_broken_one_breaks_no_other(install: Install) -> None:
+    install(
+        "rain", "commands", "weather = rain_code:weather", "mpi.weather = rain_code:weather", "gone = rain_code:gone"
+    )
+    run = partial(CliRunner().invoke, app)
+    listed = run(["--help"]).output
+    assert re.search(r"reproduce .*Measure figures.*weather .*Say what the weather will be\.", listed, re.DOTALL)
+    assert "The command 'gone' of rain 2.0" in listed
+    assert "mpi.weather" not in listed
+    assert run(["weather", "--days", "3"]).output == run(["mpi", "weather", "--days", "3"]).output == "3 days of rain\n"
+    assert isinstance(run(["gone"]).exception, UsageError)
+    assert "No such command 'sun'" in run(["sun"]).output
+
+
+@pytest.mark.parametrize("group", ["backends", "commands", "detectors", "templates"])
 def test_all_that_ships_can_be_loaded(group: Group) -> None:
     assert all(callable(load_plugin(group, name)) for name in list_plugins(group))

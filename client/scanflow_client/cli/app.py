@@ -24,16 +24,17 @@ from scanflow_client.cli import (
     mpi,
     projects,
     recovery,
-    reproduce,
     runs,
     services,
     strategies,
     tune,
 )
 from scanflow_client.cli.options import PLAIN_HELP
+from scanflow_client.cli.plugin_commands import PluginGroup
 
 app = typer.Typer(
     name="scanflow",
+    cls=PluginGroup,
     help=(
         "Run machine-learning workflows, serve models, and let agents watch over them.\n\n"
         "Get started: scanflow demo, or scanflow init."
@@ -74,7 +75,6 @@ for _command in (
     *(agents.agents, agents.why, agents.approve, agents.labels, strategies.strategies, strategies.replay),
     machine.topology,
     characterize.characterize,
-    reproduce.reproduce,
 ):
     app.command()(_command)
 app.add_typer(models.models, name="models")

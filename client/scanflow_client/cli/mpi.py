@@ -1,8 +1,7 @@
-"""Commands on MPI jobs: mpi plan, script, logs, list, gantt and simulate."""
+"""Commands on MPI jobs: mpi plan, script, logs, list and gantt."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from scanflow_client.cli.options import (
     open_deployer,
 )
 from scanflow_client.cli.output import respond, say, write_blocks
+from scanflow_client.cli.plugin_commands import PluginGroup
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scanflow.backends.job_times import JobTimes
     from scanflow.placement.mpi.plan import MPIPlan
 
-mpi = typer.Typer(name="mpi", help="Plan, simulate and inspect MPI jobs.", no_args_is_help=True)
+mpi = typer.Typer(name="mpi", cls=PluginGroup, help="Plan, simulate and inspect MPI jobs.", no_args_is_help=True)
 
 NodesOption = Annotated[
     int | None, Option("--nodes", min=1, help="Plan for this many equal nodes instead of the backend's.")
@@ -98,56 +98,6 @@ def logs(
     job = ranks[0].partition(".")[0]
     task = job if rank is None else f"{job}.{rank}"
     write_blocks((part.data for part in deployer.logs(TaskLog(record.name, task, "both"), follow=follow)), raw=False)
-
-
-@mpi.command()
-def simulate(
-    scenario: Annotated[
-        list[str] | None, Option("--scenario", "-s", metavar="NAME", help="Only this scenario; may be repeated.")
-    ] = None,
-    seeds: Annotated[
-        int, Option("--seeds", min=1, max=10_000, help="Number of simulations, each with another seed.")
-    ] = 15,
-    seed: Annotated[int, Option("--seed", help="The first seed.")] = 0,
-    jobs: Annotated[
-        str, Option("--jobs", help="thesis: its 20 jobs; random: similar jobs, drawn for each seed.")
-    ] = "thesis",
-    log: Annotated[
-        Path | None, Option("--log", metavar="FILE", help="Write each job of each simulation as JSON.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
-    from scanflow.placement.mpi.simulation.engine import simulate as run
-    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_jobs, generate_thesis_jobs, summarize
-    from scanflow.placement.mpi.simulation.schemes import SCENARIOS
-    from scanflow_client.formatting.simulation import format_simulations
-
-    schemes = {scheme.name.lower(): scheme for scheme in SCENARIOS}
-    check_choice(jobs, ("thesis", "random"), "--jobs")
-    chosen = [schemes[check_choice(name.lower(), tuple(schemes), "--scenario")] for name in scenario or schemes]
-    runs = {
-        scheme.name: [
-            run(
-                generate_thesis_jobs() if jobs == "thesis" else generate_jobs(run_seed),
-                scheme,
-                CONTENTION,
-                seed=run_seed,
-            )
-            for run_seed in range(seed, seed + seeds)
-        ]
-        for scheme in chosen
-    }
-    if log is not None:
-        log.write_text(
-            json.dumps([asdict(simulation) for simulations in runs.values() for simulation in simulations], indent=1)
-        )
-    summaries = [summarize(simulations) for simulations in runs.values()]
-    respond(
-        [asdict(summary) for summary in summaries],
-        as_json,
-        lambda: format_simulations(summaries, published=jobs == "thesis"),
-    )
 
 
 @mpi.command(name="list")

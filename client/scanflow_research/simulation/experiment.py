@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-from scanflow.placement.mpi.simulation.contention import Contention
-from scanflow.placement.mpi.simulation.engine import Simulation
-from scanflow.placement.mpi.simulation.programs import ProgramModel, SubmittedJob
+from scanflow_research.simulation.contention import Contention
+from scanflow_research.simulation.engine import Simulation
+from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
 
 # Fitted to the running times of Fig. 6.6a-e: each program's seconds, the memory shares of STREAM and MiniFE, MiniFE's
 # rate; migration, floating_compute, floating_mpi. Fitted to those of RandomRing and FFT under Volcano (Fig. 6.8): the

@@ -11,9 +11,9 @@ from pathlib import Path
 import scanflow
 from scanflow.reports.page import STYLE
 from scanflow.reports.sections import render_table
-from scanflow_client.reproduction.figure import FigureResult, Verdict
-from scanflow_client.reproduction.plot import draw_figure
-from scanflow_client.reproduction.study import Reproduction
+from scanflow_research.figure import FigureResult, Verdict
+from scanflow_research.plot import draw_figure
+from scanflow_research.study import Reproduction
 
 MARKS: dict[Verdict, str] = {
     "holds": "✓ holds",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow_client.reproduction.figure import Round
+    from scanflow_research.figure import Round
 
 Observe = Callable[[str], None]
 """Called with a description of the current measurement."""

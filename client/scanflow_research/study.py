@@ -14,8 +14,8 @@ from typing import Any
 
 import scanflow
 from scanflow.errors import ScanflowError, UsageError
-from scanflow_client.reproduction.experiment import Experiment
-from scanflow_client.reproduction.figure import VERDICTS, Figure, FigureResult, Measurements, Round, evaluate
+from scanflow_research.experiment import Experiment
+from scanflow_research.figure import VERDICTS, Figure, FigureResult, Measurements, Round, evaluate
 
 
 @dataclass(frozen=True, kw_only=True)

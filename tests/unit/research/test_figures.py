@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow_client.reproduction.figure import (
-    Claim,
-    Expectation,
-    Figure,
-    FigurePanel,
-    Measurements,
-    Round,
-    Verdict,
-    evaluate,
-)
+from scanflow_research.figure import Claim, Expectation, Figure, FigurePanel, Measurements, Round, Verdict, evaluate
 
 NOISE = (0.99, 1.0, 1.01, 1.0)
 
@@ -100,7 +91,7 @@ def test_more_and_less_exclude_each_other(ratios: list[float]) -> None:
 
 
 def test_panels_are_drawn_without_a_need_for_colour() -> None:
-    from scanflow_client.reproduction.plot import draw_figure
+    from scanflow_research.plot import draw_figure
 
     arms = {"coarse": {"rate": 50.0}, "fine": {"rate": 70.0}}
     curves = {"delay_s": {"coarse": [0.1, 0.4], "fine": [0.1, 0.2]}}

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 if TYPE_CHECKING:
-    from scanflow.placement.mpi.simulation.engine import Simulation
+    from scanflow_research.simulation.engine import Simulation
 
 
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
-    from scanflow.placement.mpi.simulation.engine import simulate
-    from scanflow.placement.mpi.simulation.experiment import CONTENTION, generate_dgemm_jobs, generate_thesis_jobs
-    from scanflow.placement.mpi.simulation.schemes import SCENARIOS
+    from scanflow_research.simulation.engine import simulate
+    from scanflow_research.simulation.experiment import CONTENTION, generate_dgemm_jobs, generate_thesis_jobs
+    from scanflow_research.simulation.schemes import SCENARIOS
 
     def measure_round(number: int) -> Round:
         arms = {}

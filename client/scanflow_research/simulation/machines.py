@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.simulation.contention import WorkerRanks
+from scanflow_research.simulation.contention import WorkerRanks
 
 
 class Machines:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import StepFailedError, UsageError
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
-from scanflow_client.reproduction.page import render_markdown, render_page, write_files
-from scanflow_client.reproduction.study import ReproductionStudy
+from scanflow_research.experiment import Experiment, MeasureRound, Observe
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.page import render_markdown, render_page, write_files
+from scanflow_research.study import ReproductionStudy
 
 CLAIM = Claim(statement="b is better than a, by 30 %", metric="rate", arm="b", base="a", published=1.3)
 FIGURE = Figure(

@@ -1,7 +1,10 @@
-"""``scanflow reproduce``: the tables and figures of the thesis and the papers, measured on this machine."""
+"""``scanflow reproduce`` measures the figures of the thesis and the papers; ``scanflow mpi simulate`` simulates its
+jobs."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -10,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption
-from scanflow_client.cli.output import choose_progress_stream, print_json, say
+from scanflow_client.cli.options import JsonOption, check_choice
+from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say
 
 
 def reproduce(
@@ -33,11 +36,11 @@ def reproduce(
 
     The result says which of their claims hold on this machine. With --out, Ctrl-C loses no finished round.
     """
-    from scanflow_client.formatting.reproduce import format_figure_list, format_reproduction
     from scanflow_client.progress import open_output
-    from scanflow_client.reproduction.catalogue import EXPERIMENTS, FIGURES, select_named
-    from scanflow_client.reproduction.study import ReproductionStudy
     from scanflow_client.signals import end_on_signals
+    from scanflow_research.catalogue import EXPERIMENTS, FIGURES, select_named
+    from scanflow_research.formatting import format_figure_list, format_reproduction
+    from scanflow_research.study import ReproductionStudy
 
     if listing:
         if as_json:
@@ -67,7 +70,7 @@ def reproduce(
     else:
         say(*format_reproduction(reproduction))
     if out is not None:
-        from scanflow_client.reproduction.page import write_files
+        from scanflow_research.page import write_files
 
         files = write_files(reproduction, out)
         if not as_json:
@@ -76,3 +79,52 @@ def reproduce(
         if out is not None and not as_json:
             say(f"Continue: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
         raise typer.Exit(130)
+
+
+def simulate(
+    scenario: Annotated[
+        list[str] | None, Option("--scenario", "-s", metavar="NAME", help="Only this scenario; may be repeated.")
+    ] = None,
+    seeds: Annotated[
+        int, Option("--seeds", min=1, max=10_000, help="Number of simulations, each with another seed.")
+    ] = 15,
+    seed: Annotated[int, Option("--seed", help="The first seed.")] = 0,
+    jobs: Annotated[
+        str, Option("--jobs", help="thesis: its 20 jobs; random: similar jobs, drawn for each seed.")
+    ] = "thesis",
+    log: Annotated[
+        Path | None, Option("--log", metavar="FILE", help="Write each job of each simulation as JSON.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
+    from scanflow_research.formatting import format_simulations
+    from scanflow_research.simulation.engine import simulate as run
+    from scanflow_research.simulation.experiment import CONTENTION, generate_jobs, generate_thesis_jobs, summarize
+    from scanflow_research.simulation.schemes import SCENARIOS
+
+    schemes = {scheme.name.lower(): scheme for scheme in SCENARIOS}
+    check_choice(jobs, ("thesis", "random"), "--jobs")
+    chosen = [schemes[check_choice(name.lower(), tuple(schemes), "--scenario")] for name in scenario or schemes]
+    runs = {
+        scheme.name: [
+            run(
+                generate_thesis_jobs() if jobs == "thesis" else generate_jobs(run_seed),
+                scheme,
+                CONTENTION,
+                seed=run_seed,
+            )
+            for run_seed in range(seed, seed + seeds)
+        ]
+        for scheme in chosen
+    }
+    if log is not None:
+        log.write_text(
+            json.dumps([asdict(simulation) for simulations in runs.values() for simulation in simulations], indent=1)
+        )
+    summaries = [summarize(simulations) for simulations in runs.values()]
+    respond(
+        [asdict(summary) for summary in summaries],
+        as_json,
+        lambda: format_simulations(summaries, published=jobs == "thesis"),
+    )

@@ -10,8 +10,8 @@ from scanflow.app.mpi import MPIPolicy, MPIWorkload
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode, place_groups
 from scanflow.placement.mpi.plan import Placing
-from scanflow.placement.mpi.simulation.programs import SubmittedJob
 from scanflow.placement.mpi.tasks import MPIWorker
+from scanflow_research.simulation.programs import SubmittedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from scanflow.characterization.study import rotate
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import StepFailedError
 from scanflow.settings import Settings
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 SIZE = 1800
 """The size of HPCC's matrix."""

@@ -17,10 +17,10 @@ from typing import Literal
 from scanflow.app.mpi import MPIWorkload
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.plan import MPIPlan, plan_job
-from scanflow.placement.mpi.simulation.contention import Contention, Workers, compute_slowdowns, group_alike
-from scanflow.placement.mpi.simulation.machines import Machines
-from scanflow.placement.mpi.simulation.programs import SubmittedJob
-from scanflow.placement.mpi.simulation.schemes import DeploymentScheme
+from scanflow_research.simulation.contention import Contention, Workers, compute_slowdowns, group_alike
+from scanflow_research.simulation.machines import Machines
+from scanflow_research.simulation.programs import SubmittedJob
+from scanflow_research.simulation.schemes import DeploymentScheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

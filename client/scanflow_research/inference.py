@@ -8,14 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scanflow.characterization.study import rotate
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
-from scanflow_client.reproduction.experiment_service import (
-    MeasuredService,
-    build_application,
-    find_serving_problem,
-    open_deployer,
-)
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
+from scanflow_research.experiment_service import MeasuredService, build_application, find_serving_problem, open_deployer
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 if TYPE_CHECKING:
     from scanflow.load.load import LoadResult

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from scanflow.errors import NotFoundError, did_you_mean
-from scanflow_client.reproduction import allocation, autoscaling, hpc, inference, loop, scheduling, serverless, services
-from scanflow_client.reproduction.experiment import Experiment
-from scanflow_client.reproduction.figure import Figure
+from scanflow_research import allocation, autoscaling, hpc, inference, loop, scheduling, serverless, services
+from scanflow_research.experiment import Experiment
+from scanflow_research.figure import Figure
 
 _MODULES = (hpc, inference, loop, autoscaling, services, scheduling, serverless, allocation)
 

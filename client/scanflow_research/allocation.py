@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanflow.characterization.study import rotate
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
-from scanflow_client.reproduction.experiment_service import PROGRAMS
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
+from scanflow_research.experiment_service import PROGRAMS
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 MOVED_MEBIBYTES = 2048
 MODEL_MEBIBYTES = 192

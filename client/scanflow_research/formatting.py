@@ -1,4 +1,4 @@
-"""The lines of ``scanflow reproduce``."""
+"""The screens of ``scanflow reproduce`` and ``scanflow mpi simulate``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from scanflow_client.formatting.table import Screen, Table
+from scanflow_research.simulation.experiment import MAKESPANS_S, SchemeSummary
 
 if TYPE_CHECKING:
-    from scanflow_client.reproduction.experiment import Experiment
-    from scanflow_client.reproduction.figure import Figure
-    from scanflow_client.reproduction.study import Reproduction
+    from scanflow_research.experiment import Experiment
+    from scanflow_research.figure import Figure
+    from scanflow_research.study import Reproduction
+
+_BASE = "Kubeflow"
 
 
 def format_figure_list(figures: Sequence[Figure], experiments: Sequence[Experiment]) -> Screen:
@@ -29,7 +32,7 @@ def format_figure_list(figures: Sequence[Figure], experiments: Sequence[Experime
 
 def format_reproduction(reproduction: Reproduction) -> Screen:
     """Return the verdicts; for at most three figures, also their claims."""
-    from scanflow_client.reproduction.page import MARKS, format_title
+    from scanflow_research.page import MARKS, format_title
 
     screen: list[str | Table] = []
     if len(reproduction.results) <= 3:
@@ -60,3 +63,35 @@ def format_reproduction(reproduction: Reproduction) -> Screen:
 
 def _format_reason(text: str) -> str:
     return f": {text}" if text else ""
+
+
+def format_simulations(summaries: Sequence[SchemeSummary], *, published: bool) -> Screen:
+    """Return the table of total waiting, running and response times, and of makespans.
+
+    Args:
+        summaries: In the order of the table.
+        published: Whether the jobs are those of the thesis, so that its makespans are shown too.
+    """
+    base = next((summary.makespan_s for summary in summaries if summary.scenario == _BASE), None)
+    headers = ["SCENARIO", "WAITING", "RUNNING", "RESPONSE", "MAKESPAN", "FROM ... TO"]
+    if base is not None:
+        headers.append(f"OF {_BASE.upper()}'S")
+        if published:
+            headers.append("THESIS")
+    rows: list[list[str]] = []
+    for summary in summaries:
+        row = [
+            summary.scenario,
+            *map(_format_seconds, (summary.waiting_s, summary.running_s, summary.response_s, summary.makespan_s)),
+        ]
+        row.append(f"{_format_seconds(summary.shortest_makespan_s)} ... {_format_seconds(summary.longest_makespan_s)}")
+        if base is not None:
+            row.append(f"{summary.makespan_s / base:.3f}")
+            if published:
+                row.append(f"{MAKESPANS_S[summary.scenario] / MAKESPANS_S[_BASE]:.3f}")
+        rows.append(row)
+    return ["Seconds, of all jobs together; medians over the seeds.", Table(headers, rows)]
+
+
+def _format_seconds(seconds: float) -> str:
+    return f"{seconds:,.0f}"

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scanflow.placement.mpi.simulation.programs import ProgramModel
+from scanflow_research.simulation.programs import ProgramModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

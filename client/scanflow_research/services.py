@@ -19,15 +19,15 @@ from scanflow.app.application import Application
 from scanflow.app.serving import Serving
 from scanflow.characterization.study import rotate
 from scanflow.errors import StepFailedError
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe, find_core_problem
-from scanflow_client.reproduction.experiment_service import (
+from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
+from scanflow_research.experiment_service import (
     PROGRAMS,
     MeasuredService,
     build_application,
     find_serving_problem,
     open_deployer,
 )
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 SECONDS = 4.0
 BATCH_MEBIBYTES = 1536

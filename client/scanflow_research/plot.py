@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from scanflow.reports import drawing as svg
-from scanflow_client.reproduction.figure import FigurePanel, FigureResult, Measurements
+from scanflow_research.figure import FigurePanel, FigureResult, Measurements
 
 _WIDTH, _PANEL_H = 960.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 150.0, 40.0, 44.0

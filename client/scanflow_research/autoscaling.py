@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 QUALITY = 20.0
 """The most queries a second that a replica is to answer."""

@@ -15,8 +15,8 @@ from typing import Any
 
 from scanflow.errors import StepFailedError
 from scanflow.installation import explain_install
-from scanflow_client.reproduction.experiment import Experiment, MeasureRound, Observe
-from scanflow_client.reproduction.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.experiment import Experiment, MeasureRound, Observe
+from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 TIMEOUT_S = 1200.0
 
