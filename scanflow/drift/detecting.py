@@ -14,7 +14,7 @@ import numpy as np
 
 from scanflow.drift.contract import MAX_COLUMNS
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.critical import CriticalPoint, compute_uncertainty
+from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, compute_uncertainty
 from scanflow.drift.detectors.port import Floats, Scores
 from scanflow.drift.evaluation import compare_answers
 from scanflow.drift.performance import MIN_SAMPLES, Calibration
@@ -236,8 +236,7 @@ def _select_points(
     """Select the points to label; none without drift."""
     if not scores.drifted:
         return []
-    return select(
-        new.x,
+    samples = ScoredSamples(
         ids=new.ids,
         runs=[sample_id.rpartition(":")[0] for sample_id in new.ids],
         guesses=guesses.tolist(),
@@ -245,10 +244,8 @@ def _select_points(
         uncertainty=np.zeros(len(new.x)) if probabilities is None else compute_uncertainty(probabilities),
         outliers=scores.outliers,
         features=_compute_features(new.x),
-        most=budget,
-        evaluation_share=evaluation_share,
-        generator=generator,
     )
+    return select(new.x, samples, most=budget, evaluation_share=evaluation_share, generator=generator)
 
 
 def _compute_features(x: Samples) -> Floats:

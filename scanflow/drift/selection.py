@@ -6,30 +6,18 @@ window's. So others are drawn at random from all of it, and no model may learn f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from scanflow.drift.detectors.critical import CriticalPoint, pick
-from scanflow.drift.detectors.port import Floats, Indices
+from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, pick
 from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.samples import Samples, compute_digests, find_first_occurrences, read_row
 from scanflow.errors import InvalidError
 
 
 def select(
-    x: Samples,
-    *,
-    ids: Sequence[str],
-    runs: Sequence[str],
-    guesses: Sequence[int | str],
-    strangeness: Floats,
-    uncertainty: Floats,
-    outliers: Indices,
-    features: Floats,
-    most: int,
-    evaluation_share: float,
-    generator: np.random.Generator,
+    x: Samples, samples: ScoredSamples, *, most: int, evaluation_share: float, generator: np.random.Generator
 ) -> list[CriticalPoint]:
     """Select up to ``most`` points of n samples, a share of them for evaluation; equal samples once.
 
@@ -37,8 +25,8 @@ def select(
     both kinds, and a random part of those for evaluation.
 
     Args:
-        x: The samples.
-        ids: (n,), as the arguments that follow: see :func:`~.detectors.critical.pick`.
+        x: The samples' values.
+        samples: What is known of them.
         evaluation_share: The share of points that are for evaluation, 0 to 1.
         most: The most points.
         generator: Draws those for evaluation.
@@ -50,32 +38,23 @@ def select(
     candidates = first[for_evaluation[first]]
     drawn: list[int] = generator.permutation(candidates)[: round(most * evaluation_share)].tolist()
     free: list[int] = first[~for_evaluation[first]].tolist()
-
-    def pick_points(positions: Indices, count: int) -> list[CriticalPoint]:
-        return pick(
-            ids=[ids[at] for at in free],
-            runs=[runs[at] for at in free],
-            guesses=[guesses[at] for at in free],
-            strangeness=strangeness[free],
-            uncertainty=uncertainty[free],
-            outliers=positions,
-            features=features[free],
-            most=count,
-        )
-
-    remaining = most - len(drawn)
-    picked = pick_points(np.flatnonzero(np.isin(free, outliers)), remaining)
+    trainable, remaining = samples.take(free), most - len(drawn)
+    picked = pick(trainable, remaining)
     if len(picked) < remaining:
         # A model may be sure of what it has never seen, and be wrong: the others tell something, too.
         picked_ids = {point.id for point in picked}
-        picked += [point for point in pick_points(np.arange(len(free)), remaining) if point.id not in picked_ids][
-            : remaining - len(picked)
-        ]
+        everything = pick(replace(trainable, outliers=np.arange(len(free))), remaining)
+        picked += [point for point in everything if point.id not in picked_ids][: remaining - len(picked)]
     places = 1 - (np.arange(len(drawn)) + 0.5) / max(len(drawn), 1)
     scores = np.quantile([point.score for point in picked], places) if picked else places
     evaluated = [
         CriticalPoint(
-            id=ids[at], run=runs[at], index=at, guess=guesses[at], score=round(float(score), 6), purpose="evaluate"
+            id=samples.ids[at],
+            run=samples.runs[at],
+            index=at,
+            guess=samples.guesses[at],
+            score=round(float(score), 6),
+            purpose="evaluate",
         )
         for at, score in zip(drawn, scores, strict=True)
     ]

@@ -8,6 +8,7 @@ from those chosen before (greedy k-centre: Sener and Savarese, 2018).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,52 +57,85 @@ def compute_uncertainty(probabilities: Samples) -> Floats:
     return np.clip(1 - (best[:, -1] - best[:, -2]), 0.0, 1.0)
 
 
-def pick(
-    *,
-    ids: Sequence[str],
-    runs: Sequence[str],
-    guesses: Sequence[int | str],
-    strangeness: Floats,
-    uncertainty: Floats,
-    outliers: Indices,
-    features: Floats,
-    most: int,
-    unsure_above: float = 0.5,
-) -> list[CriticalPoint]:
-    """Select up to ``most`` critical points, the most informative first, independent of the order of samples.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredSamples:
+    """n samples, with what a model and a detector say of each.
+
+    Raises:
+        InvalidError: there is not one of each for every sample, or an id occurs twice.
+    """
+
+    ids: Sequence[str]
+    """(n,), each another."""
+
+    runs: Sequence[str]
+    """(n,): the run in which each was predicted."""
+
+    guesses: Sequence[int | str]
+    """(n,): the model's predictions."""
+
+    strangeness: Floats
+    """(n,): the detector's values; only their order counts."""
+
+    uncertainty: Floats
+    """(n,), 0 to 1: see :func:`compute_uncertainty`."""
+
+    outliers: Indices
+    """The indices of the detector's outliers."""
+
+    features: Floats
+    """(n, d): similar samples are close."""
+
+    def __post_init__(self) -> None:
+        count = len(self.ids)
+        lengths = {
+            name: len(getattr(self, name)) for name in ("runs", "guesses", "strangeness", "features", "uncertainty")
+        }
+        if wrong := {name: length for name, length in lengths.items() if length != count}:
+            raise InvalidError(f"There are {count} ids, but {wrong}. Give one of each for every sample.")
+        if len(set(self.ids)) != count:
+            raise InvalidError("Some ids occur twice, so a label would match two samples. Give each sample its own id.")
+
+    def take(self, places: Sequence[int]) -> ScoredSamples:
+        """Return the samples at these indices, in their order."""
+        return ScoredSamples(
+            ids=[self.ids[at] for at in places],
+            runs=[self.runs[at] for at in places],
+            guesses=[self.guesses[at] for at in places],
+            strangeness=self.strangeness[places],
+            uncertainty=self.uncertainty[places],
+            outliers=np.flatnonzero(np.isin(places, self.outliers)),
+            features=self.features[places],
+        )
+
+
+def pick(samples: ScoredSamples, most: int, *, unsure_above: float = 0.5) -> list[CriticalPoint]:
+    """Select up to ``most`` critical points, the most informative first, independent of the order of samples: ties are
+    broken by ids.
 
     Args:
-        ids: (n,), each another. Ties are broken by them.
-        runs: (n,): where each was predicted.
-        guesses: (n,): what the model takes each for.
-        strangeness: (n,): the detector's values; only their order counts.
-        uncertainty: (n,), 0 to 1; see :func:`compute_uncertainty`.
-        outliers: indices of the detector's outliers.
-        features: (n, d): where samples that are alike lie close together.
-        most: how many points at most.
-        unsure_above: a sample with more uncertainty than this may be picked though it is no outlier.
+        samples: Of these.
+        most: The most points.
+        unsure_above: A sample of more uncertainty may be selected though it is no outlier.
     """
-    count = len(ids)
-    places = {"runs": len(runs), "guesses": len(guesses), "strangeness": len(strangeness), "features": len(features)}
-    wrong = {name: length for name, length in (places | {"uncertainty": len(uncertainty)}).items() if length != count}
-    if wrong:
-        raise InvalidError(f"There are {count} ids, but {wrong}. Give one of each for every sample.")
-    if len(set(ids)) != count:
-        raise InvalidError("Some ids occur twice, so a label would match two samples. Give each sample its own id.")
     if most < 0:
         raise InvalidError(f"most={most} is below 0. Give 0 for none.")
+    ids, count = samples.ids, len(samples.ids)
     if count == 0:
         return []
-    strange, unsure = check_samples("strangeness", strangeness), check_samples("uncertainty", uncertainty)
-    locations = check_samples("features", features).reshape(count, -1)
+    strange = check_samples("strangeness", samples.strangeness)
+    unsure = check_samples("uncertainty", samples.uncertainty)
+    locations = check_samples("features", samples.features).reshape(count, -1)
 
     scores = (compute_ranks(strange) + np.clip(unsure, 0.0, 1.0)) / 2
     eligible = unsure > unsure_above
-    eligible[outliers] = True
+    eligible[samples.outliers] = True
     candidates = np.array(sorted(np.flatnonzero(eligible).tolist(), key=ids.__getitem__), dtype=np.intp)
     chosen: list[int] = candidates[select_spread_out(locations[candidates], scores[candidates], most)].tolist()
     return [
-        CriticalPoint(id=ids[at], run=runs[at], index=at, guess=guesses[at], score=round(float(scores[at]), 6))
+        CriticalPoint(
+            id=ids[at], run=samples.runs[at], index=at, guess=samples.guesses[at], score=round(float(scores[at]), 6)
+        )
         for at in chosen
     ]
 

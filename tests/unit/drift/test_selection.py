@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scanflow.drift.detectors.critical import CriticalPoint
+from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples
 from scanflow.drift.evaluation import (
     check_target,
     compare_answers,
@@ -49,8 +49,7 @@ def table(count: int, *, seed: int = 0) -> pd.DataFrame:
 def selected(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> list[CriticalPoint]:
     n = len(x)
     strange = np.arange(n, dtype=float) if weak is None else weak
-    return select(
-        x,
+    samples = ScoredSamples(
         ids=[f"r:{at}" for at in range(n)],
         runs=["r"] * n,
         guesses=[0] * n,
@@ -58,10 +57,8 @@ def selected(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> lis
         uncertainty=np.ones(n),
         outliers=np.arange(n),
         features=np.random.default_rng(seed).normal(size=(n, 3)),
-        most=most,
-        evaluation_share=SHARE,
-        generator=np.random.default_rng(seed),
     )
+    return select(x, samples, most=most, evaluation_share=SHARE, generator=np.random.default_rng(seed))
 
 
 def test_a_share_of_the_labels_is_for_evaluation_and_by_digest() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.drift.detectors.critical import CriticalPoint, compute_uncertainty, pick
+from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, compute_uncertainty, pick
 from scanflow.errors import InvalidError
 
 
@@ -28,6 +28,10 @@ def batch(seed: int = 0, count: int = 40) -> dict[str, Any]:
     }
 
 
+def pick_from(batch: dict[str, Any]) -> list[CriticalPoint]:
+    return pick(ScoredSamples(**{name: value for name, value in batch.items() if name != "most"}), batch["most"])
+
+
 def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
     back = np.argsort(order)
     other: dict[str, Any] = {key: [given_[key][at] for at in order] for key in ("ids", "runs", "guesses")}
@@ -39,7 +43,7 @@ def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
 def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_wanted(seed: int, most: int) -> None:
     given_: dict[str, Any] = batch(seed) | {"most": most}
 
-    found = pick(**given_)
+    found = pick_from(given_)
 
     eligible = set(given_["outliers"].tolist()) | set(np.flatnonzero(given_["uncertainty"] > 0.5).tolist())
     assert {point.index for point in found} <= eligible
@@ -58,14 +62,14 @@ def test_the_order_of_samples_does_not_matter(seed: int) -> None:
     def told(points: list[CriticalPoint]) -> list[tuple[str, float]]:
         return [(point.id, point.score) for point in points]
 
-    assert told(pick(**given_)) == told(pick(**shuffled(given_, order)))
+    assert told(pick_from(given_)) == told(pick_from(shuffled(given_, order)))
 
 
 def test_the_best_score_comes_first() -> None:
     given_: dict[str, Any] = batch() | {"strangeness": np.arange(40.0), "uncertainty": np.full(40, 0.6)}
 
     guess = given_["guesses"][39]
-    assert pick(**given_)[0] == CriticalPoint(id="id-039", run="run-0", index=39, guess=guess, score=0.8)
+    assert pick_from(given_)[0] == CriticalPoint(id="id-039", run="run-0", index=39, guess=guess, score=0.8)
 
 
 def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
@@ -73,7 +77,7 @@ def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
     features += np.random.default_rng(0).normal(scale=0.01, size=features.shape)
     given_: dict[str, Any] = batch() | {"features": features, "uncertainty": np.full(40, 0.9), "most": 3}
 
-    groups = {0 if point.index < 30 else 1 if point.index < 35 else 2 for point in pick(**given_)}
+    groups = {0 if point.index < 30 else 1 if point.index < 35 else 2 for point in pick_from(given_)}
 
     assert groups == {0, 1, 2}
 
@@ -81,16 +85,16 @@ def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
 def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
     given_: dict[str, Any] = batch() | {"features": np.zeros((40, 2)), "uncertainty": np.full(40, 0.9), "most": 5}
 
-    found = pick(**given_)
+    found = pick_from(given_)
 
     assert [point.index for point in found] == np.argsort(-given_["strangeness"])[:5].tolist()
 
 
 def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> None:
     empty = {key: value[:0] if hasattr(value, "__getitem__") else value for key, value in batch().items()}
-    assert pick(**empty) == []
+    assert pick_from(empty) == []
     one: dict[str, Any] = batch(count=1) | {"uncertainty": np.ones(1)}
-    assert [point.id for point in pick(**one)] == ["id-000"]
+    assert [point.id for point in pick_from(one)] == ["id-000"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> No
 )
 def test_what_cannot_be_picked_from_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidError, match=words):
-        pick(**(batch() | change))
+        pick_from(batch() | change)
 
 
 def test_a_model_that_gives_one_class_all_is_sure_and_one_that_halves_is_not() -> None:
