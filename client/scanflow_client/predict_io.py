@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.files.content import read_content
 from scanflow.installation import explain_install
 from scanflow.tables.columns import FORMATS, PACKED, Columns, ReadOptions, is_table
 from scanflow_client.declared_inputs import Declared, fetch_declared, fit_inputs, name_columns
@@ -376,7 +377,7 @@ def _load_array(content: bytes, source: str) -> Any:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_content(path)
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {str(path)!r}. Give --data '[[1, 2, 3]]', or - for stdin.") from error
     except OSError as error:

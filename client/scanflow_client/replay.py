@@ -21,6 +21,7 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_json
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.files.content import read_content
 from scanflow.http.problems import parse_error
 from scanflow_client.program import resolve_application
 
@@ -164,12 +165,14 @@ def parse_moment(text: str, *, now: float) -> float:
 def read_trace(agent: str, path: Path) -> tuple[str | None, str, list[dict[str, Any]]]:
     """Return the application, if it is known, the agent and the entries of a saved trace or a printed journal."""
     try:
-        document: Any = json.loads(path.read_bytes())
+        document: Any = json.loads(read_content(path))
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no file {str(path)!r:.300}. Save one: scanflow replay AGENT --save FILE"
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise InvalidError(f"{str(path)!r} cannot be read: {error.strerror}. Name another file.") from error
+    except (ValueError, RecursionError) as error:
         raise InvalidError(f"{str(path)!r} cannot be read as JSON: {error}") from error
     app, entries = (document.get("app"), document.get("entries")) if isinstance(document, Mapping) else (None, document)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

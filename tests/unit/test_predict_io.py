@@ -180,3 +180,9 @@ def test_bytes_are_sent_where_one_input_takes_them(raw: bytes, datatypes: list[s
         return
     with pytest.raises(InvalidError, match=r"The service takes columns \('x'.*CSV, Parquet"):
         asked(there, PredictRequest(raw=raw))
+
+
+def test_a_device_which_may_never_end_is_not_read() -> None:
+    for given in ({"file": "/dev/zero", "npy": None}, {"file": None, "npy": Path("/dev/zero")}):
+        with pytest.raises(InvalidError, match=r"'/dev/zero' cannot be read: it is a device\. Name"):
+            read_request(data=None, stdin=io.BytesIO(), **given)
