@@ -120,10 +120,15 @@ def find_model_node(agent: Agent, service: Workflow, node: str | None) -> tuple[
     models = {
         service_node.name: service_node.model for service_node in service.services if service_node.model is not None
     }
+    if not models:
+        raise InvalidError(
+            f"Agent {agent.name!r}: no node of {service.name!r} is a model of the registry. Name another online "
+            "workflow: parameters={'service': ...}, or give its node one: model='models:/NAME@champion'"
+        )
     if node is None and len(models) != 1:
         raise InvalidError(
             f"Agent {agent.name!r}: {len(models)} nodes of {service.name!r} are models of the registry. Choose one: "
-            f"parameters={'node': ...}"
+            "parameters={'node': ...}"
         )
     name = next(iter(models)) if node is None else node
     if name not in models:
