@@ -96,7 +96,7 @@ def start_control_plane(
     with _lock_home(home):
         before = read_up_state(home)
         notes: list[str] = []
-        if before is None or not before.server.is_alive():
+        if before is None or _keep_if_alive(before.server) is None:
             address = choose_server_address(home, tls=tls)
             server = _start_server(home, address, _choose_port(home, port, before, notes, address.host))
             if address.authority is not None:
@@ -191,11 +191,17 @@ def _describe_tracker(tracker: UpProcess | None, settings: Settings) -> dict[str
 
 
 def _keep_if_alive(process: UpProcess | None) -> UpProcess | None:
-    return process if process is not None and process.is_alive() else None
+    """Return a process that runs under its shim. One whose shim was killed is ended: nobody would start it again, and
+    on its port no other can listen."""
+    if process is None or process.is_alive():
+        return process
+    process.daemon.stop()
+    return None
 
 
 def _end_process(name: str, process: UpProcess | None) -> list[str]:
     """End a process, and return its description if it was ended."""
+    process = _keep_if_alive(process)
     ended = process is not None and process.terminate(patience_s=ENDS_S)
     return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
