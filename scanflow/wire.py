@@ -29,6 +29,18 @@ class ModelFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FoundModel(ModelFiles):
+    """A version as the registry has it now. What is served is its files alone."""
+
+    rejection: str | None = None
+    """By whom it was rejected, and why."""
+
+    @property
+    def files(self) -> ModelFiles:
+        return ModelFiles(name=self.name, version=self.version, path=self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingOptions:
     max_size: int
     max_delay_s: float = 0.0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from scanflow.agent.records import JSON, Action, Event
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+from scanflow.backends.service_transitions import explain_rejection
 from scanflow.deployer.remote_home import build_mlflow_url, find_mlflow_url
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
@@ -92,11 +93,7 @@ def _list_chosen(record: ServiceRecord, change: ServiceChange) -> list[str]:
 
 
 def _explain_rejected(version: ModelVersion) -> str:
-    return (
-        f"Version {version.version} of {version.name} was {describe_rejection(version.tags)}. Choose another: "
-        f"scanflow models {version.name}. To use it all the same, say why: "
-        f"scanflow models promote {version.name} {version.version} --why TEXT"
-    )
+    return explain_rejection(version.name, version.version, describe_rejection(version.tags) or "rejected")
 
 
 def open_server_knowledge(settings: Settings, control: ControlClient | None) -> KnowledgeBase:

@@ -145,6 +145,10 @@ class ServiceChange(Sizing):
         return self.model is not None and (self.weight is not None or bool(self.shadow))
 
     @property
+    def removes_canary(self) -> bool:
+        return self.is_canary and not self.weight and not self.shadow
+
+    @property
     def sizing(self) -> Sizing | None:
         """The sizing fields; None: there are none."""
         fields = {name: getattr(self, name) for name in Sizing.model_fields if getattr(self, name) is not None}

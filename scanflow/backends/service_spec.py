@@ -25,7 +25,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
-from scanflow.wire import BatchingOptions, DesiredInstanceState, Limits, ModelFiles, Node, Revision
+from scanflow.wire import BatchingOptions, DesiredInstanceState, FoundModel, Limits, ModelFiles, Node, Revision
 
 Fetch = Callable[[str], ModelFiles]
 
@@ -167,7 +167,8 @@ def build_nodes(app: Application, workflow: Workflow, fetch: Fetch) -> tuple[Nod
 
 def _fetch_model(app: Application, uri: str, fetch: Fetch) -> ModelFiles:
     try:
-        return fetch(uri)
+        found = fetch(uri)
+        return found.files if isinstance(found, FoundModel) else found
     except NotFoundError as error:
         if app.tracker is not None:
             raise

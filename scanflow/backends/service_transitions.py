@@ -11,7 +11,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.service_spec import ServiceSpec, with_model
 from scanflow.backends.shapes import apply_sizing
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.wire import FoundModel, ModelFiles, Node, Revision
 
 Recall = Callable[[str, int], Shape | None]
 """Return the shape stored with a version of a model."""
@@ -65,6 +65,14 @@ def add_alias(desired: DesiredState, name: str) -> DesiredState:
     return desired.request_definition(definition.with_changes(aliases=(*definition.aliases, name)), replaces=False)
 
 
+def explain_rejection(name: str, version: int, rejection: str) -> str:
+    """Return why a version is not served without a reason, and what to do. ``rejection``: by whom, and why."""
+    return (
+        f"Version {version} of {name} was {rejection}. Choose another: scanflow models {name}. To use it all the same, "
+        f"say why: scanflow models promote {name} {version} --why TEXT"
+    )
+
+
 def apply_change(
     desired: DesiredState, change: ServiceChange, files: ModelFiles | None, recall: Recall, complete: Complete
 ) -> DesiredState:
@@ -77,6 +85,10 @@ def apply_change(
         return _roll_back(desired, recall, complete)
     if files is None:
         return _promote(desired) if change.promote else _resize(desired, change, complete)
+    if isinstance(files, FoundModel):
+        if files.rejection is not None and not (change.reason or change.removes_canary):
+            raise UsageError(explain_rejection(files.name, files.version, files.rejection))
+        files = files.files
     nodes = with_model(desired.definition, files, change.node)
     name = f"models:/{files.name}/{files.version}"
     return (_set_canary if change.is_canary else _swap_model)(desired, change, nodes, name)
@@ -87,7 +99,7 @@ def _set_canary(desired: DesiredState, change: ServiceChange, nodes: tuple[Node,
     definition, generation = desired.definition, desired.generation + 1
     weight, shadow = change.weight or 0.0, bool(change.shadow)
     canary = definition.canary if definition.canary is not None and definition.canary.nodes == nodes else None
-    if weight <= 0 and not shadow:
+    if change.removes_canary:
         if canary is None:
             raise UsageError(
                 f"{name} already gets no requests. Give it a share: --weight 0.1, or a copy of each: --shadow"

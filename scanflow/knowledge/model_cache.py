@@ -10,8 +10,9 @@ from pathlib import Path
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.knowledge.port import KnowledgeBase
 from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.version_tags import describe_rejection
 from scanflow.names import describe_wrong_model_address
-from scanflow.wire import ModelFiles
+from scanflow.wire import FoundModel
 
 SHAPE_TAG = "scanflow.shape"
 """The tag of a model version with the shape it was last served with: instances, cores, affinity and threads, as
@@ -40,19 +41,19 @@ class ModelCache:
         self._folder = folder
         self._registry = registry
 
-    def fetch(self, uri: str) -> ModelFiles:
+    def fetch(self, uri: str) -> FoundModel:
         """Return the version that ``uri`` refers to now, with its files on this machine's disk."""
         name, wanted = split_model_uri(uri)
         version = self._registry().get_model(name, wanted)
         path = self._get_path(version)
         if not path.is_dir():
             self._download(version, path)
-        return ModelFiles(name=version.name, version=version.version, path=str(path))
+        return _build_files(version, str(path))
 
-    def find(self, uri: str) -> ModelFiles:
+    def find(self, uri: str) -> FoundModel:
         """Return the version that ``uri`` refers to now, without fetching its files."""
         version = self._registry().get_model(*split_model_uri(uri))
-        return ModelFiles(name=version.name, version=version.version, path="")
+        return _build_files(version, "")
 
     def remember(self, name: str, version: int, shape: str) -> None:
         if self.recall(name, version) != shape:
@@ -79,3 +80,9 @@ class ModelCache:
                 "loaded. Log the model with MLflow, for example with mlflow.sklearn.log_model(...), and register "
                 "that."
             )
+
+
+def _build_files(version: ModelVersion, path: str) -> FoundModel:
+    return FoundModel(
+        name=version.name, version=version.version, path=path, rejection=describe_rejection(version.tags)
+    )

@@ -24,7 +24,7 @@ from scanflow.errors import InternalError, ScanflowError
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.processes.cpu_priority import yield_cpu
-from scanflow.wire import ModelFiles, decode
+from scanflow.wire import FoundModel, decode
 
 LOW_PRIORITY_S: Final = 5.0
 """Longest time that a query yields the CPUs: beside a process that used all of them it took minutes."""
@@ -42,11 +42,11 @@ class RegistrySubprocess:
         self._command, self._uri = [sys.executable, "-m", __name__, str(home)], uri
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fetch(self, uri: str) -> ModelFiles:
-        return decode(ModelFiles, self._request("fetch", uri))
+    def fetch(self, uri: str) -> FoundModel:
+        return decode(FoundModel, self._request("fetch", uri))
 
-    def find(self, uri: str) -> ModelFiles:
-        return decode(ModelFiles, self._request("find", uri))
+    def find(self, uri: str) -> FoundModel:
+        return decode(FoundModel, self._request("find", uri))
 
     def remember(self, name: str, version: int, shape: str) -> None:
         self._request("remember", name, version, shape)
@@ -106,7 +106,7 @@ def _handle_request(models: ModelCache, line: bytes) -> dict[str, Any]:
         value = does(*arguments)
     except ScanflowError as error:
         return {"error": type(error).__name__, "text": str(error)}
-    return {"found": asdict(value) if isinstance(value, ModelFiles) else value}
+    return {"found": asdict(value) if isinstance(value, FoundModel) else value}
 
 
 def main(home: str, uri: str | None = None) -> None:

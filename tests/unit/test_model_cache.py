@@ -9,6 +9,7 @@ import pytest
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.model_cache import ModelCache, split_model_uri
+from scanflow.knowledge.version_tags import PERSON, PROMOTION, format_rejection
 
 
 class Counting(MemoryKnowledge):
@@ -134,3 +135,10 @@ def test_what_is_no_mlflow_model_says_how_to_make_one(cache: ModelCache, knowled
     register(knowledge, tmp_path / "v2", b"", file="weights.bin")
     with pytest.raises(InvalidError, match=r"version 2 of the model 'cnn' has no file 'MLmodel'.*log_model"):
         cache.fetch("models:/cnn/2")
+
+
+def test_what_is_looked_up_says_that_a_version_was_rejected(cache: ModelCache, knowledge: Counting) -> None:
+    assert cache.find("models:/cnn/1").rejection is None
+    knowledge.set_model_tags("cnn", 1, {PROMOTION: format_rejection("it is unfair"), PERSON: "ada"})
+    assert cache.find("models:/cnn/1").rejection == "rejected by ada: it is unfair"
+    assert cache.fetch("models:/cnn/1").rejection == "rejected by ada: it is unfair"

@@ -284,7 +284,7 @@ class MemoryOnline:
         versions = {**served, node: str(change.model)}
         canary = service.canary
         same = canary is not None and canary.graph.versions == versions
-        if change.is_canary and not change.weight and not change.shadow:
+        if change.removes_canary:
             if not same:
                 raise UsageError(f"{change.model} already gets no requests. Give it a weight, or shadow.")
             service.canary, service.current.weight = None, 1.0

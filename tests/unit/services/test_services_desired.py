@@ -23,13 +23,17 @@ from scanflow.backends.service_reports import report
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.backends.service_transitions import Recall, apply_change
 from scanflow.errors import NotFoundError, UsageError
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.wire import FoundModel, ModelFiles, Node, Revision
 from tests.unit.standin import EXPLANATION
 from tests.waiting import until
 
 
 def files(version: int) -> ModelFiles:
     return ModelFiles(name="digits", version=version, path=f"/models/digits/{version}")
+
+
+def found(version: int, rejection: str) -> FoundModel:
+    return FoundModel(name="digits", version=version, path=f"/models/digits/{version}", rejection=rejection)
 
 
 def definition() -> ServiceSpec:
@@ -66,6 +70,25 @@ def changed(
         return apply_change(stored, ServiceChange(**fields), None, recall, complete)
     change = ServiceChange(model=f"models:/digits/{version}", **fields)
     return apply_change(stored, change, files(version), recall, complete)
+
+
+@pytest.mark.parametrize("way", [{}, {"weight": 0.1}, {"shadow": True}], ids=str)
+def test_a_rejected_version_is_served_by_a_person_who_says_why_alone(way: dict[str, Any]) -> None:
+    rejected = found(2, "rejected by ada: it is unfair")
+    stored, change = deployed(), ServiceChange(model="models:/digits/2", **way)
+    with pytest.raises(UsageError, match=r"Version 2 of digits was rejected by ada: it is unfair\. .* --why TEXT"):
+        apply_change(stored, change, rejected, lambda *_: None, complete)
+    with_reason = change.model_copy(update={"reason": "the audit was wrong"})
+    asked = apply_change(stored, with_reason, rejected, lambda *_: None, complete)
+    assert asked.definition.revisions[-1].nodes[0].model == files(2), "what is served does not hold the rejection"
+    assert asked.definition == apply_change(stored, change, files(2), lambda *_: None, complete).definition
+
+
+def test_the_canary_of_a_rejected_version_can_be_removed() -> None:
+    stored = changed(deployed(), 2, weight=0.1).settle()
+    removal = ServiceChange(model="models:/digits/2", weight=0.0)
+    removed = apply_change(stored, removal, found(2, "rejected"), lambda *_: None, complete)
+    assert versions(removed) == [(1, 1.0)]
 
 
 def test_a_change_keeps_what_served_until_it_is_in_effect() -> None:
