@@ -13,6 +13,7 @@ from scanflow_server.arbiter.identity import (
     find_overlap,
     format_seconds,
     get_place,
+    qualify_key,
     qualify_strategy,
     start_unlike_runs,
 )
@@ -46,10 +47,16 @@ def arbitrate_all(intents: Iterable[Intent], world: ArbitrationContext) -> dict[
         decisions[intent.id] = decision
         now_there = Action(id=intent.id, intent=intent, state="pending", decision=decision, began=None, ended=None)
         seen.append(now_there)
-        if decision.verdict in {"act", "queue"}:
+        if decision.verdict == "act" or _is_next(intent, decision, world):
             acting = decision.model_copy(update={"verdict": "act"})
             taken.append(now_there.model_copy(update={"decision": acting}))
     return decisions
+
+
+def _is_next(intent: Intent, decision: Decision, world: ArbitrationContext) -> bool:
+    """Whether a queued intent waits for its target alone. An approved one that waits for its budget or cool-down, maybe
+    for hours, keeps nobody from a field until then."""
+    return decision.verdict == "queue" and (intent.source == "person" or _check_busy(intent, world) is not None)
 
 
 def decide_duplicate(first: Action, intent: Intent, now: float) -> Decision:
@@ -165,8 +172,8 @@ def _find_objection(
 
 
 def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> Decision | None:
-    key = (intent.team, intent.app, intent.key)
-    same = (action for action in actions if (action.intent.team, action.intent.app, action.intent.key) == key)
+    key = qualify_key(intent)
+    same = (action for action in actions if qualify_key(action.intent) == key)
     first = next((action for action in same if action.id != intent.id), None)
     return None if first is None else decide_duplicate(first, intent, now)
 

@@ -22,6 +22,11 @@ def qualify_strategy(intent: Intent) -> str:
     return f"{intent.team}/{intent.app}/{intent.agent}/{intent.strategy}"
 
 
+def qualify_key(intent: Intent) -> tuple[str, str, str, str]:
+    """Return what tells an intent from all others: agents choose their keys without knowing of each other."""
+    return intent.team, intent.app, intent.agent, intent.key
+
+
 def find_overlap(intent: Intent, other: Intent) -> tuple[str, ...]:
     """Return the fields of the first intent that the second writes too."""
     if get_place(intent) != get_place(other):

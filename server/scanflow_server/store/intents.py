@@ -10,7 +10,7 @@ from sqlalchemy import delete as sql_delete
 
 from scanflow.agent.records import JSON, Action, Intent, Verdict
 from scanflow.errors import NotFoundError
-from scanflow_server.arbiter.identity import get_place, qualify_strategy
+from scanflow_server.arbiter.identity import get_place, qualify_key, qualify_strategy
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import OPEN, fields, intents, trail
 
@@ -92,8 +92,15 @@ def make_not_found(id: str) -> NotFoundError:
 
 
 def find_by_key(connection: Connection, intent: Intent) -> ActionRow | None:
-    same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key == intent.key)
-    return _select_one(connection, same)
+    own = (_qualify_key(intent), intent.key)  # the latter in rows of a version whose agents shared their keys
+    same = and_(intents.c.app == intent.app, intents.c.team == intent.team, intents.c.key.in_(own))
+    rows = map(_parse_row, connection.execute(select(intents).where(same)).mappings())
+    return next((row for row in rows if qualify_key(row.intent) == qualify_key(intent)), None)
+
+
+def _qualify_key(intent: Intent) -> str:
+    """Return an intent's key with its agent's name, which has no slash, unlike keys."""
+    return f"{intent.agent}/{intent.key}"
 
 
 class Filter(TypedDict, total=False):
@@ -245,7 +252,7 @@ def _build_values(row: ActionRow) -> dict[str, Any]:
         "id": action.id,
         "app": action.intent.app,
         "team": action.intent.team,
-        "key": action.intent.key,
+        "key": _qualify_key(action.intent),
         "place": get_place(action.intent),
         "strategy": qualify_strategy(action.intent),
         "state": action.state,

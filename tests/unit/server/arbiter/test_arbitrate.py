@@ -113,8 +113,16 @@ ACT = ("act", None, None)
         # A key is decided on once, whatever else has changed.
         (intent(key="k", priority=9), 100, after(REFUSED), ("duplicate", "i0", None), "refuse. It was so."),
         (intent(key="k", app="other"), 100, after(REFUSED), ACT, ""),
+        (intent(key="k", agent="other"), 100, after(REFUSED), ACT, ""),
         # A rival that may not act keeps nobody from a field.
         (intent(), 100, {"pending": [intent("i2", strategy="other", priority=9, budget=0)]}, ACT, ""),
+        (
+            intent(strategy="other"),
+            110,
+            {**after(BEFORE), "pending": [intent("i2", priority=9, **COOL)], "approved": {"i2"}},
+            ACT,
+            "",
+        ),
     ],
 )
 def test_what_is_decided_and_why(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from scanflow.agent.records import Action, Guard, Intent
 from scanflow.drift.promotion import decide
@@ -11,6 +12,7 @@ from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.store import events
 from scanflow_server.store import intents as kept
+from scanflow_server.store.tables import intents
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.arbiter.standin import KilledError, World
 from tests.unit.server.keeping import known_by
@@ -55,6 +57,29 @@ def test_a_key_is_acted_on_once(world: World) -> None:
     again = world.engine.submit(wanted("i2", 7, key="k"))
     world.engine.settle()
     assert (again.verdict, again.winner, world.replicas["serve"]) == ("duplicate", "i1", 4)
+
+
+def test_agents_choose_their_keys_without_knowing_of_each_other(world: World) -> None:
+    world.do(wanted("i1", key="k"))
+    assert world.engine.submit(wanted("i2", key="k", agent="executor")).verdict != "duplicate"
+    assert world.engine.submit(wanted("i3", key="k", agent="executor")).winner == "i2"
+    assert world.engine.submit(wanted("i4", key="k")).winner == "i1"
+
+
+def test_a_key_of_a_version_whose_agents_shared_them_is_known_again(world: World) -> None:
+    world.do(wanted("i1", key="k"))
+    with world.store.write() as connection:
+        connection.execute(update(intents).values(key="k"))
+    assert world.engine.submit(wanted("i2", key="k", agent="executor")).verdict != "duplicate"
+    assert world.engine.submit(wanted("i3", key="k")).winner == "i1"
+
+
+def test_an_approved_action_that_waits_for_its_budget_keeps_nobody_from_another_target(world: World) -> None:
+    limits: dict[str, Any] = {"budget": 1, "budget_window_s": 3600, "autonomy": "approve", "priority": 9}
+    world.do(wanted("i1", **{**limits, "autonomy": "auto"}))
+    assert world.engine.submit(wanted("i2", 5, **limits)).verdict == "refuse"
+    assert world.engine.approve("i2", by="ada").decision.verdict == "queue"
+    assert world.engine.submit(wanted("i3", strategy="other", service="b")).verdict == "act"
 
 
 def test_two_strategies_do_not_fight_over_replicas(world: World) -> None:
