@@ -22,6 +22,7 @@ from scanflow_server.auth import Reader
 from scanflow_server.bodies import Name, RunName, read_application
 from scanflow_server.commands import check_service_exists
 from scanflow_server.context import ContextDep, ServerContext
+from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.progress_events import get_operation, make_operation_not_found
 from scanflow_server.store import agents, intents
 from scanflow_server.store.agents import AgentRow
@@ -46,9 +47,12 @@ def read_own_application(
 
     Raises:
         ForbiddenError: it says another team than the caller's, or names files that are the server's.
+        NotFoundError: it names a function that another team has sent.
     """
     app = read_application(document, source)
     caller.check("change", app.team)
+    if caller.team is not None:
+        FunctionOwners(context.settings.folder).check(caller.team, app)
     if caller.team is not None and context.settings.library.backend not in {None, DEFAULT}:
         for path in (app.app_dir, source):
             _check_file(context, path)

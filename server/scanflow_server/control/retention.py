@@ -20,6 +20,7 @@ from scanflow.processes.jobs import DELETED_PREFIX, Job
 from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
+from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import audit, events, operations, pruning, runs
 from scanflow_server.store.intents import ActionRow
@@ -226,6 +227,7 @@ class RetentionController:
         with self._context.store.read() as connection:
             needed = find_function_names(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
+        FunctionOwners(self._context.settings.folder).forget(before, needed)
 
     def _is_entered(self, run: str) -> bool:
         try:

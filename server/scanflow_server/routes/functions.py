@@ -12,6 +12,7 @@ from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor
 from scanflow_server.bodies import Text
 from scanflow_server.context import ContextDep
+from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.problems import PROBLEMS
 
 router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS, route_class=ApiRoute)
@@ -38,7 +39,11 @@ class SavedFunction(BaseModel):
 
 
 @router.post("", status_code=201, dependencies=[DEFINITION])
-def keep(context: ContextDep, _caller: Editor, body: FunctionBody) -> SavedFunction:
-    """Store a function, without loading it. The same function is stored only once."""
+def keep(context: ContextDep, caller: Editor, body: FunctionBody) -> SavedFunction:
+    """Store a function, without loading it. The same function is stored only once; only applications of teams that sent
+    it may name it."""
     check_versions(body.model_dump(exclude={"pickled"}))
-    return SavedFunction(name=context.deployer.batch.keep_function(body.pickled))
+    name = context.deployer.batch.keep_function(body.pickled)
+    if caller.team is not None:
+        FunctionOwners(context.settings.folder).add(caller.team, name)
+    return SavedFunction(name=name)
