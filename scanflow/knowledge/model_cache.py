@@ -83,6 +83,4 @@ class ModelCache:
 
 
 def _build_files(version: ModelVersion, path: str) -> FoundModel:
-    return FoundModel(
-        name=version.name, version=version.version, path=path, rejection=describe_rejection(version.tags)
-    )
+    return FoundModel(name=version.name, version=version.version, path=path, rejection=describe_rejection(version.tags))
