@@ -47,7 +47,7 @@ COSTLY = {"server": 25, "MLflow": 20, "shim of server": 40, "shim of MLflow": 30
 """Kinds of which one more is killed only after so many seconds: what starts again and again waits for up to 30 s."""
 
 KINDS = {"supervisor", *ATTEMPTS, *(f"shim of {kind}" for kind in ATTEMPTS), *(MPI_KINDS if HAS_MPI else ())}
-LEAST = max(1, int(KILLS_S // 60 / 2))
+LEAST = max(1, int(KILLS_S // 200))
 """How often each kind has to be killed."""
 
 CALLERS, UNDER_WAY = 3, 8
@@ -120,7 +120,7 @@ app = sf.Application(
 FILES = {
     "app.py": APP,
     "once.py": "import app\napp.effect()\n",
-    "rank.sh": "#!/bin/sh\nexec sleep 2\n",
+    "rank.sh": "#!/bin/sh\nexec sleep 4\n",
     "train.py": "def fit(x, y): ...\n\n\ndef data(): ...\n",
     "model.py": "class Multiply:\n    def predict(self, X):\n        return X * 3\n",
     "asker.py": """
