@@ -203,8 +203,11 @@ class Storm:
         ]
 
     def close(self) -> None:
-        for one in (self.api, self.follower, self.held, *self.callers):
-            one.close()
+        for caller in self.callers:
+            caller.close()
+        self.api.close()
+        self.follower.close()
+        self.held.close()
 
     # What is done, each again and again in a thread of its own
 
@@ -221,14 +224,12 @@ class Storm:
         self.operations.append(begun.json()["operation"])
         self._wait_for_operation(self.operations[-1])
 
-    def _wait_for_operation(self, id: str) -> str:
-        states: list[str] = []
+    def _wait_for_operation(self, id: str) -> None:
         until(
-            lambda: states.append(self.api.get(f"/operations/{id}")["state"]) or states[-1] != "running",  # type: ignore[func-returns-value]
+            lambda: self.api.get(f"/operations/{id}")["state"] != "running",
             f"the operation {id} ends",
             patience_s=patient(300),
         )
-        return states[-1]
 
     def follow(self, _number: int) -> None:
         self.follower.pull()
