@@ -40,8 +40,13 @@ _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
 _NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_SHOWN: Final = 20
-_ALL: Final = 2**31 - 1  # of the events that are kept
+_MAX_EVENTS: Final = 1_000
+"""The newest events of an application that its report is made of."""
+
 _MAX_LABELS: Final = 2_000
+_MAX_DETAILS: Final = 300
+"""The newest labels whose rows and pictures are read, of which a report shows those of the last detection."""
+
 _STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
@@ -132,10 +137,10 @@ class Pages:
 
     def _render_report(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            shown_events = events.list_after(connection, 0, type=TYPES, app=app, team=caller.team, limit=_ALL)
-            labels = label_store.list_labels(
-                connection, app=app, own=caller.team, state="given", details=True, limit=_MAX_LABELS
-            )
+            shown_events = events.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
+            about: Any = {"app": app, "own": caller.team, "state": "given"}
+            labels = label_store.list_labels(connection, **about, details=True, limit=_MAX_DETAILS)
+            labels += label_store.list_labels(connection, **about, limit=_MAX_LABELS, offset=_MAX_DETAILS)
         if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])

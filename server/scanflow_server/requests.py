@@ -21,7 +21,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.runs import ensure_entered
 from scanflow_server.store import applications, events, keys, operations, runs
 from scanflow_server.store.operations import Kind, OperationRow
-from scanflow_server.store.runs import DriveRequest, RequestedRun
+from scanflow_server.store.runs import Drive, DriveRequest, RequestedRun
 
 _MAX_BACKLOG = 10_000
 """How many runs of a team ``@latest-N`` can go back."""
@@ -214,8 +214,8 @@ def show_run(context: ServerContext, run: str) -> RunRecord:
             raise
         return _make_unentered_record(context, wanted)
     with context.store.read() as connection:
-        wanted = runs.get(connection, record.name)
-    return _apply_wanted_state(context, record, wanted)
+        active = next(iter(runs.list_active(connection, [record.name])), None)
+    return _apply_wanted_state(context, record, active)
 
 
 def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
@@ -237,10 +237,17 @@ def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
 def list_runs(
     context: ServerContext, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
 ) -> list[RunRecord]:
+    """Return the newest runs first, without their tasks. Those that this server is to drive count as running."""
+
+    def load() -> list[RunRecord]:
+        return context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
+
+    records = load()
     with context.store.read() as connection:
-        wanted = {run.name: run for run in runs.list_active(connection)}
-    records = context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
-    return [_apply_wanted_state(context, record, wanted.get(record.name)) for record in records]
+        active = {drive.name: drive for drive in runs.list_active(connection, [record.name for record in records])}
+    if any(record.state == "interrupted" and record.name not in active for record in records):
+        records = load()  # it may have ended in between
+    return [_apply_wanted_state(context, record, active.get(record.name)) for record in records]
 
 
 def to_document(app: Application) -> dict[str, Any]:
@@ -315,10 +322,10 @@ def _record_start(context: ServerContext, connection: Connection, name: str) -> 
     )
 
 
-def _apply_wanted_state(context: ServerContext, record: RunRecord, wanted: RequestedRun | None) -> RunRecord:
-    if wanted is None or not wanted.active or record.state == "running":
+def _apply_wanted_state(context: ServerContext, record: RunRecord, active: Drive | None) -> RunRecord:
+    if active is None or record.state == "running":
         return record
-    if context.get_run_job(wanted.name, wanted.drive).result is not None:
+    if context.get_run_job(active.name, active.number).result is not None:
         return record  # it has ended, which is not recorded yet
     return record.model_copy(update={"state": "running"})
 

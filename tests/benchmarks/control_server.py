@@ -87,7 +87,7 @@ def fill(home: Path, count: int) -> list[str]:
     first = deployer.batch.enter(deployer.define(RunRequest(app, "training", source=source)))
     deployer.batch.give_up(first.name, "for a benchmark")
     names = [f"made-up-{number}" for number in range(count - 1)]
-    _copies(Home(home).journal, first.name, names)
+    copy_runs(Home(home).journal, first.name, names)
     document = {"application": json.loads(dump_json(app)), "parameters": {}}
     settings = ServerSettings(library=Settings(home=home))
     store = open_store(settings.database)
@@ -119,19 +119,21 @@ def fill(home: Path, count: int) -> list[str]:
 _STORY = ("started", "failed")
 
 
-def _copies(journal: Path, name: str, names: Sequence[str]) -> None:
+def copy_runs(journal: Path, name: str, names: Sequence[str]) -> None:
+    """Enter copies of a run in the journal, each with a folder of its own that is not made yet."""
     import sqlite3
 
     connection = sqlite3.connect(journal)
     with connection:
-        columns = "app, team, workflow, state, created, seconds, folder, source, definition, error"
-        query = f"INSERT INTO runs (name, {columns}) SELECT ?, {columns} FROM runs WHERE name = ?"
-        connection.executemany(query, [(one, name) for one in names])
+        columns = "app, team, workflow, state, created, seconds, source, definition, error"
+        query = f"INSERT INTO runs (name, folder, {columns}) SELECT ?, replace(folder, ?, ?), {columns} FROM runs"
+        connection.executemany(f"{query} WHERE name = ?", [(copy, name, copy, name) for copy in names])
         rest = "task, step, state, attempts, began, seconds, exit_code, cpu_s, max_rss_bytes, origin, failure"
         connection.execute(
             f"INSERT INTO tasks (run, {rest}) SELECT other, {rest} FROM tasks, "
-            "(SELECT id AS other FROM runs WHERE name != ?) WHERE run = (SELECT id FROM runs WHERE name = ?)",
-            (name, name),
+            "(SELECT id AS other FROM runs WHERE name IN (SELECT value FROM json_each(?))) "
+            "WHERE run = (SELECT id FROM runs WHERE name = ?)",
+            (json.dumps(names), name),
         )
     connection.close()
 

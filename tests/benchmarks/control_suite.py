@@ -14,6 +14,8 @@ from tests.benchmarks.agents_lag import measure, percentiles
 from tests.benchmarks.bodies import bodies
 from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
 from tests.benchmarks.idle import idle
+from tests.benchmarks.large_lists import LARGE, ListSize, large_lists
+from tests.benchmarks.large_store import StoreSize
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
 from tests.benchmarks.servers import Probe, free_port, started
 from tests.waiting import until
@@ -23,6 +25,12 @@ API_SECTION = Section(
     title="The server, asked",
     columns=("Scanflow",),
     text="SQLite, as it is by default; the server and the one that asks share the machine's cores.",
+)
+LOAD_SECTION = Section(
+    group="control",
+    title="The server under load",
+    columns=("Scanflow",),
+    text="SQLite, as it is by default; the server, its runs and the one that asks share the machine's cores.",
 )
 UP_SECTION = Section(group="control", title="The server, started", columns=("Scanflow", "Prefect"))
 AGENT_SECTION = Section(
@@ -47,6 +55,7 @@ class Sizes:
     pause_s: float = 0.1
     strategies: int = 1000
     lag_seconds: float = 20.0
+    lists: ListSize = LARGE
     idle_settles_s: float = 30.0
     idle_seconds: float = 40.0
 
@@ -60,6 +69,13 @@ QUICK = Sizes(
     samples=3,
     strategies=20,
     lag_seconds=2.5,
+    lists=ListSize(
+        store=StoreSize(
+            queued=20, ended=20, events=2_000, intents=20, labels=2_000, operations=10, audit=200, agents=2
+        ),
+        driven=2,
+        requests=2,
+    ),
     idle_settles_s=1.0,
     idle_seconds=1.0,
 )
@@ -73,6 +89,7 @@ def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
         _up(places),
         _action(places, sizes),
         _lag(sizes),
+        large_lists(places, LOAD_SECTION, sizes.lists),
         idle(places, settles_s=sizes.idle_settles_s, seconds=sizes.idle_seconds),
     ]
 

@@ -171,7 +171,9 @@ class RetentionController:
             wanted = {
                 self._context.get_operation_job(operation.id).path for operation in operations.list_open(connection)
             }
-            wanted |= {self._context.get_run_job(run.name, run.drive).path for run in runs.list_active(connection)}
+            wanted |= {
+                self._context.get_run_job(drive.name, drive.number).path for drive in runs.list_active(connection)
+            }
         yield
         paths = [*_list_folder(folder / "operations")]
         for run in _list_folder(folder / "runs"):

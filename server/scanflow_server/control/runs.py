@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,24 @@ from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation
 from scanflow_server.store import events, runs
-from scanflow_server.store.runs import RequestedRun
+from scanflow_server.store.runs import Drive, RequestedRun
 
 _log = logging.getLogger(__name__)
+_MAX_NEW = 50
+"""How many queued runs are entered in a tick, where a server finds many that it has not entered itself."""
+
 _MAX_REASON_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedRun:
+    drive: Drive
+    job: Job
+    alive: bool = False
+    begun: bool = False
+    """Whether its process was started at least once."""
+
+    queued: bool = False
 
 
 class RunsController:
@@ -35,23 +50,43 @@ class RunsController:
         self._context = context
         self._processes, self._isolation = Processes(context.work_notifier.notify), ErrorIsolation()
         self._queue = JobQueue(context.deployer)
+        self._queued = set[tuple[str, int]]()
+        """Drives that were entered, and which only this controller can start: until their turn nothing is done."""
 
     def tick(self) -> float:
+        began = time.monotonic()
         with self._context.store.read() as connection:
-            wanted = runs.list_active(connection)
-        looked: list[tuple[RequestedRun, Job, bool]] = []
-        for run in wanted:
-            with self._isolation.isolate(f"The process of the run {run.name!r}"):
-                job = self._context.get_run_job(run.name, run.drive)
-                looked.append((run, job, job.alive))
+            drives = runs.list_active(connection)
+        self._queued &= {(drive.name, drive.number) for drive in drives}
+        looked = self._look(drives)
         # All live processes count before any is started, as a run that resumes may be older than those.
-        free = self._context.settings.max_runs - sum(alive for _, _, alive in looked)
-        waits = self._queue.find_waiting([(run.name, alive or job.starts > 0) for run, job, alive in looked])
-        for run, job, alive in looked:
-            with self._isolation.isolate(f"The run {run.name!r}"):
-                self._tell_waiting(run, job, waits.get(run.name))
-                free -= self._advance(run, job, alive=alive, may_start=free > 0 and run.name not in waits)
-        return POLL_S if wanted else IDLE_S
+        free = self._context.settings.max_runs - sum(run.alive for run in looked)
+        waits = self._queue.find_waiting([(run.drive.name, run.begun) for run in looked])
+        for run in looked:
+            with self._isolation.isolate(f"The run {run.drive.name!r}"):
+                what = waits.get(run.drive.name)
+                may_start = free > 0 and what is None
+                is_told = not what or (run.queued and run.job.lines.exists())
+                if may_start or run.drive.stop or not (is_told and (run.alive or run.queued)):
+                    free -= self._advance(run, what, may_start=may_start)
+        # So that a long queue takes a tenth of a core at most.
+        return max(POLL_S, 10 * (time.monotonic() - began)) if drives else IDLE_S
+
+    def _look(self, drives: Sequence[Drive]) -> list[_LookedRun]:
+        """Look at the processes of drives. Of those that are new in the queue only the first are looked at."""
+        looked, new = list[_LookedRun](), 0
+        for drive in drives:
+            job = self._context.get_run_job(drive.name, drive.number)
+            if (drive.name, drive.number) in self._queued:
+                looked.append(_LookedRun(drive, job, queued=True))
+                continue
+            with self._isolation.isolate(f"The process of the run {drive.name!r}"):
+                alive = job.alive
+                run = _LookedRun(drive, job, alive=alive, begun=alive or job.starts > 0)
+                new += not run.begun
+                if run.begun or drive.stop or new <= _MAX_NEW:
+                    looked.append(run)
+        return looked
 
     def _tell_waiting(self, run: RequestedRun, job: Job, what: str | None) -> None:
         """Record once in a job's lines that it is queued, and what it waits for."""
@@ -60,8 +95,22 @@ class RunsController:
         create_private_folder(job.path)
         Lines(job.lines).append(Waiting(run=RunName(run.name), what=what).model_dump_json())
 
-    def _advance(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
-        """Do the next step of a run, or end it; return whether a process was started."""
+    def _advance(self, looked: _LookedRun, what: str | None, *, may_start: bool) -> bool:
+        """Do the next step of a run, or end it; return whether a process was started. ``what``: it waits for that."""
+        drive, job = looked.drive, looked.job
+        with self._context.store.read() as connection:
+            run = runs.get(connection, drive.name)
+        if run is None or not run.active or run.drive != drive.number:
+            return False
+        self._tell_waiting(run, job, what)
+        started = self._try_continue(run, job, alive=looked.alive, may_start=may_start)
+        if started:
+            self._queued.discard((drive.name, drive.number))
+        elif not (looked.begun or run.stop or job.result is not None):
+            self._queued.add((drive.name, drive.number))
+        return started
+
+    def _try_continue(self, run: RequestedRun, job: Job, *, alive: bool, may_start: bool) -> bool:
         try:
             return self._continue(run, job, alive=alive, may_start=may_start)
         except UnavailableError:  # it may be transient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict
@@ -145,8 +145,8 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
         return []
     intent = action.intent
     types = ("model.judged", "service.tuned")
-    evaluations = events.list_after(connection, 0, type=types, app=intent.app, team=intent.team, limit=_MAX_EVALUATIONS)
-    own = [event for event in evaluations if event.data.get("run") == run]
+    about: Any = {"type": types, "app": intent.app, "team": intent.team}
+    own = events.list_evaluations(connection, str(run), **about, limit=_MAX_EVALUATIONS)
     return [
         (event.at, format_decision(evidence))
         for event in own

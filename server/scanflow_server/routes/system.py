@@ -101,7 +101,7 @@ def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]
 
     with context.store.read() as connection:
         counts = {
-            "runs_active": count_own(runs.list_active(connection)),
+            "runs_active": runs.count_active(connection, team=team),
             "operations_running": count_own(operations.list_open(connection)),
             "agents": count_own(agents.list_all(connection)),
             "events": events.get_newest_id(connection, team=team),

@@ -148,15 +148,17 @@ def list_labels(
     """Return samples by criticality, then age; with ``state="given"`` the last labelled first, so that the limit does
     not cut off new labels. ``details``: with rows, pictures and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
-    query = select(*(_COLUMNS if details else _BRIEF))
-    query = query.order_by(*(newest if state == "given" else CRITICAL)).limit(limit).offset(offset)
+    order = newest if state == "given" else CRITICAL
+    query = select(labels.c.number).order_by(*order).limit(limit).offset(offset)
     for column, value in ((labels.c.app, app), (labels.c.state, state), (labels.c.disputed, disputed)):
         if value is not None:
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
     query = query.where(_filter_visible(own))
-    rows = Label.load_all(connection, query)
+    # Numbers first: to sort whole rows takes ten times as long.
+    page = select(*(_COLUMNS if details else _BRIEF)).where(labels.c.number.in_(query.scalar_subquery()))
+    rows = Label.load_all(connection, page.order_by(*order))
     if not details:
         return rows
     votes_by_key = _load_votes(connection, [label.id for label in rows if label.state == "given"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -45,12 +46,25 @@ def get(connection: Connection, name: str) -> RequestedRun | None:
     return RequestedRun.load_first(connection, select(runs).where(runs.c.name == name))
 
 
-def list_active(connection: Connection) -> list[RequestedRun]:
-    return RequestedRun.load_all(connection, select(runs).where(runs.c.active).order_by(runs.c.created, runs.c.name))
+class Drive(NamedTuple):
+    """One drive of a run, without its documents, which may be large."""
+
+    name: str
+    number: int
+    stop: bool = False
 
 
-def count_active(connection: Connection) -> int:
-    return int(connection.execute(select(func.count()).select_from(runs).where(runs.c.active)).scalar_one())
+def list_active(connection: Connection, names: Iterable[str] | None = None) -> list[Drive]:
+    """Return the drives that are not known to have ended, in the order of requests; of these runs, if any are named."""
+    query = select(runs.c.name, runs.c.drive, runs.c.stop).where(runs.c.active).order_by(runs.c.created, runs.c.name)
+    if names is not None:
+        query = query.where(runs.c.name.in_(list(names)))
+    return [Drive(*row) for row in connection.execute(query)]
+
+
+def count_active(connection: Connection, *, team: str | None = None) -> int:
+    query = select(func.count()).select_from(runs).where(runs.c.active)
+    return int(connection.execute(query if team is None else query.where(runs.c.team == team)).scalar_one())
 
 
 def drive_again(connection: Connection, name: str, asked: DriveRequest) -> None:

@@ -91,6 +91,8 @@ events = Table(
     Column("team", String(_NAME), nullable=False, server_default="", index=True),  # empty: no team
     Column("subject", Text, nullable=False),
     Column("data", _JSON, nullable=False),
+    Index(None, "app", "type", "id"),
+    Index(None, "team", "type", "id"),
     sqlite_autoincrement=True,
 )
 """The event log, append-only; numbered in the order in which events become visible."""

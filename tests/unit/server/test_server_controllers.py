@@ -18,6 +18,7 @@ from scanflow.processes.files import is_locked
 from scanflow.processes.jobs import Job
 from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.context import ServerContext
+from scanflow_server.control import runs as runs_control
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
@@ -61,6 +62,28 @@ class Driving:
         with self.context.store.write() as connection:
             runs.add(connection, a_run(run.name, created=created, asked=DriveRequest(action="resume")))
         return self.context.get_run_job(run.name, 1)
+
+
+def test_a_run_that_waits_in_a_long_queue_is_looked_at_once(
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "settings", context.settings.model_copy(update={"max_runs": 0}))
+    monkeypatch.setattr(runs_control, "_MAX_NEW", 2)
+    looked = list[str]()
+    monkeypatch.setattr(runs_control, "ensure_entered", lambda _context, run: looked.append(run.name))
+    names = [f"run-{number}" for number in range(5)]
+    with context.store.write() as connection:
+        for number, name in enumerate(names):
+            runs.add(connection, a_run(name, created=number))
+    controller = RunsController(context)
+    for _ in range(5):
+        controller.tick()
+    assert looked == names
+    with context.store.write() as connection:
+        runs.drive_again(connection, "run-1", DriveRequest(action="resume"))
+        runs.stop(connection, "run-3")
+    controller.tick()
+    assert looked == [*names, "run-1", "run-3"], "a new drive is another, and a stop is not waited for"
 
 
 @pytest.fixture

@@ -7,12 +7,15 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
@@ -68,7 +71,8 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
 
 def as_before_teams(connection: Connection) -> None:
     """Make of a new database one of step 0009."""
-    connection.execute(text("DROP INDEX ix_events_team"))
+    for index in ("team", "app_type_id", "team_type_id"):
+        connection.execute(text(f"DROP INDEX ix_events_{index}"))
     added = {
         "tokens": ("role", "team", "expires"),
         "operations": ("team",),
@@ -241,6 +245,65 @@ def test_events_are_found_by_number_type_and_application(store: Store) -> None:
         assert events.list_after(connection, 0, type="run.*") == listed[:2]
         assert events.list_after(connection, 0, type="*") == listed
         assert events.list_after(connection, 0, app="other") == []
+
+
+@pytest.mark.parametrize(("near", "max_types"), [(0, 200), (0, 0), (5_000, 200)], ids=["by index", "whole", "near"])
+def test_events_are_found_alike_however_they_are_looked_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch, near: int, max_types: int
+) -> None:
+    monkeypatch.setattr(events, "_NEAR", near)
+    monkeypatch.setattr(events, "_MAX_TYPES", max_types)
+    types, apps, teams = ("run.started", "run.failed", "run_started", "sample"), ("a", "b", ""), ("red", "blue")
+    with store.write() as connection:
+        listed = [
+            (team, *events.append(connection, [an_event(number, type, app)], team=team))
+            for number, (type, app, team) in enumerate(product(types, apps, teams))
+        ]
+    asked = [(), ("sample",), ("run.*", "sample"), ("*",), ("none*",)]
+    with store.read() as connection:
+        for after, some, app, team in product((0, 7, 99), asked, (None, *apps, "none"), (None, *teams)):
+            matching = [
+                event
+                for whose, event in listed
+                if event.id > after
+                and app in {None, event.app}
+                and team in {None, whose}
+                and (not some or any(fnmatchcase(event.type, type) for type in some))
+            ]
+            for limit in (3, 100):
+                page = events.list_after(connection, after, type=some, app=app, team=team, limit=limit)
+                assert page == matching[:limit], (after, some, app, team)
+        assert [one.id for one in events.list_newest(connection, type=("run.*",), app="a", limit=2)] == [7, 8]
+        assert events.list_apps(connection, type=("sample",)) == ["a", "b"]
+        assert events.list_apps(connection, type=("none",)) == []
+
+
+def test_no_list_of_events_reads_or_sorts_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_NEAR", 0)
+    plans = list[str]()
+    with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as store:
+        migrate(store)
+        with store.write() as connection:
+            events.append(connection, [an_event(number) for number in range(3)], team="red")
+        with store.read() as connection:
+            database = connection.connection.driver_connection
+
+            def explain(_connection: object, _cursor: object, statement: str, values: object, *_: object) -> None:
+                assert database is not None
+                plans.extend(str(row[3]) for row in database.execute(f"EXPLAIN QUERY PLAN {statement}", values))
+
+            connection.execute(text("SELECT 1"))
+            listen(store.engine, "before_cursor_execute", explain)
+            for types, app, team in product(((), ("sample",), ("sa*", "b*")), (None, "mnist"), (None, "red")):
+                events.list_after(connection, 1, type=types, app=app, team=team)
+            events.list_newest(connection, type=("sample",), app="mnist", limit=5)
+            events.list_apps(connection, type=("sample",))
+            events.get_newest_id(connection, team="red")
+    looks = [plan for plan in plans if re.search(r"\bevents\b", plan)]
+    assert len(looks) > 20
+    # By the number alone only a list without any filter is read, which ends at its limit.
+    bad = [plan for plan in looks if plan.startswith("SCAN") or plan.endswith("INTEGER PRIMARY KEY (rowid>?)")]
+    assert len(bad) == 1, bad
 
 
 def test_a_key_stands_for_one_request(store: Store) -> None:
