@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 __all__ = [
     "AccessDeniedError", "AlreadyRunningError", "ForbiddenError", "InternalError", "InvalidError", "MissingExtraError",
-    "NotFoundError", "ScanflowError", "ServiceFailedError", "StepFailedError", "TooLargeError", "UnavailableError",
-    "UnsupportedError", "UsageError", "did_you_mean",
+    "NotFoundError", "OverLimitError", "ScanflowError", "ServiceFailedError", "StepFailedError", "TooLargeError",
+    "UnavailableError", "UnsupportedError", "UsageError", "did_you_mean",
 ]  # fmt: skip
 
 
@@ -58,6 +58,10 @@ class ServiceFailedError(UsageError):
 
 class UnavailableError(ScanflowError):
     """An external resource did not answer (a full disk, a tracker that is down). It may be temporary: try again."""
+
+
+class OverLimitError(UnavailableError):
+    """More at once than the caller's share of a server. Nothing was done: try again later, or with less."""
 
 
 class AlreadyRunningError(UnavailableError):

@@ -25,6 +25,7 @@ _STATUS_AND_TITLE: Mapping[type[ScanflowError], tuple[int, str]] = {
     errors.InvalidError: (422, "Invalid value"),
     errors.MissingExtraError: (400, "An optional dependency is not installed"),
     errors.NotFoundError: (404, "Not found"),
+    errors.OverLimitError: (429, "Too many requests at once"),
     errors.ServiceFailedError: (502, "The service failed on the request"),
     errors.StepFailedError: (424, "A step failed"),
     errors.TooLargeError: (413, "Too large"),

@@ -19,6 +19,7 @@ from scanflow.http.problems import parse_error
 from scanflow.text.masking import mask_addresses
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
+    FIRST_WAIT_S,
     build_client_options,
     build_tls_context,
     is_loopback,
@@ -39,6 +40,10 @@ BYTES_SILENCE_S = 600.0
 
 PATIENCE_S = 30.0
 """How long a server may be unavailable (during a restart) before a stream fails."""
+
+_TOO_MANY = 429
+_MAX_WAIT_S = 5.0
+"""The longest wait that a server may ask for, in seconds, before a request is repeated."""
 
 _UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 
@@ -181,17 +186,27 @@ class ServerClient:
         def send() -> httpx.Response:
             return self._client.request(method, BASE + path, content=content, headers=headers, params=params)
 
+        def send_once() -> httpx.Response:
+            reply = send()
+            if reply.status_code == _TOO_MANY:
+                raise _TooManyError(reply)
+            return reply
+
         lost = False
 
-        def may_pass(error: Exception) -> bool:
+        def may_pass(error: Exception) -> bool | float:
             # What may have been done already is only sent again where the server sees that it is the same request.
             nonlocal lost
+            if isinstance(error, _TooManyError):
+                return error.wait_s
             refused = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             lost = lost or (may_repeat and not refused)
             return isinstance(error, httpx.TransportError) and lost
 
         try:
-            reply = retry(send, on=may_pass, timeout_s=self._patience_s)
+            reply = retry(send_once, on=may_pass, timeout_s=self._patience_s)
+        except _TooManyError as error:
+            reply = error.reply
         except httpx.HTTPError as error:
             raise self._build_unreachable_error(error) from error
         self._met = True
@@ -253,6 +268,19 @@ class ServerClient:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
             words = f"cannot be reached ({why}). Start it: scanflow up"
         return UnavailableError(f"{self._who} {words}")
+
+
+class _TooManyError(Exception):
+    """The server answers too many requests of this token already, and has done nothing of this one."""
+
+    def __init__(self, reply: httpx.Response) -> None:
+        super().__init__(str(reply.status_code))
+        self.reply = reply
+
+    @property
+    def wait_s(self) -> float:
+        text = self.reply.headers.get("retry-after", "")
+        return min(float(text), _MAX_WAIT_S) if text.isdecimal() else FIRST_WAIT_S
 
 
 class _AwayError(Exception):

@@ -29,6 +29,7 @@ from scanflow_server.mlflow_proxy import MlflowProxy
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
 from scanflow_server.problems import Problem, handle_problems
+from scanflow_server.request_shares import SharedRequests
 from scanflow_server.routes import (
     agents,
     applications,
@@ -95,6 +96,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         app.include_router(router, prefix=BASE)
     for router in (system.root, system.api, *(module.router for module in modules)):
         _check_permissions(router)
+    app.add_middleware(SharedRequests, shares=context.requests)
     app.add_middleware(
         RequestGuard,
         hosts=context.settings.names,

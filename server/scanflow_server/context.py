@@ -22,6 +22,7 @@ from scanflow.processes.jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.limits import StreamLimit
+from scanflow_server.request_shares import RequestShares
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 
@@ -41,6 +42,7 @@ class ServerContext:
     """Notifies of work for controllers."""
 
     streams: StreamLimit
+    requests: RequestShares
     token_notifier: ChangeNotifier = field(default_factory=ChangeNotifier)
     """Notifies of changes of agents' tokens."""
 
@@ -131,6 +133,7 @@ def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.
         store_notifier=store_notifier,
         work_notifier=work_notifier,
         streams=StreamLimit(settings.max_streams),
+        requests=RequestShares(settings.max_requests),
         clock=clock,
         started=clock(),
         heartbeats=Heartbeats(clock()),

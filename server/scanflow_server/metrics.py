@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,7 +29,16 @@ class Meters:
         )
         self.things = Gauge("scanflow_things", "Resources, by kind.", ["kind"], registry=self.registry)
 
-    def render(self, counts: dict[str, int]) -> bytes:
+        self.stored_bytes = Gauge(
+            "scanflow_stored_bytes",
+            "What a team's events, samples and requested runs take in the database.",
+            ["team"],
+            registry=self.registry,
+        )
+
+    def render(self, counts: dict[str, int], stored: Mapping[str, int]) -> bytes:
+        for team, n_bytes in stored.items():
+            self.stored_bytes.labels(team).set(n_bytes)
         for kind, count in counts.items():
             self.things.labels(kind).set(count)
         return generate_latest(self.registry)

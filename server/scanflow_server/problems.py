@@ -42,6 +42,7 @@ _WORDS = {
     415: "The body is not sent as application/json.",
     421: "The request names a host that is not one of this server's.",
     422: "A value cannot be accepted.",
+    429: "More requests at once than the caller's share. Nothing was done; repeat it after Retry-After.",
     500: "A bug in the server; see its log.",
     503: "An external system does not respond. Retry later.",
 }
@@ -57,13 +58,13 @@ def describe_problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-PROBLEMS = describe_problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 500, 503)
+PROBLEMS = describe_problems(400, 401, 403, 404, 409, 413, 415, 421, 422, 429, 500, 503)
 """The error responses of a route."""
 
 
 def make_problem_response(error: Exception) -> Response:
     status, document = build_problem(error)
-    return _make_response(status, document, {"retry-after": "1"} if status == 503 else None)
+    return _make_response(status, document, {"retry-after": "1"} if status in {429, 503} else None)
 
 
 def handle_problems(app: FastAPI) -> None:

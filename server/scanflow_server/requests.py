@@ -19,7 +19,7 @@ from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.commands import build_intent, make_id
 from scanflow_server.context import ServerContext
 from scanflow_server.control.runs import ensure_entered
-from scanflow_server.store import applications, events, keys, operations, runs
+from scanflow_server.store import applications, events, keys, operations, runs, usage
 from scanflow_server.store.operations import Kind, OperationRow
 from scanflow_server.store.runs import Drive, DriveRequest, RequestedRun
 
@@ -293,6 +293,8 @@ def _begin(
             name = str(context.deployer.batch.free_name())
             while runs.get(connection, name) is not None:
                 name = str(context.deployer.batch.free_name())
+            n_bytes = usage.measure(wanted.definition)
+            usage.check(connection, wanted.team, n_bytes, max_mib=context.settings.max_team_mib)
             runs.add(connection, wanted.model_copy(update={"name": name}))
             once.keep(connection, name, at=wanted.created)
             if keep is not None:

@@ -87,6 +87,17 @@ class ServerSettings(BaseModel):
     that none keeps the others out: raise it where a team has more than 100 agents. More are refused with 503, and
     clients retry."""
 
+    max_requests: int = Field(default=64, ge=1)
+    """``SCANFLOW_MAX_REQUESTS``: the most requests answered at once. One token has a quarter of them and one team half;
+    more wait, and do not keep others waiting. Of one token 16 times as many wait as are answered in all: more are
+    refused with 429, and clients repeat them. A thread for each that reads or writes the database, of which there are
+    40."""
+
+    max_team_mib: int = Field(default=10_240, ge=0)
+    """``SCANFLOW_MAX_TEAM_MIB``: how much one team's events, samples to label and requested runs may take in the
+    database, in MiB. 0: unlimited. What exceeds it is refused with 413 before any of it is stored; events and ended
+    runs are deleted with age. The default is a hundred times what the events take that are kept by default."""
+
     keep_events: int = Field(default=200_000, ge=0)
     """``SCANFLOW_KEEP_EVENTS``: the most events kept, and as many intents that were not acted on. 0: unlimited. The
     default takes about 100 MB, and holds a day at two events per second."""

@@ -21,7 +21,7 @@ from tests.benchmarks.agents_lag import percentiles
 from tests.benchmarks.control_server import API, TOKEN, give_token
 from tests.benchmarks.large_store import FilledStore, StoreSize, fill_store
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Section, pss_mib
-from tests.benchmarks.servers import Probe, Server, free_port, started
+from tests.benchmarks.servers import Probe, Server, command_line, free_port, started
 from tests.server import bearer
 from tests.waiting import until
 
@@ -88,7 +88,8 @@ def large_lists(places: Places, section: Section, size: ListSize) -> Benchmark:
         with started(command, folder, port=port, probe=Probe(path="/readyz"), extra=extra) as server:
             until(lambda: _count_driven(server) >= size.driven, "the runs are driven", patience_s=600)
             figures = measure_paths(server.url(""), filled, requests=size.requests)
-            memory = sum(pss_mib(process) for process in server.processes() if "scanflow_server" in process.cmdline())
+            own = [process for process in server.processes() if "scanflow_server" in command_line(process)]
+            memory = sum(map(pss_mib, own))
         for path, waits in sorted(figures.items(), key=lambda item: -item[1]["p99"])[:_SLOW_SHOWN]:
             print(f"    {waits['p99']:7.1f} ms p99, {waits['p50']:6.1f} ms p50: {path}", flush=True)
         slowest = max(figures.values(), key=lambda waits: waits["p99"])
@@ -126,7 +127,7 @@ def large_lists(places: Places, section: Section, size: ListSize) -> Benchmark:
 
 
 def _count_driven(server: Server) -> int:
-    return sum(any(word.endswith("wait.py") for word in process.cmdline()) for process in server.processes())
+    return sum(any(word.endswith("wait.py") for word in command_line(process)) for process in server.processes())
 
 
 def measure_paths(url: str, filled: FilledStore, *, requests: int) -> dict[str, dict[str, float]]:

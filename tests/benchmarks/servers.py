@@ -48,7 +48,7 @@ class Server:
 
     def memory_mb(self, word: str = "") -> float:
         """Return the memory of its processes that have ``word`` in their command line, shared pages counted once."""
-        chosen = [one for one in self.processes() if word in " ".join(_command_line(one))]
+        chosen = [one for one in self.processes() if word in " ".join(command_line(one))]
         return sum(pss_mib(process) for process in chosen) * 1024 * 1024 / MB
 
 
@@ -163,7 +163,7 @@ def deployed(
         return [
             process
             for process in psutil.process_iter()
-            if _mark(process) == mark or any(word.startswith(home) for word in _command_line(process))
+            if _mark(process) == mark or any(word.startswith(home) for word in command_line(process))
         ]
 
     log = folder / "deploy.log"
@@ -224,7 +224,7 @@ def _mark(process: psutil.Process) -> str | None:
         return None
 
 
-def _command_line(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except (psutil.Error, OSError):

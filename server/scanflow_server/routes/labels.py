@@ -19,7 +19,7 @@ from scanflow_server.bodies import Named, Text, check_text
 from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import restrict_team
-from scanflow_server.store import events
+from scanflow_server.store import events, usage
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.labels import Label, LabelCandidate, LabelState
 
@@ -102,6 +102,9 @@ def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> 
     caller.check("propose", team)
     caller.check_agent(picked.app)
     at = context.clock()
+    with context.store.read() as connection:
+        n_bytes = sum(map(label_store.measure_sample, picked.items))
+        usage.check(connection, team, n_bytes, max_mib=context.settings.max_team_mib)
 
     def add(connection: Connection, item: LabelCandidate) -> Label:
         [label] = label_store.enqueue(connection, picked.app, [item], at=at, team=team, own=caller.team)

@@ -25,7 +25,7 @@ from scanflow_server.bodies import Status, TrackerStatus
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.control.agents import describe_agent
 from scanflow_server.problems import PROBLEMS, describe_problems
-from scanflow_server.store import agents, events, operations, runs
+from scanflow_server.store import agents, events, operations, runs, usage
 
 _PROBE_BYTES = 65_536
 
@@ -71,7 +71,12 @@ def readyz(context: ContextDep, request: Request) -> Health:
 )
 def metrics(context: ContextDep, _caller: Operator, request: Request) -> Response:
     """Return the server's metrics for Prometheus; a token for all teams is required."""
-    body = request.app.state.meters.render(_count_resources(context, None))
+    shares = context.requests
+    counts = {"requests": shares.answered, "requests_waiting": shares.waiting, "requests_refused": shares.refused}
+    with context.store.read() as connection:
+        stored = usage.list_all(connection)
+    counts |= {"streams": context.streams.open, **_count_resources(context, None)}
+    body = request.app.state.meters.render(counts, stored)
     return Response(body, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from scanflow.agent.records import Event
+from scanflow_server.store import usage
 from scanflow_server.store.applications import find_only_team
 from scanflow_server.store.secrets import LoadMasker, cache_maskers
 from scanflow_server.store.tables import events
@@ -45,14 +47,22 @@ def append(connection: Connection, new_events: Iterable[Event], *, team: str | N
     ``team``: their owner. None: the only team with an application of that name; if there is none, they have no owner
     and only callers of all teams see them.
     """
-    listed, maskers = [], cache_maskers(connection)
+    listed, maskers, sizes = [], cache_maskers(connection), Counter[str]()
     for new_event in new_events:
         event = _mask_event(new_event, maskers)
         whose = find_only_team(connection, event.app) if team is None else team
         values = event.model_dump(exclude={"id"}, mode="json") | {"team": whose or ""}
         id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
+        sizes[whose or ""] += measure_event(event)
         listed.append(event.model_copy(update={"id": id}))
+    for owner, n_bytes in sizes.items():
+        usage.add(connection, owner, n_bytes)
     return listed
+
+
+def measure_event(event: Event) -> int:
+    """Return what an event takes of its team's share of the database, in bytes."""
+    return usage.measure(event.type, event.app, event.subject, event.data)
 
 
 def record(

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, selec
 
 from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow_server.store import usage
 from scanflow_server.store.applications import select_exclusive_names
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import labels
@@ -129,8 +130,14 @@ def enqueue(
             label = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
             values = label.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
             connection.execute(insert(labels).values(values))
+            usage.add(connection, team, measure_sample(item))
         queued.append(label)
     return queued
+
+
+def measure_sample(item: LabelCandidate) -> int:
+    """Return what a sample takes of its team's share of the database, in bytes."""
+    return usage.measure(item.id, item.data, item.row, item.picture)
 
 
 def list_labels(

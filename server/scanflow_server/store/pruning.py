@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select
 
+from scanflow_server.store import usage
 from scanflow_server.store.intents import ActionRow, get
 from scanflow_server.store.tables import (
     agents,
@@ -50,6 +51,8 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
     if lowest is None or lowest > until:
         return 0
     last = min(until, int(lowest) + most - 1)
+    for team, n_bytes in usage.sum_up(connection, until_event=last).items():
+        usage.add(connection, team, -n_bytes)
     count = connection.execute(delete(events).where(events.c.id <= last)).rowcount
     connection.execute(delete(marks).where(marks.c.number <= last))
     connection.execute(delete(marks).where(marks.c.gone))
@@ -81,7 +84,12 @@ def list_old_runs(connection: Connection, before: float, *, after: str, most: in
 
 
 def forget_run(connection: Connection, name: str) -> bool:
-    return connection.execute(delete(runs).where(runs.c.name == name, ~runs.c.active)).rowcount == 1
+    run = connection.execute(select(runs.c.team, runs.c.definition).where(runs.c.name == name, ~runs.c.active)).first()
+    if run is None:
+        return False
+    usage.add(connection, str(run[0]), -usage.measure(run[1]))
+    connection.execute(delete(runs).where(runs.c.name == name))
+    return True
 
 
 # -- intents

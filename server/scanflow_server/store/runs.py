@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, insert, select, update
 
+from scanflow_server.store import usage
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import runs
 
@@ -40,6 +41,7 @@ class RequestedRun(Row):
 
 def add(connection: Connection, run: RequestedRun) -> None:
     connection.execute(insert(runs).values(run.model_dump(mode="json")))
+    usage.add(connection, run.team, usage.measure(run.definition))
 
 
 def get(connection: Connection, name: str) -> RequestedRun | None:

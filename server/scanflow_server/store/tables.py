@@ -273,6 +273,14 @@ notified = Table(
 )
 """The last event that was sent to each webhook."""
 
+stored_bytes = Table(
+    "stored_bytes",
+    metadata,
+    Column("team", String(_NAME), primary_key=True),  # empty: no team
+    Column("bytes", BigInteger, nullable=False),
+)
+"""How much of the database each team's events, samples and requested runs take."""
+
 marks = Table(
     "event_marks",
     metadata,

@@ -81,6 +81,7 @@ def as_before_teams(connection: Connection) -> None:
     }
     connection.execute(text("DROP TABLE strategies"))
     connection.execute(text("DROP TABLE audit"))
+    connection.execute(text("DROP TABLE stored_bytes"))
     for table, names in added.items():
         for name in names:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
