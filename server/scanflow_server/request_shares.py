@@ -59,8 +59,8 @@ class RequestShares:
             self.refused += 1
             raise OverLimitError(
                 f"{len(queue or ()):,} requests of the token {caller.name!r} wait for an answer, the most that one "
-                "token may have. Nothing was done. Send fewer at once, use a token of its own for each program, or have "
-                "the server's administrator raise SCANFLOW_MAX_REQUESTS."
+                "token may have. Nothing was done. Send fewer at once, use a token of its own for each program, or "
+                "have the server's administrator raise SCANFLOW_MAX_REQUESTS."
             )
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(token, deque()).append(turn)

@@ -107,7 +107,7 @@ def _measure_health(url: str, sent: SentBody, token: str, sends: int) -> list[fl
     def send() -> None:
         try:
             for _ in range(sends):
-                statuses.append(_post(url, sent.content, token))
+                statuses.append(send_body(url, sent.content, token))
         finally:
             ended.set()
 
@@ -125,11 +125,11 @@ def _measure_health(url: str, sent: SentBody, token: str, sends: int) -> list[fl
     return waits_ms
 
 
-def _post(url: str, content: bytes, token: str) -> int:
+def send_body(url: str, content: bytes, token: str, *, method: str = "POST", path: str = "/runs/plan") -> int:
     """Send a body by a socket, as a client of httpx would hold this process' lock; return the answer's status."""
     parts = urlsplit(url)
-    head = f"POST {API}/runs/plan HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
+    head = f"{method} {API}{path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
     head += f"authorization: {bearer(token)['authorization']}\r\ncontent-length: {len(content)}\r\n\r\n"
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60) as connection:
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=300) as connection:
         connection.sendall(head.encode() + content)
         return int(connection.recv(65536).split(b" ")[1])

@@ -45,7 +45,7 @@ def _second(url: str, body: bytes, *, connections: int, cpus: Sequence[int], fol
 
 def callers(
     url: str,
-    body: bytes,
+    body: bytes | None,
     *,
     connections: int,
     seconds: float,

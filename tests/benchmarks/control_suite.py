@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.benchmarks.agents_lag import measure, percentiles
 from tests.benchmarks.bodies import bodies
+from tests.benchmarks.contention import label_writes, many_callers
 from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
 from tests.benchmarks.idle import idle
 from tests.benchmarks.large_lists import LARGE, ListSize, large_lists
@@ -55,6 +56,7 @@ class Sizes:
     pause_s: float = 0.1
     strategies: int = 1000
     lag_seconds: float = 20.0
+    labels: int = 10_000
     lists: ListSize = LARGE
     idle_settles_s: float = 30.0
     idle_seconds: float = 40.0
@@ -69,6 +71,7 @@ QUICK = Sizes(
     samples=3,
     strategies=20,
     lag_seconds=2.5,
+    labels=20,
     lists=ListSize(
         store=StoreSize(
             queued=20, ended=20, events=2_000, intents=20, labels=2_000, operations=10, audit=200, agents=2
@@ -89,6 +92,8 @@ def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
         _up(places),
         _action(places, sizes),
         _lag(sizes),
+        label_writes(places, LOAD_SECTION, count=sizes.labels),
+        many_callers(places, LOAD_SECTION, runs=sizes.runs, seconds=sizes.seconds),
         large_lists(places, LOAD_SECTION, sizes.lists),
         idle(places, settles_s=sizes.idle_settles_s, seconds=sizes.idle_seconds),
     ]

@@ -8,9 +8,10 @@ import httpx
 import pytest
 import stamina
 
-from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
+from scanflow.errors import InternalError, InvalidError, NotFoundError, OverLimitError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient, build_path
+from scanflow.transport.server_client import _TooManyError
 
 Handler = Callable[[httpx.Request], httpx.Response]
 URL = "http://127.0.0.1:46666"
@@ -103,6 +104,23 @@ def test_a_wish_without_a_name_is_not_sent_twice() -> None:
     with pytest.raises(UnavailableError):
         server(handle).put("/agents/a/b", {})
     assert len(asked) == 1
+
+
+def test_what_was_too_much_at_once_is_repeated_whatever_it_is_and_not_for_ever() -> None:
+    status, problem = build_problem(OverLimitError("4 requests wait."))
+    busy = httpx.Response(status, json=problem, headers={"retry-after": "1"})
+    handler, asked = scripted(busy, busy, httpx.Response(200, json={"id": 1}))
+    with_a_body = server(handler)
+    assert with_a_body.post("/labels", {"id": "a"}) == {"id": 1}, "nothing was done of it, so that it needs no key"
+    assert [request.content for request in asked] == [b'{"id":"a"}'] * 3
+    handler, asked = scripted(busy)
+    with pytest.raises(OverLimitError, match="4 requests wait"):
+        server(handler).get("/runs")
+    assert len(asked) == ATTEMPTS
+    assert [_TooManyError(httpx.Response(429, headers=headers)).wait_s for headers in WAITS] == [3.0, 5.0, 0.1]
+
+
+WAITS = ({"retry-after": "3"}, {"retry-after": "3600"}, {"retry-after": "soon"})
 
 
 def test_a_server_that_stays_away_is_given_up_after_a_bounded_time() -> None:

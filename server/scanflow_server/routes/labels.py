@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from fastapi.responses import Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from sqlalchemy import Connection
 
 from scanflow.agent.records import JSON
@@ -29,6 +30,10 @@ _MAX_ITEMS = 10_000
 _MAX_OFFSET = 2**31 - 1
 _MAX_LENGTH = 128
 _MAX_SHOWN = 10
+_PART = 50
+"""How many samples are written by one statement, which takes 2 ms."""
+
+_LABEL_LIST: TypeAdapter[list[Label]] = TypeAdapter(list[Label])
 
 
 class SelectedSamplesBody(BaseModel):
@@ -94,8 +99,8 @@ class LabelsBody(_Labels):
 Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
-@router.post("", status_code=201)
-def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> list[Label]:
+@router.post("", status_code=201, response_model=list[Label])
+def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> Response:
     """Add samples to the queue; existing ones are not changed, and keep their labels."""
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""
@@ -106,11 +111,16 @@ def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> 
         n_bytes = sum(map(label_store.measure_sample, picked.items))
         usage.check(connection, team, n_bytes, max_mib=context.settings.max_team_mib)
 
-    def add(connection: Connection, item: LabelCandidate) -> Label:
-        [label] = label_store.enqueue(connection, picked.app, [item], at=at, team=team, own=caller.team)
-        return label
+    def add(connection: Connection, items: Sequence[LabelCandidate]) -> list[Label]:
+        return label_store.enqueue(connection, picked.app, items, at=at, team=team, own=caller.team)
 
-    return context.store.write_in_slices(picked.items, add)
+    parts = [picked.items[start : start + _PART] for start in range(0, len(picked.items), _PART)]
+    return _make_response([label for part in context.store.write_in_slices(parts, add) for label in part], 201)
+
+
+def _make_response(shown: list[Label], status: int) -> Response:
+    """Return the response with many labels as JSON, which would be made of them in the event loop."""
+    return Response(_LABEL_LIST.dump_json(shown), status, media_type="application/json")
 
 
 @router.get("")
@@ -156,8 +166,8 @@ def give(context: ContextDep, caller: Proposer, id: Id, body: LabelBody) -> Labe
         return record_label(connection, id, body.label, body, caller, at=context.clock())
 
 
-@router.patch("")
-def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[Label]:
+@router.patch("", response_model=list[Label])
+def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> Response:
     """Label many samples, each as if it were the only one; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
     body = _restrict_app(body, caller)
@@ -181,7 +191,7 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> list[La
         lines = "\n".join(f"- {error}" for error in errors[:_MAX_SHOWN])
         done = len(body.labels) - len(errors)
         raise UsageError(f"{done} labels were recorded, and {len(errors)} not, as they changed meanwhile:\n{lines}")
-    return [recorded.label for recorded in filter(None, results)]
+    return _make_response([recorded.label for recorded in filter(None, results)], 200)
 
 
 def _check_votes(connection: Connection, body: LabelsBody, caller: TokenHolder) -> None:

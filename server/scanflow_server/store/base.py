@@ -28,7 +28,7 @@ from scanflow.files.private import create_private_file, create_private_folder
 
 BUSY_TIMEOUT_S = 30.0
 CONNECTIONS = 50
-SLICE_S: Final = 0.04
+SLICE_S: Final = 0.02
 """How long one transaction of many writes lasts, in seconds, before others have their turn."""
 
 _TURN_S: Final = 0.005

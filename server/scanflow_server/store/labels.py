@@ -11,7 +11,7 @@ import json
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, true, update
@@ -123,16 +123,21 @@ def enqueue(
     own: str | None = None,
 ) -> list[Label]:
     """Add samples to a team's queue. ``own``, here and below: the only team whose labels are visible; None: all."""
-    queued: list[Label] = []
-    for item in items:
-        label = _find_queued(connection, app, team, item.id, own=own)
-        if label is None:
+    queued, rows = dict[str, Label](), list[dict[str, Any]]()
+    wanted = list(items)
+    for start in range(0, len(wanted), _IDS):
+        queued |= _load_queued(connection, app, team, [item.id for item in wanted[start : start + _IDS]], own=own)
+    n_bytes = 0
+    for item in wanted:
+        if item.id not in queued:
             label = Label(**item.model_dump(exclude={"row", "picture"}), app=app, team=team, asked=at)
-            values = label.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"})
-            connection.execute(insert(labels).values(values))
-            usage.add(connection, team, measure_sample(item))
-        queued.append(label)
-    return queued
+            rows.append(label.model_dump(mode="json", exclude={"votes"}) | item.model_dump(include={"row", "picture"}))
+            queued[item.id] = label
+            n_bytes += measure_sample(item)
+    if rows:
+        connection.execute(insert(labels), rows)
+        usage.add(connection, team, n_bytes)
+    return [queued[item.id] for item in wanted]
 
 
 def measure_sample(item: LabelCandidate) -> int:
@@ -331,7 +336,11 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _find_queued(connection: Connection, app: str, team: str, id: str, *, own: str | None) -> Label | None:
-    of_team = labels.c.team.in_((team, "")), _filter_visible(own)
-    query = select(*_BRIEF).where(labels.c.app == app, *of_team, labels.c.id == id).order_by(labels.c.team.desc())
-    return Label.load_first(connection, query)
+def _load_queued(
+    connection: Connection, app: str, team: str, ids: Sequence[str], *, own: str | None
+) -> dict[str, Label]:
+    """Return the samples that are in a queue already, by id: the team's own rather than those of no team."""
+    where = labels.c.app == app, labels.c.team.in_((team, "")), labels.c.id.in_(ids), _filter_visible(own)
+    return {
+        label.id: label for label in Label.load_all(connection, select(*_BRIEF).where(*where).order_by(labels.c.team))
+    }

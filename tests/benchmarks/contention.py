@@ -1,0 +1,105 @@
+"""What many callers, and one who writes ten thousand labels at once, leave to others."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.asking import http_client
+from tests.benchmarks.agents_lag import percentiles
+from tests.benchmarks.bodies import send_body
+from tests.benchmarks.clients import callers
+from tests.benchmarks.control_server import API, TOKEN, fill, ours
+from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Section
+from tests.server import bearer
+
+_EVENT = [{"at": 1.0, "type": "sample", "app": "bench", "subject": "agent/quick", "data": {"value": 3}}]
+_FEW, _MANY = 10, 1000
+
+
+def label_writes(places: Places, section: Section, *, count: int) -> Benchmark:
+    """``count``: how many samples are queued, and then labelled, by one request each."""
+
+    def sample(folder: Path) -> Mapping[str, float]:
+        queued = {"app": "bench", "items": [{"id": f"{number}", "score": 0.5, "guess": 3} for number in range(count)]}
+        given = {"app": "bench", "labels": [{"id": f"{number}", "label": 3} for number in range(count)]}
+        found: dict[str, float] = {}
+        with ours(places.python, folder) as url:
+            for key, method, body in (("queue", "POST", queued), ("label", "PATCH", given)):
+                waits_ms = _measure_writes(url, method, body)
+                found |= {f"{key}_worst": max(waits_ms), f"{key}_p50": percentiles(waits_ms)["p50"]}
+        return found
+
+    metrics = []
+    for key, what in (("queue", "`POST /labels`"), ("label", "`PATCH /labels`")):
+        metrics += [
+            Metric(f"{key}_worst", f"another write behind {what} of {count:,}: the longest", "ms", bar=100),
+            Metric(f"{key}_p50", "the same: median", "ms"),
+        ]
+    return Benchmark(
+        name="labels",
+        section=section,
+        metrics=metrics,
+        contenders={"Scanflow": sample},
+        how=(
+            f"one request queues {count:,} samples, and one labels them all; meanwhile another connection records an "
+            "event again and again, without a pause"
+        ),
+        rounds=5,
+        warm_up=False,
+    )
+
+
+def _measure_writes(url: str, method: str, body: Any) -> list[float]:
+    """Return how long each write of another connection took while the body was dealt with, in milliseconds."""
+    statuses, waits_ms, content = list[int](), list[float](), json.dumps(body).encode()
+    sender = threading.Thread(
+        target=lambda: statuses.append(send_body(url, content, TOKEN, method=method, path="/labels"))
+    )
+    with http_client(base_url=url, headers=bearer(TOKEN), timeout=60) as client:
+        client.post(f"{API}/events", json=_EVENT)  # so that the connection is open
+        sender.start()
+        while sender.is_alive():
+            began = time.perf_counter()
+            client.post(f"{API}/events", json=_EVENT).raise_for_status()
+            waits_ms.append(1000 * (time.perf_counter() - began))
+    if statuses not in ([200], [201]):
+        raise NotMeasuredError(f"{method} /labels was answered {statuses}.")
+    return waits_ms
+
+
+def many_callers(places: Places, section: Section, *, runs: int, seconds: float) -> Benchmark:
+    """``seconds``: of each of the two loads."""
+
+    def sample(folder: Path) -> Mapping[str, float]:
+        fill(folder / "scanflow", runs)
+        with ours(places.python, folder) as url:
+
+            def load(connections: int) -> tuple[float, float]:
+                address = f"{url}{API}/runs"
+                result = callers(address, None, connections=connections, seconds=seconds, headers=bearer(TOKEN))
+                return result.metrics().rate, result.failed
+
+            load(_FEW)  # so that it is warm
+            few, few_failed = load(_FEW)
+            many, many_failed = load(_MANY)
+        return {"few": few, "many": many, "ratio": many / few, "callers_failed": few_failed + many_failed}
+
+    return Benchmark(
+        name="callers",
+        section=section,
+        metrics=[
+            Metric("ratio", f"`GET /runs` at {_MANY:,} callers: rate over that at {_FEW}", "×", bar=0.8, at_least=True),
+            Metric("few", f"rate at {_FEW} callers", "requests/s"),
+            Metric("many", f"rate at {_MANY:,} callers", "requests/s"),
+            Metric("callers_failed", "requests that failed", "", bar=0),
+        ],
+        contenders={"Scanflow": sample},
+        how=f"{runs:,} runs; connections of one token that ask for the newest 20 again and again, {seconds:g} s each",
+        rounds=3,
+        warm_up=False,
+    )
