@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.server import bearer
 
 _EVENT = [{"at": 1.0, "type": "sample", "app": "bench", "subject": "agent/quick", "data": {"value": 3}}]
 _FEW, _MANY = 10, 1000
+_ALONE_S = 3.0
 
 
 def label_writes(places: Places, section: Section, *, count: int) -> Benchmark:
@@ -29,12 +32,15 @@ def label_writes(places: Places, section: Section, *, count: int) -> Benchmark:
         given = {"app": "bench", "labels": [{"id": f"{number}", "label": 3} for number in range(count)]}
         found: dict[str, float] = {}
         with ours(places.python, folder) as url:
+            found |= _describe("alone", _measure_writes(url, partial(threading.Event().wait, _ALONE_S)))
             for key, method, body in (("queue", "POST", queued), ("label", "PATCH", given)):
-                waits_ms = _measure_writes(url, method, body)
-                found |= {f"{key}_worst": max(waits_ms), f"{key}_p50": percentiles(waits_ms)["p50"]}
+                found |= _describe(key, _measure_writes(url, partial(_send_labels, url, method, body)))
         return found
 
-    metrics = []
+    metrics = [
+        Metric("alone_worst", "a write with nothing else to do: the longest", "ms"),
+        Metric("alone_p50", "the same: median", "ms"),
+    ]
     for key, what in (("queue", "`POST /labels`"), ("label", "`PATCH /labels`")):
         metrics += [
             Metric(f"{key}_worst", f"another write behind {what} of {count:,}: the longest", "ms", bar=100),
@@ -54,21 +60,27 @@ def label_writes(places: Places, section: Section, *, count: int) -> Benchmark:
     )
 
 
-def _measure_writes(url: str, method: str, body: Any) -> list[float]:
-    """Return how long each write of another connection took while the body was dealt with, in milliseconds."""
-    statuses, waits_ms, content = list[int](), list[float](), json.dumps(body).encode()
-    sender = threading.Thread(
-        target=lambda: statuses.append(send_body(url, content, TOKEN, method=method, path="/labels"))
-    )
-    with http_client(base_url=url, headers=bearer(TOKEN), timeout=60) as client:
+def _describe(key: str, waits_ms: list[float]) -> dict[str, float]:
+    return {f"{key}_worst": max(waits_ms), f"{key}_p50": percentiles(waits_ms)["p50"]}
+
+
+def _send_labels(url: str, method: str, body: Any) -> None:
+    status = send_body(url, json.dumps(body).encode(), TOKEN, method=method, path="/labels")
+    if status not in {200, 201}:
+        raise NotMeasuredError(f"{method} /labels was answered {status}.")
+
+
+def _measure_writes(url: str, meanwhile: Callable[[], object]) -> list[float]:
+    """Return how long each write of another connection took while that lasted, in milliseconds."""
+    waits_ms = list[float]()
+    with ThreadPoolExecutor(1) as senders, http_client(base_url=url, headers=bearer(TOKEN), timeout=60) as client:
         client.post(f"{API}/events", json=_EVENT)  # so that the connection is open
-        sender.start()
-        while sender.is_alive():
+        sent = senders.submit(meanwhile)
+        while not sent.done():
             began = time.perf_counter()
             client.post(f"{API}/events", json=_EVENT).raise_for_status()
             waits_ms.append(1000 * (time.perf_counter() - began))
-    if statuses not in ([200], [201]):
-        raise NotMeasuredError(f"{method} /labels was answered {statuses}.")
+        sent.result()
     return waits_ms
 
 

@@ -59,7 +59,7 @@ class Sizes:
     labels: int = 10_000
     lists: ListSize = LARGE
     idle_settles_s: float = 30.0
-    idle_seconds: float = 40.0
+    idle_seconds: float = 60.0
 
 
 FULL = Sizes()

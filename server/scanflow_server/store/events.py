@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     CTE,
-    Column,
     ColumnElement,
     Connection,
     FromClause,
@@ -31,7 +30,7 @@ from scanflow_server.store.applications import find_only_team
 from scanflow_server.store.secrets import LoadMasker, cache_maskers
 from scanflow_server.store.tables import events
 
-_Columns = ReadOnlyColumnCollection[str, Column[Any]]
+_Columns = ReadOnlyColumnCollection[str, Any]
 
 _NEAR: Final = 5_000
 """So many of the newest events are looked at one by one: streams, which begin there, need no index."""

@@ -155,7 +155,7 @@ def test_of_many_wrong_tokens_at_once_most_are_refused_without_waiting(context: 
     assert (statuses.count(429), statuses.count(401)) == (10, FREE_FAILURES + MAX_WAITING)
     refused = [json.loads(message["body"])["detail"] for message in sent if b"Too many" in message.get("body", b"")]
     assert (len(refused), "correct SCANFLOW_TOKEN" in refused[0]) == (10, True)
-    assert b"scanflow_http_wrong_tokens_total 31.0" in meters.render({})
+    assert b"scanflow_http_wrong_tokens_total 31.0" in meters.render({}, {})
 
 
 def test_old_entries_are_forgotten(context: ServerContext) -> None:

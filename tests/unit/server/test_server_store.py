@@ -257,8 +257,9 @@ def test_events_are_found_alike_however_they_are_looked_for(
     types, apps, teams = ("run.started", "run.failed", "run_started", "sample"), ("a", "b", ""), ("red", "blue")
     with store.write() as connection:
         listed = [
-            (team, *events.append(connection, [an_event(number, type, app)], team=team))
+            (team, event)
             for number, (type, app, team) in enumerate(product(types, apps, teams))
+            for event in events.append(connection, [an_event(number, type, app)], team=team)
         ]
     asked = [(), ("sample",), ("run.*", "sample"), ("*",), ("none*",)]
     with store.read() as connection:
