@@ -1,4 +1,4 @@
-"""What a server, its tracker and four agents take with nothing to do: the tutorial with a table, after its first model."""
+"""What a server, its tracker and four agents take with nothing to do: the tutorial with a table, after its training."""
 
 from __future__ import annotations
 
