@@ -17,6 +17,7 @@ StepName = NewType("StepName", str)
 
 MAX_NAME = 63  # a DNS-1123 label, which is what Kubernetes accepts for the objects we will make of these names
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_COMMON_NAME = re.compile(r"[a-zA-Z0-9]([-.a-zA-Z0-9]{0,62}[a-zA-Z0-9])?")
 _MODEL_ADDRESS = re.compile(r"models:/[^/@\s]+[/@][^/@\s]+")
 
 _ADJECTIVES = (
@@ -51,6 +52,15 @@ def check_name(name: str, what: str, *, limit: int = MAX_NAME) -> str:
         f"The {what} name {shown} cannot be used: a name is 1 to {limit} lower-case letters, digits and '-', and "
         f"begins and ends with a letter or digit.{advice}"
     )
+
+
+def check_common_name(name: str) -> str:
+    """Return ``name`` if a certificate may have it as its subject's common name (CN), else raise."""
+    if not _COMMON_NAME.fullmatch(name):
+        raise InvalidError(
+            f"{name!r:.80} is no name of a certificate. Use letters, digits, '-' and '.', 64 at most: ada.example"
+        )
+    return name
 
 
 def check_locator(text: object, what: str) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 from scanflow.files.private import create_private_folder
 from scanflow.installation import explain_install
+from scanflow.names import check_common_name
 from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.settings import Settings
 
@@ -32,7 +33,6 @@ DAYS: Final = 397
 
 _AUTHORITY_DAYS: Final = 3650
 _SKEW: Final = timedelta(minutes=5)
-_NAME: Final = re.compile(r"[a-zA-Z0-9]([-.a-zA-Z0-9]{0,62}[a-zA-Z0-9])?")
 _HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
 
 
@@ -102,7 +102,7 @@ class CertificateAuthority:
                     f"There is an authority in {str(self._folder)!r}, whose certificates another one would make "
                     "invalid. Issue one: scanflow pki issue NAME"
                 )
-            key, subject = _generate_key(), _make_name(_check_name(name))
+            key, subject = _generate_key(), _make_name(check_common_name(name))
             builder = _begin(subject, subject, key.public_key(), self._clock(), _AUTHORITY_DAYS)
             builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             builder = builder.add_extension(_allow_use("key_cert_sign", "crl_sign"), critical=True)
@@ -194,7 +194,7 @@ class CertificateAuthority:
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
         authority, key = self._load()
-        own, subject = _generate_key(), _make_name(_check_name(name))
+        own, subject = _generate_key(), _make_name(check_common_name(name))
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         public = key.public_key()
         builder = _begin(subject, authority.subject, own.public_key(), self._clock(), days)
@@ -285,14 +285,6 @@ def _check_installed() -> None:
         raise MissingExtraError(
             f"Certificates need the package cryptography, which is not installed. {explain_install('server')}"
         )
-
-
-def _check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise InvalidError(
-            f"{name!r} is no name of a certificate. Use letters, digits, '-' and '.', 64 at most: ada.example"
-        )
-    return name
 
 
 def _make_name(name: str) -> x509.Name:

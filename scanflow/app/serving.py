@@ -12,11 +12,22 @@ from scanflow.app.parameters import FrozenDict, Variables
 from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
 from scanflow.app.secrets import SecretText
 from scanflow.errors import InvalidError
-from scanflow.names import check_name
+from scanflow.names import check_common_name, check_name
 
 MAX_QUEUE = 100_000
 MAX_CONCURRENCY = 256  # threads of one instance
 _Port = Annotated[Whole, Field(ge=1, le=65535)]
+
+
+def _check_client(client: str) -> str:
+    kind, _, name = client.partition("=")
+    if kind != "CN":
+        better = f"CN={client}" if "=" not in client else "CN=ada"
+        raise InvalidError(
+            f"Serving.clients: {client!r:.80} is no subject of a client certificate. Write CN= and the name that it was "
+            f"issued for: {better!r:.80}"
+        )
+    return f"CN={check_common_name(name)}"
 
 
 class Batching(Model):
@@ -72,11 +83,21 @@ class Serving(Model):
     """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset:
     requests need no token."""
 
+    clients: tuple[Annotated[str, AfterValidator(_check_client)], ...] | None = None
+    """The clients that may send requests, over HTTP and gRPC: ``CN=NAME`` for each, the subject of a certificate of the
+    authority that the home trusts (``scanflow pki issue NAME``). Requests need one of them, and TLS. Unset: no client
+    certificate is asked for."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.auth is not None and not re.fullmatch("(env|file):.+", self.auth):
             raise InvalidError(
                 "Serving.auth is a reference to the token, not the token itself. Write env:NAME or file:PATH."
+            )
+        if self.clients == ():
+            raise InvalidError(
+                "Serving.clients is empty: nobody could send a request. Name a client: clients=['CN=ada']. Or leave it "
+                "out, and no certificate is asked for."
             )
         if self.port is not None and self.port == self.grpc_port:
             raise InvalidError(

@@ -24,7 +24,7 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
-from scanflow.errors import NotFoundError, UsageError, did_you_mean
+from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
 from scanflow.wire import BatchingOptions, DesiredInstanceState, FoundModel, Limits, ModelFiles, Node, Revision
 
 Fetch = Callable[[str], ModelFiles]
@@ -34,6 +34,19 @@ _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
 """Fields that instances do not see, in addition to the number of instances."""
 
 _MAX_FILES = 10_000
+
+
+def refuse_clients(workflow: Workflow, backend: str) -> None:
+    """Refuse client certificates, for a backend whose services do not ask for them.
+
+    Raises:
+        UnsupportedError: ``Serving.clients`` is set.
+    """
+    if workflow.serving is not None and workflow.serving.clients is not None:
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the backend {backend!r} does not support serving.clients: its services ask for "
+            "no client certificate, so that anyone could send requests. Remove it."
+        )
 
 
 class ServiceSpec(BaseModel):

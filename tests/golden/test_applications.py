@@ -74,6 +74,7 @@ def shop() -> sf.Application:
         backup="spare",
         hand_back_after=5,
         env={"LANG": "C.UTF-8"},
+        clients=["CN=ada"],
     )
     serving = sf.Workflow(name="serving", type="online", nodes=[before, model], edges=before >> model, serving=limits)
     choose = sf.Service(name="choose", role="ROUTER", implementation="graph.py:Choose")

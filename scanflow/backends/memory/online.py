@@ -26,6 +26,7 @@ from scanflow.backends.service_records import (
     ServiceRecord,
     Shape,
 )
+from scanflow.backends.service_spec import refuse_clients
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import (
     InvalidError,
@@ -113,6 +114,7 @@ class MemoryOnline:
                 f"Workflow {workflow.name!r}: the backend 'memory' does not support {secret!r}: it starts no "
                 "processes, so that what a service prints could not be masked. Use another backend."
             )
+        refuse_clients(workflow, "memory")
         check_files(app, workflow)
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:

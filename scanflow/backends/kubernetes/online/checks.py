@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import build_nodes, find_scaling
+from scanflow.backends.service_spec import build_nodes, find_scaling, refuse_clients
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.wire import ModelFiles
 
@@ -36,6 +36,7 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     """
     if workflow.type != "online":
         raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
+    refuse_clients(workflow, "kubernetes")
     serving = workflow.serving or Serving()
     for node in workflow.services:
         if node.resources.gpu:
