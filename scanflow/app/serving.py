@@ -24,8 +24,8 @@ def _check_client(client: str) -> str:
     if kind != "CN":
         better = f"CN={client}" if "=" not in client else "CN=ada"
         raise InvalidError(
-            f"Serving.clients: {client!r:.80} is no subject of a client certificate. Write CN= and the name that it was "
-            f"issued for: {better!r:.80}"
+            f"Serving.clients: {client!r:.80} is no subject of a client certificate. Write CN= and the name that it "
+            f"was issued for: {better!r:.80}"
         )
     return f"CN={check_common_name(name)}"
 

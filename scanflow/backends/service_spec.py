@@ -44,8 +44,8 @@ def refuse_clients(workflow: Workflow, backend: str) -> None:
     """
     if workflow.serving is not None and workflow.serving.clients is not None:
         raise UnsupportedError(
-            f"Workflow {workflow.name!r}: the backend {backend!r} does not support serving.clients: its services ask for "
-            "no client certificate, so that anyone could send requests. Remove it."
+            f"Workflow {workflow.name!r}: the backend {backend!r} does not support serving.clients: its services ask "
+            "for no client certificate, so that anyone could send requests. Remove it."
         )
 
 
