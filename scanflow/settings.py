@@ -44,6 +44,16 @@ class Settings(BaseModel):
     token: SecretStr | None = None
     """The token for that server. Unset: the token of ``home``, which is sent to this machine only."""
 
+    tls: bool = False
+    """Whether what runs in ``home``, its server, services and agents, serves over TLS, with a certificate of the home's
+    own authority. ``scanflow up --tls`` says the same."""
+
+    tls_cert: Path | None = None
+    """A certificate and its chain, in PEM, to serve over TLS with in its place."""
+
+    tls_key: Path | None = None
+    """The private key of that certificate, in PEM."""
+
     backend: str | None = None
     """``local``, ``memory``, or one that a package adds. Unset: the application's, else ``local``."""
 
@@ -55,6 +65,10 @@ class Settings(BaseModel):
 
     max_fan_out: int = Field(default=10_000, ge=1)
     """The widest fan-out accepted at run time; a longer list fails its step."""
+
+    @property
+    def serves_tls(self) -> bool:
+        return self.tls or self.tls_cert is not None or self.tls_key is not None
 
     def find_token(self, url: str) -> str | None:
         """Return the token to send to the server at ``url``; None: there is none that it could be sent."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from scanflow.errors import InvalidError
+from scanflow.http.tls_files import TlsFiles
 
 Role = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _T = TypeVar("_T")
@@ -166,6 +167,12 @@ class InstanceSpec:
     masked: tuple[str, ...] = ()
     """References to what is masked in its output, in addition: it inherits the variables."""
 
+    tls: TlsFiles | None = None
+    """What it serves TLS with, over HTTP and gRPC; None: it serves without."""
+
+    clients: tuple[str, ...] | None = None
+    """The subjects of the client certificates that are let in, ``CN=NAME``; None: no certificate is asked for."""
+
     cpus: tuple[int, ...] = ()
     """Logical CPUs it may run on; empty: any."""
 
@@ -192,6 +199,14 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerTls:
+    """How requests are taken from a listening socket: by the service whose it is, and not by who accepts."""
+
+    tls: TlsFiles | None = None
+    clients: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlMessage:
     """One message on an instance's control socket (``SOCK_SEQPACKET``); open files are passed with it (``SCM_RIGHTS``).
 
@@ -199,8 +214,8 @@ class ControlMessage:
     ``state``    see :meth:`scanflow_serving.routes.ServingApplication.describe_state`; with
                  samples if ``body["metrics"]``;
                  ``body["others"]``: the samples of the service's other instances, for ``/metrics``
-    ``listen``   accept on this listening socket too (one fd), until ``ignore`` with the same ``key``, or until the
-                 connection that this came by is closed
+    ``listen``   accept on this listening socket too (one fd), with TLS by ``body``, a :class:`ListenerTls`, until
+                 ``ignore`` with the same ``key``, or until the connection that this came by is closed
     ``ignore``   accept there no longer; its connections get ``Connection: close`` on their next response
     ``drain``    accept no more, finish what was read, close connections, exit with 0; ``body["idle_s"]`` in place of
                  :attr:`InstanceSpec.drain_idle_s`

@@ -97,7 +97,7 @@ def start_control_plane(
         before = read_up_state(home)
         notes: list[str] = []
         if before is None or _keep_if_alive(before.server) is None:
-            address = choose_server_address(home, tls=tls)
+            address = choose_server_address(home, tls=tls or settings.tls)
             server = _start_server(home, address, _choose_port(home, port, before, notes, address.host))
             if address.authority is not None:
                 notes.append(f"Clients elsewhere trust it by this file: SCANFLOW_TLS_CA={address.authority}")

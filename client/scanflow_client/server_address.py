@@ -8,16 +8,22 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from scanflow.errors import UsageError
 from scanflow.http.security import is_loopback_host
-from scanflow.pki import CertificateAuthority, get_authority_file, read_certificate_hosts
+from scanflow.pki import (
+    LOCAL_HOSTS,
+    SERVER,
+    check_certificate_files,
+    choose_name,
+    get_authority_file,
+    get_public_name,
+    is_address,
+    open_authority,
+    read_certificate_hosts,
+)
 
 LOOPBACK = "127.0.0.1"
-_LOCAL = ("localhost", "127.0.0.1", "::1")
-_OWN = "server"
-"""The name of the certificate that ``scanflow up --tls`` issues for the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +69,9 @@ def choose_server_address(home: Path, *, tls: bool, environ: Mapping[str, str] |
     names = _list_names(variables)
     local = LOOPBACK if is_loopback_host(host) or _is_any(host) else host
     if any(files):
-        certificate, key = (Path(file).expanduser().absolute() for file in files)
-        if not all(files) or not (certificate.is_file() and key.is_file()):
-            raise UsageError(
-                "TLS needs a certificate and its key, in files. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY"
-            )
-        public = _get_public_name(variables)
-        local = _choose_name([local, *([public] if public else [])], read_certificate_hosts(certificate), certificate)
+        certificate, key = check_certificate_files(*(Path(file) if file else None for file in files))
+        public = get_public_name(variables)
+        local = choose_name([local, *([public] if public else [])], read_certificate_hosts(certificate), certificate)
         return ServerAddress(host=host, name=local, certificate=certificate, key=key, allowed_hosts=names)
     if tls:
         return _issue_own(home, host, local, names)
@@ -82,13 +84,11 @@ def choose_server_address(home: Path, *, tls: bool, environ: Mapping[str, str] |
 
 
 def _issue_own(home: Path, host: str, local: str, names: tuple[str, ...]) -> ServerAddress:
-    authority = CertificateAuthority(home)
-    if not authority.is_created:
-        authority.create(f"scanflow.{socket.gethostname()}"[:64].rstrip("-."))
+    authority = open_authority(home)
     reached = [] if is_loopback_host(host) else [*([] if _is_any(host) else [host]), socket.gethostname().lower()]
-    hosts = tuple(dict.fromkeys([*_LOCAL, *reached, *names]))
-    issued = authority.ensure(_OWN, hosts)
-    allowed = tuple(name for name in hosts if name not in _LOCAL)
+    hosts = tuple(dict.fromkeys([*LOCAL_HOSTS, *reached, *names]))
+    issued = authority.ensure(SERVER, hosts)
+    allowed = tuple(name for name in hosts if name not in LOCAL_HOSTS)
     file = get_authority_file(home)
     return ServerAddress(
         host=host, name=local, certificate=issued.certificate, key=issued.key, authority=file, allowed_hosts=allowed
@@ -97,32 +97,9 @@ def _issue_own(home: Path, host: str, local: str, names: tuple[str, ...]) -> Ser
 
 def _list_names(variables: Mapping[str, str]) -> tuple[str, ...]:
     names = [name.strip().lower() for name in variables.get("SCANFLOW_ALLOWED_HOSTS", "").split(",")]
-    public = _get_public_name(variables)
+    public = get_public_name(variables)
     return tuple(dict.fromkeys(name for name in (*names, public) if name and name != "*"))
 
 
-def _get_public_name(variables: Mapping[str, str]) -> str:
-    return urlsplit(variables.get("SCANFLOW_PUBLIC_URL", "")).hostname or ""
-
-
-def _choose_name(names: list[str], hosts: list[str], certificate: Path) -> str:
-    for name in names:
-        wildcard = f"*.{name.partition('.')[2]}"
-        if name in hosts or (not _is_address(name) and wildcard in hosts):
-            return name
-    raise UsageError(
-        f"The certificate {str(certificate)!r} is for {', '.join(hosts) or 'no host'}, and not for {names[0]}, where "
-        "clients on this machine reach the server. Name it by one of those: SCANFLOW_PUBLIC_URL=https://NAME:PORT"
-    )
-
-
 def _is_any(host: str) -> bool:
-    return _is_address(host) and ipaddress.ip_address(host).is_unspecified
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return is_address(host) and ipaddress.ip_address(host).is_unspecified

@@ -163,7 +163,7 @@ def load_service(
         InvalidError: the load has no end, too many connections, or a seed in a closed loop.
         LoadError: no connection could be made.
         MissingExtraError: the client of HTTP or gRPC is not installed.
-        UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
+        UnsupportedError: the service is not reached over HTTP, or has no gRPC.
     """
     try:
         from scanflow.load.load import LoadGenerator
@@ -219,18 +219,24 @@ def build_load_plan(
         UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
     """
     from scanflow.load.plan import LoadPlan
+    from scanflow.pki import find_authority_file, find_client_certificate
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
     token = os.environ.get("SCANFLOW_SERVICE_TOKEN")
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     if isinstance(request, GrpcRequest):
-        url, bodies = f"grpc://{_require_grpc_address(record)}{request.method}", [request.message]
+        scheme = "grpcs" if record.url.startswith("https:") else "grpc"
+        url, bodies = f"{scheme}://{_require_grpc_address(record)}{request.method}", [request.message]
     else:
         requests = [request] if isinstance(request, HttpRequest) else select_alike(request)
         url, bodies = f"{_require_http_address(record)}{requests[0].path}", [alike.body for alike in requests]
         headers = {**requests[0].headers, **headers}
+    authority, certificate = find_authority_file(), find_client_certificate() or ("", "")
     return LoadPlan(
         url=url,
+        authority="" if authority is None else str(authority),
+        certificate=str(certificate[0]),
+        key=str(certificate[1]),
         bodies=tuple(base64.b64encode(body).decode() for body in bodies),
         headers=headers,
         connections=connections,
@@ -247,8 +253,8 @@ def select_alike(requests: Sequence[HttpRequest]) -> list[HttpRequest]:
 
 
 def _require_http_address(record: ServiceRecord) -> str:
-    if urlsplit(record.url).scheme != "http":
-        raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over plain http:// only.")
+    if urlsplit(record.url).scheme not in {"http", "https"}:
+        raise UnsupportedError(f"{record.name!r} is at {record.url}. Load is measured over http:// and https:// only.")
     return record.url.rstrip("/")
 
 

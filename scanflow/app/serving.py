@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from scanflow.app.model import Model, Number, Whole
+from scanflow.app.model import Model, Number, Whole, as_tuple
 from scanflow.app.parameters import FrozenDict, Variables
 from scanflow.app.quantities import Seconds, Size, Wait, parse_memory
 from scanflow.app.secrets import SecretText
@@ -83,7 +84,7 @@ class Serving(Model):
     """A reference to the bearer token that requests must carry: ``sf.secret("env:NAME")``, or ``file:``. Unset:
     requests need no token."""
 
-    clients: tuple[Annotated[str, AfterValidator(_check_client)], ...] | None = None
+    clients: Annotated[Sequence[Annotated[str, AfterValidator(_check_client)]], AfterValidator(as_tuple)] | None = None
     """The clients that may send requests, over HTTP and gRPC: ``CN=NAME`` for each, the subject of a certificate of the
     authority that the home trusts (``scanflow pki issue NAME``). Requests need one of them, and TLS. Unset: no client
     certificate is asked for."""

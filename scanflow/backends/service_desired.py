@@ -56,6 +56,23 @@ class DesiredState(BaseModel):
     """The arguments between the interpreter and the folder in the command of its instances."""
 
     @property
+    def address(self) -> str:
+        """``host:port`` of HTTP, as clients call it."""
+        return f"{self._name_host()}:{self.port}"
+
+    @property
+    def grpc_address(self) -> str | None:
+        return f"{self._name_host()}:{self.grpc_port}" if self.grpc_port else None
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self.definition.tls is None else 'https'}://{self.address}"
+
+    def _name_host(self) -> str:
+        tls = self.definition.tls
+        return self.host if tls is None else tls.name or self.host
+
+    @property
     def in_effect(self) -> bool:
         """Whether no change is in progress."""
         return self.settled >= self.generation

@@ -25,6 +25,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
+from scanflow.http.tls_files import TlsFiles
 from scanflow.wire import BatchingOptions, DesiredInstanceState, FoundModel, Limits, ModelFiles, Node, Revision
 
 Fetch = Callable[[str], ModelFiles]
@@ -34,6 +35,11 @@ _UNSEEN_SERVING = ("backup", "hand_back_after", "keep_shape")
 """Fields that instances do not see, in addition to the number of instances."""
 
 _MAX_FILES = 10_000
+
+
+def list_clients(serving: Serving) -> tuple[str, ...] | None:
+    """Return the clients that instances let in; None: they ask for no certificate."""
+    return None if serving.clients is None else tuple(serving.clients)
 
 
 def refuse_clients(workflow: Workflow, backend: str) -> None:
@@ -69,6 +75,9 @@ class ServiceSpec(BaseModel):
     policy: CanaryPolicy | None = None  # when the canary is promoted or removed
     scaling: Scaling | None = None
     serving: Serving = Serving()
+    tls: TlsFiles | None = None
+    """What instances serve TLS with; None: they serve without."""
+
     tracker_uri: str | None = None
     python: str = ""  # the interpreter of the instances, where they are processes of this machine
     image: str | None = None  # of the instances, where they are containers

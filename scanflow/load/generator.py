@@ -70,8 +70,8 @@ class RequestSender:
     def __init__(self, plan: LoadPlan, folder: Path, *, requests: int | None, closed: bool) -> None:
         """``requests``: the load ends after this many; ``closed``: whether free connections send the next request."""
         url = urlsplit(plan.url)
-        if url.scheme not in {"http", "grpc"} or url.hostname is None:
-            raise LoadError(f"{plan.url} is not an http:// or grpc:// address.")
+        if url.scheme not in {"http", "https", "grpc", "grpcs"} or url.hostname is None:
+            raise LoadError(f"{plan.url} is not an http://, https://, grpc:// or grpcs:// address.")
         self._protocol = _import_protocol(url.scheme)
         self.plan, self._requests, self._closed = plan, requests, closed
         self.tally = plan.tally.lower().encode() if plan.tally else None
@@ -246,7 +246,7 @@ class RequestSender:
 
 def _import_protocol(scheme: str) -> Any:
     """Return the module that connects over a protocol; gRPC's is imported only where it is used."""
-    if scheme == "http":
+    if scheme in {"http", "https"}:
         return http_connection
     from scanflow.load import grpc_connection
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
 
-from scanflow.load.plan import PAUSE_S
+from scanflow.load.plan import PAUSE_S, LoadError
 
 if TYPE_CHECKING:
     from scanflow.load.generator import RequestSender
@@ -50,13 +51,29 @@ async def connect(run: RequestSender) -> GrpcConnection:
         OSError: it was refused.
     """
     url = urlsplit(run.plan.url)
-    channel = grpc.aio.insecure_channel(f"{url.hostname}:{url.port or 80}", options=_OPTIONS)
+    place = f"{url.hostname}:{url.port or 80}"
+    if url.scheme == "grpc":
+        channel = grpc.aio.insecure_channel(place, options=_OPTIONS)
+    else:
+        channel = grpc.aio.secure_channel(place, _read_credentials(run.plan), options=_OPTIONS)
     while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
         if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             await channel.close()
             raise OSError(errno.ECONNREFUSED, f"gRPC cannot connect to {url.netloc}")
         await channel.wait_for_state_change(state)
     return GrpcConnection(run, channel, url.path)
+
+
+def _read_credentials(plan: LoadPlan) -> Any:
+    try:
+        root, certificate, key = (
+            Path(file).read_bytes() if file else None for file in (plan.authority, plan.certificate, plan.key)
+        )
+    except OSError as error:
+        raise LoadError(
+            f"The files of TLS cannot be used: {error}. Name others: SCANFLOW_TLS_CA and SCANFLOW_TLS_CLIENT_CERT"
+        ) from error
+    return grpc.ssl_channel_credentials(root, key, certificate)
 
 
 def encode_request(_plan: LoadPlan, body: bytes) -> bytes:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import httptools
+
+from scanflow.load.plan import LoadError
 
 if TYPE_CHECKING:
     from scanflow.load.generator import RequestSender
@@ -24,8 +28,30 @@ async def connect(run: RequestSender) -> HttpConnection:
     url = urlsplit(run.plan.url)
     kind = HttpConnection if run.tally is None else _TallyingConnection
     loop = asyncio.get_running_loop()
-    _, connection = await loop.create_connection(lambda: kind(run), str(url.hostname), url.port or 80)
+    if url.scheme == "http":
+        _, connection = await loop.create_connection(lambda: kind(run), str(url.hostname), url.port or 80)
+    else:
+        context = load_context(run.plan.authority, run.plan.certificate, run.plan.key)
+        _, connection = await loop.create_connection(lambda: kind(run), str(url.hostname), url.port or 443, ssl=context)
     return connection
+
+
+@lru_cache(maxsize=1)
+def load_context(authority: str, certificate: str, key: str) -> ssl.SSLContext:
+    """Load the TLS context of a load's connections.
+
+    Raises:
+        LoadError: a file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise LoadError(
+            f"The files of TLS cannot be used: {error}. Name others: SCANFLOW_TLS_CA and SCANFLOW_TLS_CLIENT_CERT"
+        ) from error
+    return context
 
 
 def encode_request(plan: LoadPlan, body: bytes) -> bytes:

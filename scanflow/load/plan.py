@@ -23,7 +23,16 @@ class LoadError(UnavailableError):
 @dataclass(frozen=True, kw_only=True)
 class LoadPlan:
     url: str
-    """``http://HOST:PORT/PATH``, or ``grpc://HOST:PORT/SERVICE/METHOD`` for calls of a gRPC method."""
+    """``http://HOST:PORT/PATH``, or ``grpc://HOST:PORT/SERVICE/METHOD`` for calls of a gRPC method; ``https`` and
+    ``grpcs`` over TLS."""
+
+    authority: str = ""
+    """The file of the authority that is trusted; empty: the system's."""
+
+    certificate: str = ""
+    """The file of the client certificate that is shown; empty: none."""
+
+    key: str = ""
 
     method: str = "POST"
     bodies: Sequence[str] = ("",)

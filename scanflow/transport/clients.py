@@ -15,7 +15,7 @@ import httpx
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.http.problems import parse_error
 from scanflow.http.security import is_loopback_host
-from scanflow.pki import find_authority_file
+from scanflow.pki import find_authority_file, find_client_certificate
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ def build_client_options(url: str, token: str | None, timeout_s: float) -> dict[
 
 def build_tls_context(url: str) -> ssl.SSLContext:
     """Build the TLS context for a server: the system's authorities, and those in ``SCANFLOW_TLS_CA``; unset: the home's
-    own.
+    own; and the certificate in ``SCANFLOW_TLS_CLIENT_CERT``, for services that ask for one.
 
     Nobody is trusted where the address speaks no TLS: to read the authorities takes longer than a request.
 
@@ -46,8 +46,8 @@ def build_tls_context(url: str) -> ssl.SSLContext:
     """
     if url.startswith("http://"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    file = find_authority_file()
-    return load_authorities("" if file is None else str(file), 0 if file is None else _read_time(file))
+    files = [find_authority_file(), *(find_client_certificate() or ())]
+    return load_context(*(("", 0) if file is None else (str(file), _read_time(file)) for file in files))
 
 
 def _read_time(file: Path) -> int:
@@ -58,16 +58,25 @@ def _read_time(file: Path) -> int:
 
 
 @lru_cache(maxsize=4)
-def load_authorities(ca: str, _written: int = 0) -> ssl.SSLContext:
-    """``_written``: a file that is written anew is read again."""
-    if not ca:
-        return httpx.create_ssl_context()
-    context = ssl.create_default_context()
+def load_context(
+    authority: tuple[str, int] = ("", 0), certificate: tuple[str, int] = ("", 0), key: tuple[str, int] = ("", 0)
+) -> ssl.SSLContext:
+    """Load files, each with the time of its writing: one that is written anew is read again."""
+    context = ssl.create_default_context() if authority[0] else httpx.create_ssl_context()
     try:
-        context.load_verify_locations(Path(ca).expanduser())
+        if authority[0]:
+            context.load_verify_locations(Path(authority[0]).expanduser())
     except (OSError, ssl.SSLError) as error:
         raise UsageError(
-            f"The file {ca!r} of certificates cannot be used: {error}. Name another file: SCANFLOW_TLS_CA"
+            f"The file {authority[0]!r} of certificates cannot be used: {error}. Name another file: SCANFLOW_TLS_CA"
+        ) from error
+    try:
+        if certificate[0]:
+            context.load_cert_chain(certificate[0], key[0])
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"The client certificate {certificate[0]!r} and its key {key[0]!r} cannot be used: {error}. Name others: "
+            "SCANFLOW_TLS_CLIENT_CERT and SCANFLOW_TLS_CLIENT_KEY"
         ) from error
     return context
 

@@ -184,7 +184,8 @@ def _wait_until_reachable(url: str, seconds: float) -> None:
     address = urlsplit(url)
 
     def connect() -> None:
-        socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S).close()
+        port = address.port or (443 if address.scheme == "https" else 80)
+        socket.create_connection((address.hostname, port), timeout=_CONNECT_S).close()
 
     try:
         retry(connect, on=lambda error: isinstance(error, OSError), timeout_s=seconds)

@@ -95,7 +95,7 @@ class ServerContext:
 
     @property
     def child_settings(self) -> dict[str, Any]:
-        own = {"home", "backend", "tracker_uri", "slots", "max_fan_out"}
+        own = {"home", "backend", "tracker_uri", "slots", "max_fan_out", "tls", "tls_cert", "tls_key"}
         return self.settings.library.model_copy(update={"home": self.settings.home}).model_dump(
             mode="json", include=own
         )
@@ -116,7 +116,6 @@ class ServerContext:
             "TRACKER_TOKEN",
             "URL",
             "TOKEN",
-            "TLS_KEY",
         )
         hidden = {f"SCANFLOW_{name}" for name in own}
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **variables}

@@ -10,6 +10,8 @@ from types import FrameType
 import uvicorn
 from uvicorn.server import ServerState
 
+from scanflow.http.tls_server import TlsServer
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -29,7 +31,7 @@ class _State(ServerState):
     def default_headers(self, _none: Headers) -> None: ...  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-class Server(uvicorn.Server):
+class Server(TlsServer):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.server_state = _State()

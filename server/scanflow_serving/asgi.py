@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 from scanflow.http.security import Refusal, read_bearer_token, refuse_request
-from scanflow_serving.http_server import LINGER_S, RESPOND
+from scanflow_serving.http_server import CLIENT, LINGER_S, RESPOND
 from scanflow_serving.messages import Headers, Request, Response
 from scanflow_serving.problems import ProblemError
 
@@ -98,6 +98,9 @@ class HttpApi:
         refusal = self._refusal(host, headers.get("origin"), headers.get("sec-fetch-site"))
         if refusal is not None:
             raise ProblemError(refusal.status, refusal.detail, title=refusal.title)
+        refused = scope["extensions"].get(CLIENT)
+        if refused is not None and scope["path"] not in _ALWAYS_OPEN:
+            raise ProblemError(refused.status, refused.detail)
         if self._token is not None and scope["path"] not in _ALWAYS_OPEN:
             token = read_bearer_token(raw)
             if token is None or not hmac.compare_digest(token.encode("latin-1"), self._token):

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, ScanflowError
+from scanflow.http.tls import create_tls
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, DesiredInstanceState, decode
+from scanflow.wire import ControlMessage, DesiredInstanceState, ListenerTls, decode
 from scanflow_serving.http_server import HttpServer
 from scanflow_serving.secrets import secrets
 
@@ -110,7 +111,7 @@ class Control:
                 if "fair_share" in message.body:
                     self._http.balance(message.body["fair_share"])
             case "listen" if fds:
-                self._listen(peer, message.key, fds.pop(0))
+                self._listen(peer, message, fds.pop(0))
             case "ignore":
                 self._peers[peer].discard(message.key)
                 self._http.ignore(message.key)
@@ -121,7 +122,8 @@ class Control:
                 raise InvalidError(f"An instance does not accept {message.kind!r} with {len(fds)} files.")
         self._reply(peer, message, body)
 
-    def _listen(self, peer: socket.socket, key: str, fd: int) -> None:
+    def _listen(self, peer: socket.socket, message: ControlMessage, fd: int) -> None:
+        key, policy = message.key, decode(ListenerTls, message.body)
         try:
             listener = socket.socket(fileno=fd)
         except OSError:
@@ -131,7 +133,7 @@ class Control:
             lent.discard(key)
         self._peers[peer].add(key)
         self._application.add_alias(key)
-        self._http.listen(key, listener)
+        self._http.listen(key, listener, create_tls(policy.tls, policy.clients))
 
     async def _apply(self, peer: socket.socket, message: ControlMessage) -> None:
         async with self._applying:

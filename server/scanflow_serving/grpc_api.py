@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -21,12 +23,17 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scanflow.errors import UnavailableError
+from scanflow.http.client_certificates import PeerCertificate
+from scanflow.http.tls import HANDSHAKE_S, ServerTls
+from scanflow.http.tls_files import TlsFiles
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
 from scanflow_serving.oip import check_output_parameters, describe_content, describe_moments, parse_timeout
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
+
+_log = logging.getLogger(__name__)
 
 _CONTENTS: Final = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
@@ -43,6 +50,7 @@ _CONTENTS: Final = {
 _STATUS: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     405: grpc.StatusCode.UNIMPLEMENTED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -75,12 +83,22 @@ def get_status(problem: ProblemError) -> grpc.StatusCode:
 
 class GrpcApi:
     def __init__(
-        self, core: RequestHandler, host: str, port: int, limits: Limits, *, service: str = "", token: str | None = None
+        self,
+        core: RequestHandler,
+        host: str,
+        port: int,
+        limits: Limits,
+        *,
+        service: str = "",
+        token: str | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        """``token``: the bearer token that all calls but health checks need; None: none."""
+        """``token``: the bearer token that all calls but health checks need; None: none. ``tls``: None if it speaks
+        none."""
         self._core = core
         self._place = f"{host}:{port}"
         self._limits = limits
+        self._tls = tls
         self._token = None if token is None else f"Bearer {token}".encode()
         self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]  # set where grpc.aio is there
         self._names = ("", SERVICE, *([service] if service else ()))
@@ -93,6 +111,7 @@ class GrpcApi:
             ("grpc.so_reuseport", 1),
             ("grpc.max_receive_message_length", most),
             ("grpc.max_send_message_length", -1),
+            ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
         ]
         if self._limits.connection_age_s > 0:
             options += [
@@ -103,7 +122,10 @@ class GrpcApi:
         server.add_generic_rpc_handlers((self._make_handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
-            server.add_insecure_port(self._place)
+            if self._tls is None:
+                server.add_insecure_port(self._place)
+            else:
+                server.add_secure_port(self._place, _make_credentials(self._tls))
         except RuntimeError as error:
             raise UnavailableError(
                 f"gRPC cannot listen on {self._place}: {error}. Choose another: sf.Serving(grpc_port=...)."
@@ -163,6 +185,8 @@ class GrpcApi:
         context: Any,
     ) -> Any:
         try:
+            if self._tls is not None:
+                self._check_client(self._tls, name, context)
             if self._token is not None and name not in _ALWAYS_OPEN:
                 authorization = dict(context.invocation_metadata() or ()).get("authorization", "")
                 if not hmac.compare_digest(str(authorization).encode(), self._token):
@@ -178,6 +202,14 @@ class GrpcApi:
                 trailing = (("grpc-retry-pushback-ms", str(int(problem.retry_after_s * 1000))),)  # type: ignore[assignment]
             await context.abort(get_status(problem), problem.detail, trailing)
             raise AssertionError("aborting raises") from problem
+
+    def _check_client(self, tls: ServerTls, name: str, context: Any) -> None:
+        if tls.clients is None or name in _ALWAYS_OPEN:
+            return
+        (certificate, *_) = context.auth_context().get("x509_pem_cert") or (b"",)
+        refusal = tls.refuse(_read_peer(certificate) if certificate else None)
+        if refusal is not None:
+            raise ProblemError(refusal.status, refusal.detail)
 
     async def _server_live(self, _request: Any, _context: Any) -> Any:
         return get_message_class("ServerLiveResponse")(live=self._core.live())
@@ -212,6 +244,33 @@ class GrpcApi:
         if answer.status != 200:
             raise ProblemError(answer.status, _get_detail(answer))
         return ParseDict(json.loads(answer.join_body()), get_message_class(kind)(), ignore_unknown_fields=True)
+
+
+_read_peer: Final = lru_cache(1024)(PeerCertificate.from_pem)
+"""One connection sends the same certificate with each call."""
+
+
+def _make_credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    """Return credentials that take a renewed certificate for the next connection.
+
+    gRPC can ask for a certificate only as it needs one: who has none gets no connection.
+    """
+    asks = tls.clients is not None
+    first = _read_files(tls.files, asks=asks)
+
+    def find_renewed() -> Any:
+        try:
+            return _read_files(tls.files, asks=asks) if tls.has_changed() else None
+        except OSError as error:
+            _log.warning("The certificate is not renewed: %s", error)
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(first, find_renewed, require_client_authentication=asks)
+
+
+def _read_files(files: TlsFiles, *, asks: bool) -> Any:
+    pairs = [(Path(files.key).read_bytes(), Path(files.certificate).read_bytes())]
+    return grpc.ssl_server_certificate_configuration(pairs, Path(files.authority).read_bytes() if asks else None)
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:

@@ -11,6 +11,7 @@ import errno
 import logging
 import re
 import socket
+import ssl
 import sys
 import time
 from email.utils import formatdate
@@ -23,7 +24,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from scanflow.http.client_certificates import PeerCertificate
 from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES
+from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow_serving.problems import ProblemError
 
 IDLE_S: Final = 120.0
@@ -34,6 +37,9 @@ WRITE_S: Final = 30.0
 
 LINGER_S: Final = 2.0
 """How long bytes of a refused client are read and dropped, in seconds: closing at once would reset the connection."""
+
+CLIENT: Final = "scanflow.client"
+"""The extension of ASGI's scope that is why this client is not answered, if it is not."""
 
 RESPOND: Final = "scanflow.respond"
 """The extension of ASGI's scope that is :meth:`HttpServer.respond` for this request."""
@@ -57,12 +63,14 @@ class Connection(HttpToolsProtocol):
     cycle: Any  # None before the first request
     scope: Any
 
-    def __init__(self, server: HttpServer, key: str, sock: socket.socket) -> None:
+    def __init__(self, server: HttpServer, key: str, sock: socket.socket, tls: ServerTls | None) -> None:
         super().__init__(server.config, server.state, {}, server.loop)
         self.key = key
         """The listening socket that it came from."""
 
         self._socket = sock
+        self._tls = tls
+        self._peer: PeerCertificate | None = None
 
         self.closing = False
         """Whether its next response is its last."""
@@ -83,6 +91,11 @@ class Connection(HttpToolsProtocol):
     @property
     def _reading_head(self) -> bool:
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self._tls is not None and self._tls.clients is not None:
+            self._peer = PeerCertificate.from_ssl(transport.get_extra_info("ssl_object").getpeercert())
 
     def data_received(self, data: bytes) -> None:
         self._since = self._server.now
@@ -109,6 +122,8 @@ class Connection(HttpToolsProtocol):
         if self.closing or (server.age_s and server.now - self._opened > server.age_s):
             self.cycle.keep_alive = False
         self.scope["extensions"] = {RESPOND: partial(server.respond, self.cycle)}
+        if self._tls is not None:
+            self.scope["extensions"][CLIENT] = self._tls.refuse(self._peer)
 
     def on_response_complete(self) -> None:
         """Continue as uvicorn does, but without a timer for each response: :meth:`expire` closes idle connections."""
@@ -121,8 +136,8 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Return whether the client, which has finished sending, still gets a response."""
         cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
-            return None
+        if self._tls is not None or cycle is None or cycle.response_complete or cycle.more_body:
+            return None  # TLS has no half-closed connections
         cycle.keep_alive = False
         self._has_ended = True
         return True
@@ -186,7 +201,10 @@ class Connection(HttpToolsProtocol):
             self._socket.shutdown(socket.SHUT_WR)
         except OSError as error:
             _log.debug("An idle connection was lost before it was closed: %s.", error)
-        self.transport.close()
+        if self._tls is None:
+            self.transport.close()
+        else:
+            self.transport.abort()  # there is no more sending, of the end of TLS neither
 
     def _is_request_waiting(self) -> bool:
         try:
@@ -255,6 +273,7 @@ class HttpServer:
         self._lost = 0  # connections since the last sweep
         self._short_lived = False
         self._listeners: dict[str, socket.socket] = {}
+        self._tls: dict[str, ServerTls] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._fewer = asyncio.Event()
         self._sweep()
@@ -282,9 +301,11 @@ class HttpServer:
 
     # -- listening sockets
 
-    def listen(self, key: str, listener: socket.socket) -> None:
-        """Accept on a socket and own it; it replaces one of the same key."""
+    def listen(self, key: str, listener: socket.socket, tls: ServerTls | None = None) -> None:
+        """Accept on a socket and own it; it replaces one of the same key. ``tls``: None if it speaks none."""
         self._stop_listening(key)
+        if tls is not None:
+            self._tls[key] = tls
         listener.setblocking(False)
         self._listeners[key] = listener
         self.loop.add_reader(listener.fileno(), self._accept, key, listener)
@@ -300,6 +321,7 @@ class HttpServer:
                 connection.close_soon()
 
     def _stop_listening(self, key: str) -> None:
+        self._tls.pop(key, None)
         listener = self._listeners.pop(key, None)
         if listener is not None:
             self.loop.remove_reader(listener.fileno())
@@ -330,7 +352,7 @@ class HttpServer:
         self.busy += 1
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self.loop.create_task(self._open(key, sock))
+        task = self.loop.create_task(self._open(key, sock, self._tls.get(key)))
         self._opening.add(task)
         task.add_done_callback(self._finish_opening)
         return True
@@ -348,10 +370,20 @@ class HttpServer:
             if not self._accept_one(key, listener):
                 return
 
-    async def _open(self, key: str, sock: socket.socket) -> None:
+    async def _open(self, key: str, sock: socket.socket, tls: ServerTls | None) -> None:
+        options: dict[str, Any] = {}
+        if tls is not None:
+            context = tls.get_context()
+            options = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": LINGER_S}
         try:
-            _, connection = await self.loop.connect_accepted_socket(lambda: Connection(self, key, sock), sock)
-        except OSError as error:  # its client has gone
+            _, connection = await self.loop.connect_accepted_socket(
+                lambda: Connection(self, key, sock, tls), sock, **options
+            )
+        except ssl.SSLCertVerificationError as error:
+            _log.info("The certificate of a client is refused: %s.", error.verify_message)
+            sock.close()
+            return
+        except OSError as error:  # its client has gone, or speaks no TLS
             _log.debug("A connection was lost before it was served: %s.", error)
             sock.close()
             return

@@ -14,8 +14,10 @@ import signal
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from scanflow.errors import ScanflowError, UsageError
+from scanflow.http.tls import create_tls
 from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
 from scanflow.processes.open_files import raise_open_file_limit
@@ -69,7 +71,8 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
         loop.add_signal_handler(number, shutdown.set)
     application = ServingApplication(spec, loop=loop, on_unhealthy=shutdown.set)
     limits = spec.limits
-    hosts = (spec.host, *os.environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split())
+    named = urlsplit(f"//{spec.address}").hostname or spec.host
+    hosts = (spec.host, named, *os.environ.get("SCANFLOW_ALLOWED_HOSTS", "").replace(",", " ").split())
     api = HttpApi(application, max_request_bytes=limits.max_request_bytes, hosts=hosts, token=token)
     http = HttpServer(api, age_s=limits.connection_age_s, drain_idle_s=spec.drain_idle_s)
     control = Control(loop, folder / "control", application, http, shutdown.set)
@@ -79,7 +82,7 @@ async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
         await application.apply(decode(DesiredInstanceState, desired))
         grpc = await start_grpc(application, spec, token)
         if spec.listen_fd >= 0:
-            http.listen("", socket.socket(fileno=spec.listen_fd))
+            http.listen("", socket.socket(fileno=spec.listen_fd), create_tls(spec.tls, spec.clients))
     except (ScanflowError, OSError) as error:
         control.close()
         http.close()
@@ -118,7 +121,8 @@ async def start_grpc(application: ServingApplication, spec: InstanceSpec, token:
         return None
     from scanflow_serving.grpc_api import GrpcApi
 
-    server = GrpcApi(application, spec.host, spec.grpc_port, spec.limits, service=spec.service, token=token)
+    tls = create_tls(spec.tls, spec.clients)
+    server = GrpcApi(application, spec.host, spec.grpc_port, spec.limits, service=spec.service, token=token, tls=tls)
     await server.start()
     application.pinning.exclude()
     return server

@@ -27,6 +27,7 @@ from typing import Final
 
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.http.security import ANY_HOST
+from scanflow.http.tls import create_tls
 from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
@@ -118,7 +119,7 @@ async def _serve(spec: InstanceSpec, desired: DesiredInstanceState, token: str |
         management.listen("", _create_listener(spec.host, spec.management_port))
         await application.apply(desired)
         grpc = await start_grpc(application, spec, token)
-        http.listen("", _create_listener(spec.host, spec.http_port))
+        http.listen("", _create_listener(spec.host, spec.http_port), create_tls(spec.tls, spec.clients))
     except (ScanflowError, OSError) as error:
         management.close()
         http.close()

@@ -24,14 +24,16 @@ from tests.waiting import patient, until
 class Services:
     """``told`` and ``remembered``: what was told meanwhile, and the shapes that were kept with versions of models."""
 
-    def __init__(self, home: Path, code: str, *, program: tuple[str, ...] = ("-m", "scanflow_serving")) -> None:
+    def __init__(
+        self, home: Path, code: str, *, program: tuple[str, ...] = ("-m", "scanflow_serving"), tls: bool = False
+    ) -> None:
         self.home, self.folder = home, home / "work"
         self.told: list[str] = []
         self.remembered: dict[tuple[str, int], Shape] = {}
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "model.py").write_text(code)
         self.local = LocalServices(
-            Settings(home=home),
+            Settings(home=home, tls=tls),
             fetch=self._fetch,
             remember=lambda name, version, shape: self.remembered.__setitem__((name, version), shape),
             recall=lambda name, version: self.remembered.get((name, version)),

@@ -114,7 +114,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
 @pytest.mark.parametrize(
     ("url", "spec", "error", "told"),
     [
-        ("https://x.example", LoadSpec(), UnsupportedError, "plain http"),
+        ("ftp://x.example", LoadSpec(), UnsupportedError, "over http:// and https:// only"),
         ("http://127.0.0.1:1", LoadSpec(connections=0), InvalidError, "--connections 16"),
         ("http://127.0.0.1:1", LoadSpec(seconds=0), InvalidError, "--seconds 10"),
         ("http://127.0.0.1:1", LoadSpec(trace=build_constant_rate(0.001, 1e6)), InvalidError, "at most a day"),

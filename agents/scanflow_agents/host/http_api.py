@@ -27,6 +27,8 @@ from scanflow.http.body_limits import MAX_BODY_BYTES, check_declared_length, rea
 from scanflow.http.connections import LimitedConnection
 from scanflow.http.problems import PROBLEM_JSON, build_problem
 from scanflow.http.security import RequestGuard
+from scanflow.http.tls_files import TlsFiles
+from scanflow.http.tls_server import TlsServer
 from scanflow.text.masking import mask_secrets
 from scanflow_agents.host.agent_host import AgentHost
 
@@ -127,7 +129,7 @@ def _parse(adapter: TypeAdapter[T], data: bytes | dict[str, str], where: Literal
         raise InvalidError(f"The request is invalid: {place}: {first['msg']}.") from error
 
 
-class QuietServer(uvicorn.Server):
+class QuietServer(TlsServer):
     """A server that wakes for requests only, and not ten times a second to check whether it should exit."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -147,7 +149,8 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-def build_quiet_server(api: Starlette) -> QuietServer:
+def build_quiet_server(api: Starlette, tls: TlsFiles | None = None) -> QuietServer:
+    """``tls``: None to serve without."""
     return QuietServer(
         uvicorn.Config(
             api,
@@ -158,6 +161,8 @@ def build_quiet_server(api: Starlette) -> QuietServer:
             timeout_graceful_shutdown=1,
             date_header=False,  # its time is updated by the loop that is left out above
             ws="none",
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
         )
     )
 

@@ -83,9 +83,9 @@ async def _serve(folder: Path, spec: AgentSpec, output: OutputMask) -> int:
     report_trouble(None)
     host, close = build(folder, spec, clock=time.time, report_trouble=report_trouble, output=output)
     with _open_listener(spec.host, spec.port) as listener:
-        url = spec.url or f"http://{spec.host}:{listener.getsockname()[1]}"
+        url = spec.url or _format_url(spec, listener.getsockname()[1])
         name = urlsplit(url).hostname or ""
-        server = build_quiet_server(make_api(host, tokens=list_accepted_tokens(spec), hosts=(name,)))
+        server = build_quiet_server(make_api(host, tokens=list_accepted_tokens(spec), hosts=(name,)), spec.tls)
         host.start(url)
         await host.state.writer.flush()
         api = loop.create_task(server.serve([listener]))
@@ -102,6 +102,11 @@ async def _serve(folder: Path, spec: AgentSpec, output: OutputMask) -> int:
         await asyncio.wait_for(host.stop(patience_s=1.0), 2.5)
         await close()
         return 0 if ending.is_set() else 1
+
+
+def _format_url(spec: AgentSpec, port: int) -> str:
+    host = spec.host if spec.tls is None else spec.tls.name or spec.host
+    return f"{'http' if spec.tls is None else 'https'}://{host}:{port}"
 
 
 def _open_listener(host: str, port: int) -> socket.socket:

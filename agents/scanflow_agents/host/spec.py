@@ -12,6 +12,7 @@ from scanflow.app.agents import Agent
 from scanflow.app.application import Application
 from scanflow.app.files import load_json
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.http.tls_files import TlsFiles
 
 
 class AgentSpec(BaseModel):
@@ -44,6 +45,9 @@ class AgentSpec(BaseModel):
 
     url: str | None = None
     """Its public URL. None: the address that it listens on."""
+
+    tls: TlsFiles | None = None
+    """What it serves TLS with. None: it serves without."""
 
     home: str
     """The home folder, where the embedded tracker is."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from scanflow.app.quantities import format_count
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.pki import find_authority_file, find_client_certificate
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.devices import format_uses
 from scanflow_client.formatting.table import Screen, Table
@@ -108,14 +109,15 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
     ] or [{"name": "input", "shape": [1, 3], "datatype": "FP64"}]
     if any(math.prod(tensor["shape"]) > MAX_EXAMPLE_VALUES for tensor in declared):
         shape = "x".join(map(str, declared[0]["shape"][1:]))
+        about = f"Its input: rows of {shape}, {declared[0]['datatype']}."
         return [
-            f"Its input: rows of {shape}, {declared[0]['datatype']}. See: curl -s {record.url}/v2/models/{record.name}",
+            f"{about} See: {_format_curl(record)}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.npy",
         ]
     contents = {tensor["name"]: (tensor.get("parameters") or {}).get("content_type") for tensor in inputs}
     if taken := next((name for name, content in contents.items() if content == "application/json"), None):
         return [
-            f"Its input {taken!r}: a JSON value for each row. See: curl -s {record.url}/v2/models/{record.name}",
+            f"Its input {taken!r}: a JSON value for each row. See: {_format_curl(record)}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.json",
         ]
     for tensor in declared:
@@ -125,9 +127,18 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
     body = shlex.quote(json.dumps({"inputs": declared}, separators=(",", ":")))
     data = shlex.quote(json.dumps(_write_rows(rows, declared)))
     return [
-        f"curl -s {record.url}/v2/models/{record.name}/infer -H 'content-type: application/json' -d {body}",
+        f"{_format_curl(record)}/v2/models/{record.name}/infer -H 'content-type: application/json' -d {body}",
         f"Request a prediction: scanflow predict {record.name} --data {data}",
     ]
+
+
+def _format_curl(record: ServiceRecord) -> str:
+    if not record.url.startswith("https:"):
+        return f"curl -s {record.url}"
+    authority, certificate = find_authority_file(), find_client_certificate()
+    options = [] if authority is None else ["--cacert", str(authority)]
+    options += [] if certificate is None else ["--cert", str(certificate[0]), "--key", str(certificate[1])]
+    return f"curl -s {shlex.join([*options, record.url])}"
 
 
 def _write_rows(rows: Mapping[str, Any], declared: Sequence[Mapping[str, Any]]) -> Any:

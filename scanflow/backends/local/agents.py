@@ -8,12 +8,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
 from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder
+from scanflow.http.tls_files import TlsFiles
 from scanflow.processes.jobs import GRACE_S, Job, write_whole
 from scanflow.processes.restart_backoff import Processes
 
@@ -36,8 +38,11 @@ class LocalAgents:
         program: Sequence[str] = ("-m", "scanflow_agents"),
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
+        prepare_tls: Callable[[], TlsFiles | None] = lambda: None,
     ) -> None:
-        """``program`` is the command of an agent's process; its argument is the agent's folder."""
+        """``program`` is the command of an agent's process; its argument is the agent's folder. ``prepare_tls`` returns
+        what agents serve TLS with."""
+        self._prepare_tls = prepare_tls
         self._home, self._program, self._grace_s = home, program, grace_s
         self._processes = Processes(ended, clock=clock)
 
@@ -109,6 +114,7 @@ class LocalAgents:
 
     def _prepare(self, agent: HostedAgent, job: Job) -> None:
         create_private_folder(_get_folder(job))
+        tls = self._prepare_tls()
         spec = {
             "application": agent.document,
             "source": agent.source,
@@ -117,6 +123,7 @@ class LocalAgents:
             "store": agent.store,
             "token": None if agent.token is None else agent.token.get_secret_value(),
             "peer_token": None if agent.peer_token is None else agent.peer_token.get_secret_value(),
+            "tls": None if tls is None else asdict(tls),
             "home": str(self._home),
             "tracker_uri": agent.tracker,
         }

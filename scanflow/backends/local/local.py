@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scanflow.app.application import Application
@@ -50,8 +51,11 @@ class Local:
 
     def agents(self, *, ended: Callable[[], None]) -> LocalAgents:
         from scanflow.backends.local.agents import LocalAgents
+        from scanflow.pki import prepare_tls
 
-        return LocalAgents(self._settings.home.expanduser().absolute(), ended=ended)
+        return LocalAgents(
+            self._settings.home.expanduser().absolute(), ended=ended, prepare_tls=partial(prepare_tls, self._settings)
+        )
 
     def lease(self, name: str, *, holder: str, duration_s: float) -> Lease:  # noqa: ARG002
         raise UnsupportedError(

@@ -66,7 +66,7 @@ class LocalServices:
         self._folders = ServicesHome(self._home.path / "services")
         self._remember, self._recall, self._fetch = remember, recall, fetch
         self._log_predictions, self._program, self._timeout_s = log_predictions, program, timeout_s
-        self._builder = ServiceSpecBuilder(self._home, self._folders, fetch)
+        self._builder = ServiceSpecBuilder(self._home, self._folders, fetch, settings=settings)
 
     def check(self, app: Application, workflow: Workflow) -> None:
         """Raise errors that would occur later: unsupported fields, missing files, too many cores."""
@@ -141,6 +141,12 @@ class LocalServices:
             raise UsageError(
                 f"The service {previous.name!r} listens on port {previous.port}, and its port cannot be changed to "
                 f"{requested_port} while it is deployed. Delete it first: scanflow delete {previous.name}"
+            )
+        if (spec.tls is None) != (previous.definition.tls is None):
+            now, then = ("without TLS", "with it") if previous.definition.tls is None else ("with TLS", "without")
+            raise UsageError(
+                f"The service {previous.name!r} is served {now}, and cannot be served {then} while it is deployed, as "
+                f"its clients would lose it. Delete it first: scanflow delete {previous.name}"
             )
         state = previous.redeploy(spec)
         return state.model_copy(update={"recorder": recorder, "program": self._program})

@@ -27,17 +27,29 @@ from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, comp
 from scanflow.backends.shapes import build_shape_demand, compute_shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.files.secret_sources import check_secret_sources
+from scanflow.pki import prepare_tls
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.devices import check_demand, check_environment
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
+from scanflow.settings import Settings
 from scanflow.wire import ModelFiles, Revision
 
 
 class ServiceSpecBuilder:
     """Builds service specs for one home."""
 
-    def __init__(self, home: Home, services: ServicesHome, fetch: Fetch, devices: HomeDevices | None = None) -> None:
+    def __init__(
+        self,
+        home: Home,
+        services: ServicesHome,
+        fetch: Fetch,
+        devices: HomeDevices | None = None,
+        *,
+        settings: Settings | None = None,
+    ) -> None:
+        """``settings``: whether services are served over TLS."""
+        self._settings = settings or Settings(home=home.path)
         self._home, self._services, self._fetch = home, services, fetch
         self._devices = HomeDevices(home.path) if devices is None else devices
 
@@ -52,6 +64,7 @@ class ServiceSpecBuilder:
             raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
         check_supported(app, workflow)
         serving = workflow.serving or Serving()
+        _check_clients(workflow.name, serving, self._settings)
         if serving.record > 0 and app.tracker is None:
             raise InvalidError(
                 f"Workflow {workflow.name!r} records predictions, but its application has no tracker. "
@@ -95,6 +108,7 @@ class ServiceSpecBuilder:
             revisions=(Revision(id="r1", nodes=build_nodes(app, workflow, fetch)),),
             scaling=scaling,
             serving=serving,
+            tls=prepare_tls(self._settings),
             inherited=tuple(list_inherited_sources(app)),
             tracker_uri=app.tracker.uri if app.tracker else None,
             python=str(self._choose_python(app, workflow, tell)),
@@ -145,6 +159,14 @@ class ServiceSpecBuilder:
             tell("its environment is being created")
             environments.make_environment(python, requirements, base=files[0].parent, patience=environments.Patience())
         return python
+
+
+def _check_clients(name: str, serving: Serving, settings: Settings) -> None:
+    if serving.clients is not None and not settings.serves_tls:
+        raise InvalidError(
+            f"Workflow {name!r}: serving.clients needs TLS, which carries clients' certificates, and this home serves "
+            "without. Turn it on: scanflow up --tls, or SCANFLOW_TLS=1"
+        )
 
 
 def plan_online(home: Path, workflow: Workflow) -> Plan:

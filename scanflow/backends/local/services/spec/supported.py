@@ -9,7 +9,6 @@ from scanflow.app.resources import Affinity
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
-from scanflow.backends.service_spec import refuse_clients
 from scanflow.errors import UnsupportedError
 
 
@@ -33,7 +32,6 @@ def find_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
 
 def check_supported(app: Application, workflow: Workflow) -> None:
     """Reject fields that this backend does not support."""
-    refuse_clients(workflow, "local")
     for node in workflow.services:
         affinity = node.affinity if isinstance(node.affinity, Affinity) else Affinity()
         problems = {

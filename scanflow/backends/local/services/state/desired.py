@@ -44,7 +44,7 @@ def _dump(state: DesiredState, folder: Path) -> bytes:
 
 
 def _convert_paths(document: Any, convert: Callable[[str], str]) -> Any:
-    """Return a document in which the paths of models' files are converted."""
+    """Return a document in which the paths of models' files, and of certificates, are converted."""
     if isinstance(document, list):
         return [_convert_paths(item, convert) for item in document]
     if not isinstance(document, dict):
@@ -53,6 +53,10 @@ def _convert_paths(document: Any, convert: Callable[[str], str]) -> Any:
     model = converted.get("model")
     if isinstance(model, dict) and model.get("path"):
         converted["model"] = {**model, "path": convert(str(model["path"]))}
+    tls = converted.get("tls")
+    if isinstance(tls, dict):
+        files = {name: convert(path) for name, path in tls.items() if path and name != "name"}
+        converted["tls"] = tls | files
     return converted
 
 

@@ -17,6 +17,7 @@ from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.listener import HTTP_FD
 from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_spec import list_clients
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.placement.place import Grant
@@ -91,12 +92,14 @@ def _build_spec(folder: ServiceFolder, desired: DesiredState, name: str, path: P
         instance=name,
         folder=str(path),
         desired=str(path / "desired.json"),
-        address=f"{desired.host}:{desired.port}",
+        address=desired.address,
         listen_fd=HTTP_FD,
         grpc_port=desired.grpc_port,
         host=desired.host,
         app_dir=definition.app_dir,
         auth=definition.serving.auth or "",
+        tls=definition.tls,
+        clients=list_clients(definition.serving),
         secrets=select_secrets(definition.serving.env),
         masked=definition.inherited,
         # Without limits an instance inherits its supervisor's mask.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
 from scanflow.backends.service_decisions import Failover, update_failover
 from scanflow.errors import ScanflowError
+from scanflow.wire import ListenerTls
 
 _POLL_S = 0.5
 _WAKE_S = 2.0
@@ -59,6 +61,7 @@ class Backup:
         wanted: int,
         hand_back_after: int,
         listener: socket.socket | None,
+        tls: ListenerTls,
         now: float,
     ) -> str | None:
         """Decide on failover, and apply it; return a description of a change. Without a ``name`` there is no backup."""
@@ -75,7 +78,7 @@ class Backup:
         )
         if not able and wanted and not ready:
             self._wake_backup(name, now)
-        self.lend(listener)
+        self.lend(listener, tls)
         if self._failover.active == previous.active:
             return None
         return (
@@ -97,11 +100,11 @@ class Backup:
                 lender.polled_at = now
                 lender.channel.ask("state")
 
-    def lend(self, listener: socket.socket | None) -> None:
-        """Have the backup's ready instances accept requests, if failover is active."""
+    def lend(self, listener: socket.socket | None, tls: ListenerTls) -> None:
+        """Have the backup's ready instances accept requests, if failover is active. ``tls``: this service's own."""
         for lender in self._lenders.values():
             if self.active and lender.ready and not lender.listens and listener is not None:
-                lender.channel.ask("listen", key=self._service, fds=[listener.fileno()])
+                lender.channel.ask("listen", key=self._service, body=dataclasses.asdict(tls), fds=[listener.fileno()])
                 lender.listens = True
             elif lender.listens and not self.active:
                 lender.channel.ask("ignore", key=self._service)

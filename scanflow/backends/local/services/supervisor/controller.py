@@ -37,11 +37,12 @@ from scanflow.backends.local.services.supervisor.reconcile import InstanceAction
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
+from scanflow.backends.service_spec import list_clients
 from scanflow.errors import ScanflowError
 from scanflow.files.private import create_private_folder
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Shims
-from scanflow.wire import SHORT_IDLE_S
+from scanflow.wire import SHORT_IDLE_S, ListenerTls
 
 _log = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ class ServiceController:
             self._fail_over(now)
             self._analyse_canary()
         elif self._backup.active or not self.pool.ready:
-            self._backup.lend(self.listener.sock)
+            self._backup.lend(self.listener.sock, self._listener_tls)
             if not self.pool.ready and not self._backup.active:
                 self._fail_over(now)  # no instance answers: fail over at once
 
@@ -285,10 +286,16 @@ class ServiceController:
             wanted=self.autoscaler.count if self.desired.settled and not self._stopping else 0,
             hand_back_after=definition.serving.hand_back_after,
             listener=self.listener.sock,
+            tls=self._listener_tls,
             now=now,
         )
         if message is not None:
             self._log_event(message)
+
+    @property
+    def _listener_tls(self) -> ListenerTls:
+        definition = self.desired.definition
+        return ListenerTls(tls=definition.tls, clients=list_clients(definition.serving))
 
     def _analyse_canary(self) -> None:
         definition = self.desired.definition
@@ -412,7 +419,7 @@ class ServiceController:
         elif self._unanswered_since is None:
             self._unanswered_since = now
         if self.listener.sock is not None and self._is_refusing(now):
-            self._refuser.accept(self.listener.sock, now)
+            self._refuser.accept(self.listener.sock, now, self.desired.definition.tls)
         self._refuser.serve(now)
 
     # Reporting

@@ -11,10 +11,13 @@ import json
 import os
 import select
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from scanflow.errors import UnavailableError
+from scanflow.http.tls import ServerTls
+from scanflow.http.tls_files import TlsFiles
 
 HTTP_FD = 50  # the descriptor of the listening socket in all processes of a service ...
 GRPC_FD = 51  # ... and of the socket that reserves its port for gRPC
@@ -114,12 +117,15 @@ class UnavailableResponder:
             b"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (_RETRY_AFTER_S, len(body), body)
         )
         self._open: list[_Connection] = []
+        self._tls: ServerTls | None = None
 
     @property
     def busy(self) -> bool:
         return bool(self._open)
 
-    def accept(self, listener: socket.socket, now: float) -> None:
+    def accept(self, listener: socket.socket, now: float, tls: TlsFiles | None = None) -> None:
+        """Accept what waits. ``tls``: what the service serves TLS with."""
+        context = None if tls is None else self._get_context(tls)
         for _ in range(_MAX_ACCEPTS):
             if len(self._open) >= _MAX_OPEN:
                 return
@@ -128,6 +134,8 @@ class UnavailableResponder:
             except OSError:
                 return
             sock.setblocking(False)
+            if context is not None:
+                sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
             self._open.append(_Connection(sock, now + _LINGER_S))
 
     def serve(self, now: float) -> None:
@@ -147,11 +155,16 @@ class UnavailableResponder:
                     connection.answered = True
                     connection.sock.sendall(self._response)
                     connection.sock.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return True
         except OSError:
             pass
         return False
+
+    def _get_context(self, tls: TlsFiles) -> ssl.SSLContext:
+        if self._tls is None or self._tls.files != tls:
+            self._tls = ServerTls(tls)  # whoever it is gets the same answer
+        return self._tls.get_context()
 
     def close(self) -> None:
         for connection in self._open:
