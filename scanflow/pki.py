@@ -325,6 +325,17 @@ def prepare_tls(settings: Settings) -> TlsFiles | None:
     )
 
 
+def renew_certificate(home: Path, files: TlsFiles) -> None:
+    """Issue the home's own certificate again if it expires soon; whoever serves with it takes the new one.
+
+    Raises:
+        NotFoundError: the authority is gone.
+    """
+    authority = CertificateAuthority(home)
+    if Path(files.certificate).parent == authority.file.parent / "issued":
+        authority.ensure(SERVER, list_own_hosts())
+
+
 def check_certificate_files(certificate: Path | None, key: Path | None) -> tuple[Path, Path]:
     """Return the absolute paths of a given certificate and its key.
 

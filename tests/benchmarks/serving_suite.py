@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.benchmarks import tls
 from tests.benchmarks.changes import CHANGES, CONNECTIONS, measure_changes
 from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
 from tests.benchmarks.measure import Benchmark, Metric, Places, Sampler, Section, run
@@ -57,10 +58,13 @@ class Sizes:
     resnet_seconds: float = 3.0
     requests: int = 20_000
     rate: float = 2000.0
+    tls_requests: int = 2000
 
 
 FULL = Sizes()
-QUICK = Sizes(seconds=0.5, image_seconds=2.5, bytes_seconds=0.2, resnet_seconds=1.0, requests=2000, rate=200.0)
+QUICK = Sizes(
+    seconds=0.5, image_seconds=2.5, bytes_seconds=0.2, resnet_seconds=1.0, requests=2000, rate=200.0, tls_requests=100
+)
 """Long enough to show that everything runs, and too short to tell anything."""
 
 BODIES = {"1 B": 1, "1 KiB": 1024, "64 KiB": 64 * 1024, "1 MiB": MIB, "16 MiB": 16 * MIB}
@@ -70,6 +74,7 @@ CALLERS = (1, 2, 4)
 def serving(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
     return [
         _noop(places, sizes),
+        tls.benchmark(kept=sizes.tls_requests, new=sizes.tls_requests // 10),
         _alone(places),
         _bytes(places, sizes),
         _images(places, sizes),

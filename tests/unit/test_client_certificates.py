@@ -18,7 +18,7 @@ from scanflow.http.client_certificates import (
 )
 from scanflow.http.tls import ServerTls, create_tls
 from scanflow.http.tls_files import TlsFiles
-from scanflow.pki import CertificateAuthority, find_revocations_file, list_own_hosts, prepare_tls
+from scanflow.pki import CertificateAuthority, find_revocations_file, list_own_hosts, prepare_tls, renew_certificate
 from scanflow.settings import Settings
 
 NOW = 1_000_000.0
@@ -128,6 +128,23 @@ def test_a_home_issues_one_certificate_for_all_that_it_serves(tmp_path: Path) ->
 def test_a_certificate_for_more_hosts_stays_for_those_that_it_was_for(authority: CertificateAuthority) -> None:
     authority.ensure("server", ["a.example"])
     assert set(authority.ensure("server", ["b.example"]).hosts) == {"a.example", "b.example"}
+
+
+def test_the_homes_own_certificate_is_renewed_a_month_before_it_expires(tmp_path: Path) -> None:
+    past = CertificateAuthority(tmp_path, clock=lambda: datetime.now(UTC) - timedelta(days=370))
+    past.create("test")
+    old = past.ensure("server", ["models.example"])
+    given = TlsFiles(certificate=str(tmp_path / "given.pem"), key=str(tmp_path / "given.key"))
+    renew_certificate(tmp_path, given)
+    authority = CertificateAuthority(tmp_path)
+    assert authority.list_issued() == [old]
+    own = TlsFiles(certificate=str(old.certificate), key=str(old.key))
+    renew_certificate(tmp_path, own)
+    (renewed,) = authority.list_issued()
+    assert renewed.serial != old.serial
+    assert "models.example" in renewed.hosts
+    renew_certificate(tmp_path, own)
+    assert authority.list_issued() == [renewed]
 
 
 def test_given_files_are_used_by_the_name_that_they_are_for(

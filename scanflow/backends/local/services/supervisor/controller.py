@@ -40,6 +40,7 @@ from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_spec import list_clients
 from scanflow.errors import ScanflowError
 from scanflow.files.private import create_private_folder
+from scanflow.pki import renew_certificate
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Shims
 from scanflow.wire import SHORT_IDLE_S, ListenerTls
@@ -47,6 +48,7 @@ from scanflow.wire import SHORT_IDLE_S, ListenerTls
 _log = logging.getLogger(__name__)
 
 HOLD_S = 10.0  # longest wait of a connection for an instance, unless requests have a shorter deadline
+RENEWAL_S = 24 * 3600.0  # between two looks at the certificate
 RECORDER_S = 30.0  # longest wait of a service that is being deleted for the upload of its predictions
 
 
@@ -251,6 +253,9 @@ class ServiceController:
     def _decide(self, now: float) -> None:
         if self._gate.is_due("usage", 2.0, now):
             self._measure(now)
+        tls = self.desired.definition.tls
+        if tls is not None and self._gate.is_due("certificate", RENEWAL_S, now):
+            renew_certificate(self.folder.path.parent.parent, tls)
         if self._gate.is_due("logs", 10.0, now):
             for instance in self.pool.alive:
                 rotate_log(instance.path)
