@@ -58,7 +58,9 @@ class Served:
             return connection.post(INFER, json=BODY)
 
     def connect_grpc(self, client: IssuedCertificate | None) -> triton.InferenceServerClient:
-        own = {} if client is None else {"private_key": str(client.key), "certificate_chain": str(client.certificate)}
+        own: Any = (
+            {} if client is None else {"private_key": str(client.key), "certificate_chain": str(client.certificate)}
+        )
         place = f"127.0.0.1:{self.instance.grpc_port}"
         return triton.InferenceServerClient(place, ssl=True, root_certificates=str(self.authority.file), **own)
 
@@ -88,7 +90,7 @@ def eve(served: Served) -> IssuedCertificate:
 def infer_grpc(connection: triton.InferenceServerClient) -> float:
     tensor = triton.InferInput("x", [1], "FP32")
     tensor.set_data_from_numpy(np.array([21], np.float32))
-    answer = connection.infer("model", [tensor], client_timeout=PATIENCE_S)
+    answer: Any = connection.infer("model", [tensor], client_timeout=PATIENCE_S)
     return float(answer.as_numpy(answer.get_response().outputs[0].name)[0])
 
 
@@ -154,8 +156,8 @@ def test_a_revoked_certificate_is_refused_on_open_and_new_connections(served: Se
     assert served.infer(bob).json()["detail"] == (
         "The certificate CN=bob is revoked. Get another: scanflow pki issue NAME"
     )
-    with served.connect_grpc(bob) as connection, pytest.raises(InferenceServerException, match="CN=bob is revoked"):
-        infer_grpc(connection)
+    with served.connect_grpc(bob) as again, pytest.raises(InferenceServerException, match="CN=bob is revoked"):
+        infer_grpc(again)
 
 
 def _is_refused(connection: triton.InferenceServerClient) -> bool:
