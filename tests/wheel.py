@@ -17,6 +17,7 @@ EXTRAS = {
     "scanflow.drift": "drift",
     "scanflow.tables": "drift",
     "scanflow.http.connections": "serving",
+    "scanflow.http.tls_server": "serving",
     "scanflow.load": "serving",
     "scanflow.protos": "serving",
     "scanflow.tuning": "serving",
