@@ -78,7 +78,7 @@ def test_a_stream_begins_whatever_it_is_asked_for_and_leaves_nothing_behind(two:
 
     document = create_app(two.context, control=False).openapi()
     paths, before = list_streams(document), psutil.Process(os.getpid()).memory_info().rss
-    two.context.deployer.log_reader = lambda _: EndlessLog()  # type: ignore[method-assign]
+    two.context.deployer.log_reader = lambda of: EndlessLog()  # type: ignore[method-assign]
     assert {"/api/v1/events", "/api/v1/runs/{run}/events", "/api/v1/operations/{id}/events"} <= set(paths)
     schema = schemathesis.openapi.from_dict(document)
     for path in paths:

@@ -68,6 +68,8 @@ def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
         ({}, UsageError, "No input is given"),
         ({"file": "a.npy", "data": "[1]"}, UsageError, "Several inputs are given"),
         ({"file": "nothere.npy"}, NotFoundError, "There is no file 'nothere.npy'"),
+        ({"file": "/dev/zero"}, InvalidError, "'/dev/zero' cannot be read: it is a device"),
+        ({"npy": Path("/dev/zero")}, InvalidError, "'/dev/zero' cannot be read: it is a device"),
         ({"data": "[[1, 2]"}, InvalidError, "--data is not JSON"),
         ({"npy": Path("objects.npy")}, InvalidError, "contains no array that can be sent"),
         ({"file": "cut.npy"}, InvalidError, "contains no array that can be sent"),
@@ -180,9 +182,3 @@ def test_bytes_are_sent_where_one_input_takes_them(raw: bytes, datatypes: list[s
         return
     with pytest.raises(InvalidError, match=r"The service takes columns \('x'.*CSV, Parquet"):
         asked(there, PredictRequest(raw=raw))
-
-
-def test_a_device_which_may_never_end_is_not_read() -> None:
-    for given in ({"file": "/dev/zero", "npy": None}, {"file": None, "npy": Path("/dev/zero")}):
-        with pytest.raises(InvalidError, match=r"'/dev/zero' cannot be read: it is a device\. Name"):
-            read_request(data=None, stdin=io.BytesIO(), **given)

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_certificates_of_another_authority_and_expired_ones_end_in_the_handshake
         with pytest.raises(httpx.TransportError):
             served.infer(client)
         # The client learns no more, as the loop's TLS sends no alert.
-        until(lambda words=words: words in served.instance.log(), "the log says why")
+        until(partial(_is_logged, served, words), "the log says why")
 
 
 def test_a_revoked_certificate_is_refused_on_open_and_new_connections(served: Served) -> None:
@@ -233,3 +234,7 @@ def test_a_lent_socket_is_served_by_its_owners_tls_and_clients(
 def test_grpc_without_tls_gets_no_answer(served: Served) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{served.instance.grpc_port}") as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=PATIENCE_S)
+
+
+def _is_logged(served: Served, words: str) -> bool:
+    return words in served.instance.log()

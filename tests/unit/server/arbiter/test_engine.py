@@ -76,7 +76,8 @@ def test_a_key_of_a_version_whose_agents_shared_them_is_known_again(world: World
 
 def test_an_approved_action_that_waits_for_its_budget_keeps_nobody_from_another_target(world: World) -> None:
     limits: dict[str, Any] = {"budget": 1, "budget_window_s": 3600, "autonomy": "approve", "priority": 9}
-    world.do(wanted("i1", **{**limits, "autonomy": "auto"}))
+    by_itself: dict[str, Any] = {**limits, "autonomy": "auto"}
+    world.do(wanted("i1", **by_itself))
     assert world.engine.submit(wanted("i2", 5, **limits)).verdict == "refuse"
     assert world.engine.approve("i2", by="ada").decision.verdict == "queue"
     assert world.engine.submit(wanted("i3", strategy="other", service="b")).verdict == "act"
