@@ -19,13 +19,12 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
 import pytest
-from typer.main import get_command
 
 import scanflow as sf
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from scanflow_client.cli import main
-from scanflow_client.cli.app import app
+from tests.command_tree import load_command_tree
 from tests.conftest import COMMAND, keep_modules
 from tests.waiting import patient
 
@@ -69,7 +68,7 @@ def walk(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
         yield path, command
 
 
-COMMANDS = dict(walk(get_command(app)))
+COMMANDS = dict(walk(load_command_tree()))
 
 APP = """
 import scanflow as sf

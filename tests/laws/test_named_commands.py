@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
-from typer.main import get_command
 
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.images.settings import ImageSettings
 from scanflow.settings import Settings
-from scanflow_client.cli.app import app
 from scanflow_server.settings import ServerSettings
+from tests.command_tree import load_command_tree
 
 CHECKOUT = Path(__file__).parents[2]
 FOLDERS = ("scanflow", "client", "server", "agents")
@@ -33,7 +32,7 @@ PAGES = [
 HOLE = "HOLE"
 """In place of what a message puts in."""
 
-ROOT: Any = get_command(app)
+ROOT: Any = load_command_tree()
 BEFORE = "\n\"'`(:$;"
 """Before a command that is named as one; ``: `` in messages, ``$ `` in examples."""
 
@@ -206,8 +205,12 @@ VARIABLE = re.compile(r"\bSCANFLOW_[A-Z][A-Z_]*[A-Z]\b")
 def test_every_variable_that_is_named_is_read_or_set() -> None:
     known = {f"{prefix}{field.upper()}" for model, prefix in SETTINGS.items() for field in model.model_fields}
     known |= {f"SCANFLOW_SERVER_{field.upper()}" for field in ServerSettings.model_fields}
-    studies = [text for file in (CHECKOUT / "tests" / "science").glob("*.py") for text in read_texts(file)]
-    known |= {text for text in (*(text for _, text in load_sources()), *studies) if VARIABLE.fullmatch(text)}
+    nightly = [
+        *(CHECKOUT / "tests" / "science").glob("*.py"),
+        CHECKOUT / "tests" / "integration" / "test_home_kills.py",
+    ]
+    texts = [text for file in nightly for text in read_texts(file)]
+    known |= {text for text in (*(text for _, text in load_sources()), *texts) if VARIABLE.fullmatch(text)}
     scripts = [text for place, text in load_sources() if place.startswith("scanflow/backends/local/mpi/")]
     known |= {name for text in scripts for name in re.findall(r"\b(SCANFLOW_MPI_\w+)=", text)}
     named = {(place, name) for place, text in (*load_sources(), *load_pages()) for name in VARIABLE.findall(text)}

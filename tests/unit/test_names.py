@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from typer import Context
-from typer.main import get_command
 
-from scanflow_client.cli.app import app
+from tests.command_tree import load_command_tree
 from tests.grammar import PRODUCT, parse_modules
 
 INSTEAD = {
@@ -118,7 +117,7 @@ def test_no_class_name_is_used_twice() -> None:
 
 def test_no_private_word_is_in_the_help_of_a_command() -> None:
     refused = set("anew answer answered crew fare fares judge judged somebody told trial tries wants whose".split())
-    group: Any = get_command(app)
+    group: Any = load_command_tree()
     helps = {name: command.get_help(Context(command, info_name=name)) for name, command in group.commands.items()}
     assert len(helps) > 30
     assert {name: found for name, text in helps.items() if (found := words(text) & refused)} == {}

@@ -1,0 +1,24 @@
+"""The commands of ``scanflow``, those that packages add among them, as the command line shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer import Context
+from typer.main import get_command
+
+from scanflow_client.cli.app import app
+
+
+def load_command_tree() -> Any:
+    """Return the root group. Its ``commands``, and those of its groups, are complete."""
+    root: Any = get_command(app)
+    _load(root, Context(root, info_name="scanflow"))
+    return root
+
+
+def _load(group: Any, context: Context) -> None:
+    for name in group.list_commands(context):
+        command = group.commands[name] = group.get_command(context, name)
+        if hasattr(command, "commands"):
+            _load(command, Context(command, info_name=name, parent=context))
