@@ -40,7 +40,7 @@ def run_command(command: str, folder: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, home: Path, request: pytest.FixtureRequest) -> Path:
-    name: str = request.node.name.rpartition("_")[2]
+    name = request.node.name.removeprefix("test_the_readme_of_").replace("_", "-")
     shutil.copytree(TUTORIALS / name, tmp_path / name)
     return tmp_path / name
 
@@ -75,3 +75,24 @@ def test_the_readme_of_characterization(folder: Path) -> None:
         assert "Request: resources=sf.Resources(cpu=" in text
         assert re.search(rf'^\+{step} = .*resources=sf.Resources\(cpu=.*memory="\d+Mi"', text, re.MULTILINE), text
     assert (folder / "app.py").read_text(encoding="utf-8") == before
+
+
+def test_the_readme_of_secure_inference(folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, str]] = []
+    for command in read_commands("secure-inference"):
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            monkeypatch.setenv(name, value.replace("~/.scanflow", str(home)))
+        elif command == "sleep 3":
+            until(lambda: "is revoked" in run_command("python ask.py ada", folder), "the revocation holds")
+        else:
+            text = run_command(command, folder)
+            if "ask.py" in command:
+                asked.append(dict(re.findall(r"^\w+ over (HTTP|gRPC): (.*)$", text, re.MULTILINE)))
+            assert "scanflow load" not in command or "none failed" in text, text
+    ada, eve, mallory, revoked, renewed = asked
+    assert ada == renewed == {"HTTP": "200", "gRPC": "OK"}
+    assert eve["HTTP"].startswith("403") and "CN=eve is not one of them" in eve["HTTP"]
+    assert mallory["HTTP"].startswith("403") and "has shown none" in mallory["HTTP"]
+    assert revoked["HTTP"].startswith("403") and "is revoked" in revoked["HTTP"]
+    assert [one["gRPC"] for one in (eve, mallory, revoked)] == ["PERMISSION_DENIED", "UNAVAILABLE", "PERMISSION_DENIED"]
