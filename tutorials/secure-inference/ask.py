@@ -1,5 +1,4 @@
-"""Asks the service over HTTP and gRPC with the certificate of a client: ``python ask.py ada``. Plain libraries: no client
-of Scanflow's shows the certificate."""
+"""Asks the service over HTTP and gRPC with the certificate of a client, by plain libraries: ``python ask.py ada``."""
 
 import http.client
 import json
