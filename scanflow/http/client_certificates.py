@@ -3,12 +3,20 @@ connections that are open, too."""
 
 from __future__ import annotations
 
+import base64
 import ssl
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+FORWARDED: Final = "x-forwarded-tls-client-cert"
+"""The header in which a gateway passes a client's certificate on."""
 
 CHECK_S: Final = 2.0
 """How often files of certificates are looked at, in seconds."""
@@ -44,15 +52,47 @@ class PeerCertificate:
     def from_pem(cls, text: bytes) -> PeerCertificate:
         """Read a certificate in PEM."""
         from cryptography import x509
+
+        return cls.from_x509(x509.load_pem_x509_certificate(text))
+
+    @classmethod
+    def from_x509(cls, certificate: x509.Certificate) -> PeerCertificate:
         from cryptography.x509.oid import NameOID
 
-        certificate = x509.load_pem_x509_certificate(text)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         return cls(
             str(names[0].value) if len(names) == 1 else None,
             certificate.serial_number,
             certificate.not_valid_after_utc.timestamp(),
         )
+
+
+def read_forwarded(values: Sequence[str], authorities: Sequence[x509.Certificate]) -> PeerCertificate | None:
+    """Return the client's certificate that a gateway passes on; None: there is not exactly one, or of no authority.
+
+    Args:
+        values: The values of the header: the PEM's Base64 without lines, as Traefik's ``passTLSClientCert`` writes it;
+            with commas between the certificates of a chain, the client's first.
+        authorities: Who may have issued it: the gateway has verified the chain, and it is verified again.
+    """
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    if len(values) != 1:
+        return None
+    try:
+        certificate = x509.load_der_x509_certificate(
+            base64.b64decode(unquote(values[0]).partition(",")[0], validate=True)
+        )
+    except ValueError:
+        return None
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        return PeerCertificate.from_x509(certificate)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

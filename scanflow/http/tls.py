@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scanflow.errors import UsageError
 from scanflow.http.client_certificates import (
@@ -15,10 +16,14 @@ from scanflow.http.client_certificates import (
     ClientRefusal,
     PeerCertificate,
     Revocations,
+    read_forwarded,
     read_stamp,
     refuse_client,
 )
 from scanflow.http.tls_files import TlsFiles
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 HANDSHAKE_S: Final = 10.0
 """How long a client may take for the handshake, in seconds."""
@@ -92,6 +97,8 @@ class ServerTls:
         self._stamps = self._read_stamps()
         self._checked = monotonic()
         self._context = build_context(files, asks=self.clients is not None)
+        authorities = self._read_authorities() if self.clients is not None and files.gateway else ()
+        self._read_forwarded = lru_cache(1024)(partial(read_forwarded, authorities=authorities))
 
     def get_context(self) -> ssl.SSLContext:
         """Return the context for a new connection, with the certificate as its files are now."""
@@ -112,11 +119,27 @@ class ServerTls:
         before, self._stamps = self._stamps, self._read_stamps()
         return before != self._stamps
 
-    def refuse(self, peer: PeerCertificate | None) -> ClientRefusal | None:
-        """Return why a request of a client is refused; None: it is let in. Called for each request."""
+    def refuse(self, peer: PeerCertificate | None, forwarded: Sequence[str] = ()) -> ClientRefusal | None:
+        """Return why a request of a client is refused; None: it is let in. Called for each request.
+
+        Args:
+            peer: The certificate of the connection; None: it has none.
+            forwarded: The values of the header :data:`FORWARDED`, believed from the gateway only.
+        """
         if self.clients is None:
             return None
-        return refuse_client(peer, self.clients, self._revocations.read(), self._clock())
+        revoked, now = self._revocations.read(), self._clock()
+        if peer is not None and self.files.gateway and peer.name == self.files.gateway:
+            refusal = refuse_client(peer, {f"CN={peer.name}"}, revoked, now)
+            if refusal is not None:
+                return refusal
+            peer = self._read_forwarded(tuple(forwarded))
+        return refuse_client(peer, self.clients, revoked, now)
+
+    def _read_authorities(self) -> Sequence[x509.Certificate]:
+        from cryptography import x509
+
+        return x509.load_pem_x509_certificates(Path(self.files.authority).read_bytes())
 
     def _read_stamps(self) -> list[tuple[int, int, int] | None]:
         return [read_stamp(Path(file)) for file in (self.files.certificate, self.files.key, self.files.authority)]

@@ -21,3 +21,7 @@ class TlsFiles:
 
     revoked: str = ""
     """The authority's list of revoked certificates; empty: it has none."""
+
+    gateway: str = ""
+    """The common name of the certificate with which a gateway calls, which ends clients' TLS and passes their
+    certificates on in the header ``X-Forwarded-Tls-Client-Cert``; empty: nobody's header is believed."""

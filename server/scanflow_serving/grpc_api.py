@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scanflow.errors import UnavailableError
-from scanflow.http.client_certificates import PeerCertificate
+from scanflow.http.client_certificates import FORWARDED, PeerCertificate
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow.http.tls_files import TlsFiles
 from scanflow.protos import SERVICE, get_message_class, list_methods
@@ -207,7 +207,8 @@ class GrpcApi:
         if tls.clients is None or name in _ALWAYS_OPEN:
             return
         (certificate, *_) = context.auth_context().get("x509_pem_cert") or (b"",)
-        refusal = tls.refuse(_read_peer(certificate) if certificate else None)
+        forwarded = [str(value) for key, value in context.invocation_metadata() or () if key == FORWARDED]
+        refusal = tls.refuse(_read_peer(certificate) if certificate else None, forwarded)
         if refusal is not None:
             raise ProblemError(refusal.status, refusal.detail)
 

@@ -24,7 +24,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from scanflow.http.client_certificates import PeerCertificate
+from scanflow.http.client_certificates import FORWARDED, PeerCertificate
 from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow_serving.problems import ProblemError
@@ -38,6 +38,7 @@ WRITE_S: Final = 30.0
 LINGER_S: Final = 2.0
 """How long bytes of a refused client are read and dropped, in seconds: closing at once would reset the connection."""
 
+_FORWARDED: Final = FORWARDED.encode()
 CLIENT: Final = "scanflow.client"
 """The extension of ASGI's scope that is why this client is not answered, if it is not."""
 
@@ -123,7 +124,10 @@ class Connection(HttpToolsProtocol):
             self.cycle.keep_alive = False
         self.scope["extensions"] = {RESPOND: partial(server.respond, self.cycle)}
         if self._tls is not None:
-            self.scope["extensions"][CLIENT] = self._tls.refuse(self._peer)
+            self.scope["extensions"][CLIENT] = self._tls.refuse(self._peer, self._read_forwarded())
+
+    def _read_forwarded(self) -> list[str]:
+        return [value.decode("latin-1") for name, value in self.scope["headers"] if name == _FORWARDED]
 
     def on_response_complete(self) -> None:
         """Continue as uvicorn does, but without a timer for each response: :meth:`expire` closes idle connections."""

@@ -57,6 +57,10 @@ KINDS: Final[dict[str, Kind]] = {
     "Gateway": Kind("gateway.networking.k8s.io/v1", "gateways", engine="the Gateway API"),
     "HTTPRoute": Kind("gateway.networking.k8s.io/v1", "httproutes", engine="the Gateway API"),
     "GRPCRoute": Kind("gateway.networking.k8s.io/v1", "grpcroutes", engine="the Gateway API"),
+    **{
+        kind: Kind("traefik.io/v1alpha1", f"{kind.lower()}s", engine="Traefik")
+        for kind in ("IngressRoute", "Middleware", "ServersTransport", "TLSOption")
+    },
     "TraefikService": Kind("traefik.io/v1alpha1", "traefikservices", engine="Traefik"),
 }
 

@@ -102,6 +102,7 @@ class Kubernetes:
             lambda app, workflow: PodImages.open(app, workflow, settings, find, models).select(*workflow.services),
             self._status_caches,
             self._objects,
+            home=self._settings.home.expanduser().absolute(),
             list_cache=self._list_cache,
         )
 

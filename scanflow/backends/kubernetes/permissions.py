@@ -36,7 +36,7 @@ USED_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
                 "HTTPRoute",
                 "GRPCRoute",
             ),
-            "TraefikService",
+            *("TraefikService", "IngressRoute", "Middleware", "ServersTransport", "TLSOption"),
         ),
         _OWN_VERBS,
     ),

@@ -48,6 +48,10 @@ SOURCES: Final = {
         *_SELDON, "bases/machinelearning.seldon.io_seldondeployments.yaml", "patches/graph_children.yaml"
     ),
     "serving.kserve.io-v1beta1-InferenceService": Source(*_KSERVE, "serving.kserve.io_inferenceservices.yaml"),
+    "traefik.io-v1alpha1-IngressRoute": Source(*_TRAEFIK, "traefik.io_ingressroutes.yaml"),
+    "traefik.io-v1alpha1-Middleware": Source(*_TRAEFIK, "traefik.io_middlewares.yaml"),
+    "traefik.io-v1alpha1-ServersTransport": Source(*_TRAEFIK, "traefik.io_serverstransports.yaml"),
+    "traefik.io-v1alpha1-TLSOption": Source(*_TRAEFIK, "traefik.io_tlsoptions.yaml"),
     "traefik.io-v1alpha1-TraefikService": Source(*_TRAEFIK, "traefik.io_traefikservices.yaml"),
 }
 """By file name: API group, version and kind. The Gateway API's standard channel: the fields that every cluster has."""

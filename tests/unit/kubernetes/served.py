@@ -63,6 +63,7 @@ class Served:
             lambda *_: PodImage("multiply:1", self._code() if self.code else None),
             {},
             self.objects,
+            home=self.folder / "home",
             list_cache=ListCache(lambda: self.cluster, clock=count(step=3600).__next__),  # it lists, and never watches
         )
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanflow.backends.kubernetes.online.closed_routes import build_closed_routes
 from scanflow.backends.kubernetes.online.traffic import (
     RouteState,
     Routing,
@@ -40,6 +41,12 @@ def routing(**changes: Any) -> Routing:
 )
 def test_a_service_is_routed(name: str, changes: dict[str, Any]) -> None:
     assert_manifests(name, *build_routes(routing(**changes)))
+
+
+@pytest.mark.parametrize("grpc", [True, False])
+def test_a_service_of_named_clients_is_routed_at_its_own_host(grpc: bool) -> None:
+    closed = routing(shares={"serving-3": 0.9, "serving-4": 0.1}, domain="models.example.org")
+    assert_manifests(f"route-clients{'' if grpc else '-http'}", *build_closed_routes(closed, grpc=grpc))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=4).filter(any))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.app.application import Application
@@ -24,9 +25,12 @@ from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.online import observed, pods
+from scanflow.backends.kubernetes.online.certificates import ServiceCertificates
 from scanflow.backends.kubernetes.online.checks import (
     EXCLUSIVE,
     check_nodes,
+    check_open,
+    check_stays_closed,
     check_workflow,
     complete_shape,
     list_required_kinds,
@@ -82,9 +86,6 @@ MAX_POLICY_QUERIES = 32
 _PODS = f"{SERVICE},{REVISION}"
 """The label selector for the pods of all services."""
 
-_Key = tuple[str, str]
-"""Namespace and name."""
-
 
 class _ServiceObjects(NamedTuple):
     """A service, and its objects in the cluster."""
@@ -117,6 +118,7 @@ class KubernetesServices:
         status_caches: dict[str, ServiceStatusCache],
         objects: LiveObjects,
         *,
+        home: Path,
         list_cache: ListCache | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -129,9 +131,11 @@ class KubernetesServices:
             clock,
         )
         self._list_cache = list_cache or ListCache(lambda: cluster, namespace=settings.namespace)
+        self._objects = objects
         self._store = ServiceStore(cluster, self._list_cache, settings.namespace)
         self._switch = TrafficSwitch(cluster, settings)
         self._reconciler = ServiceReconciler(cluster, self._store, self._switch, self._get_totals, clock=clock)
+        self._certificates = ServiceCertificates(cluster, home, settings.gateway_domain, objects.certificates)
         self._rollout = Rollout(cluster, settings, self._store, self._switch, build_pod_options)
         self._drift = Drift(cluster, settings, self._store, self._rollout, self._switch, objects, self._list_cache)
 
@@ -167,8 +171,8 @@ class KubernetesServices:
             return []
         ready = {} if instances else self._count_ready(stored, workloads)
         unready = [service for service in stored if service.key not in ready]
-        pods_by_service = _group_by_service(workloads if instances else self._list_pods(unready))
-        by_name = _index_by_name(services)
+        pods_by_service = observed.group_by_service(workloads if instances else self._list_pods(unready))
+        by_name = observed.index_by_name(services)
         groups = [
             _ServiceObjects(
                 service, pods_by_service.get(service.key, []), by_name.get(service.key), ready.get(service.key)
@@ -213,6 +217,7 @@ class KubernetesServices:
         app, workflow = deployment.app, deployment.online
         shape = self._report_warnings(self._compute_shape(deployment), workflow.name, observe)
         self._check_owner(workflow.name, app)
+        check_stays_closed(self._store.find(workflow.name), workflow)
         self._check_kinds(workflow)
         nodes, token = build_nodes(app, workflow, self._models.find), read_service_token(deployment)
         image = self._resolve_image(app, workflow)
@@ -224,6 +229,7 @@ class KubernetesServices:
         )
         for manifest in build_mounted_objects(spec, image, token):
             self._cluster.apply(manifest, force=True)
+        self._certificates.apply(spec)
         if (backup := spec.serving.backup) is not None and self._is_serving(backup, spec):
             self._add_alias(workflow.name, backup, observe)
         return self._change(workflow.name, lambda before: self._build_desired_state(before, spec), key, observe)
@@ -261,6 +267,7 @@ class KubernetesServices:
         self._store.get(name)
         if change.backup:
             service_transitions.check_backup(name, change.backup, self.services(instances=False))
+            check_open([self._store.get(one).state.definition for one in (name, change.backup)])
             self._add_alias(name, change.backup, observe)
 
         def apply_change(state: DesiredState | None) -> DesiredState:
@@ -305,6 +312,8 @@ class KubernetesServices:
     def reconcile(self, record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:
         for text in self._drift.repair(record.name, ready=record.state == "ready"):
             observe(Progress(service=record.name, text=text))
+        if (stored := self._objects.services.get(record.name)) and self._certificates.refresh(stored.state.definition):
+            observe(Progress(service=record.name, text="brought its certificates up to date"))
         return self._reconciler.reconcile(record)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
@@ -365,6 +374,7 @@ class KubernetesServices:
         for kind in list_required_kinds(workflow, self._settings):
             if not self._cluster.has_kind(kind):
                 raise UnsupportedError(f"{build_missing_kind_error(kind)}{suggest_alternative(kind)}")
+        self._switch.check_clients(workflow)
 
     def _list_nodes(self, shape: Shape) -> list[KubeletPolicy]:
         """Return all nodes, with their kubelets' policies if the shape needs exclusive cores; none without the right to
@@ -386,14 +396,16 @@ class KubernetesServices:
     def _remember(self, model: str, version: int, shape: Shape) -> None:
         self._models.remember(model, version, shape.model_dump_json())
 
-    def _count_ready(self, stored: Iterable[ServiceConfigMap], deployments: Sequence[Manifest]) -> dict[_Key, int]:
+    def _count_ready(
+        self, stored: Iterable[ServiceConfigMap], deployments: Sequence[Manifest]
+    ) -> dict[observed.Key, int]:
         """Return the number of instances by service, for those whose Deployments report all ready.
 
         Return nothing if there are few enough instances to query each of them.
         """
         if sum(deployment.get("status", {}).get("replicas", 0) for deployment in deployments) <= _MAX_QUERIED:
             return {}
-        deployments_by_name, counts = _index_by_name(deployments), {}
+        deployments_by_name, counts = observed.index_by_name(deployments), {}
         for service in stored:
             definition = service.state.definition
             deployment = deployments_by_name.get((service.namespace, self._compute_target(definition).name))
@@ -476,14 +488,3 @@ class KubernetesServices:
             return definition.shape.instances
         current = [pod for pod in manifests if pod["metadata"]["labels"].get(REVISION) == definition.current.id]
         return sum("deletionTimestamp" not in pod["metadata"] for pod in current)
-
-
-def _index_by_name(manifests: Iterable[Manifest]) -> dict[_Key, Manifest]:
-    return {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]): manifest for manifest in manifests}
-
-
-def _group_by_service(manifests: Iterable[Manifest]) -> dict[_Key, list[Manifest]]:
-    pods_by_service: dict[_Key, list[Manifest]] = {}
-    for pod in manifests:
-        pods_by_service.setdefault((pod["metadata"]["namespace"], pod["metadata"]["labels"][SERVICE]), []).append(pod)
-    return pods_by_service

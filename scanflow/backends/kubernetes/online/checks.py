@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from scanflow.app.application import Application
@@ -13,14 +13,16 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
 from scanflow.backends.kubernetes.nodes import KubeletPolicy
+from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.pods import compute_threads
 from scanflow.backends.kubernetes.online.scaling import check_scaling, select_autoscaler_kind
+from scanflow.backends.kubernetes.online.store import ServiceConfigMap
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import build_nodes, find_scaling, refuse_clients
+from scanflow.backends.service_spec import ServiceSpec, build_nodes, find_scaling
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.wire import ModelFiles
 
@@ -36,8 +38,8 @@ def check_workflow(app: Application, workflow: Workflow, shape: Shape, settings:
     """
     if workflow.type != "online":
         raise UsageError(f"Workflow {workflow.name!r} is of type {workflow.type!r}: it is run, not served.")
-    refuse_clients(workflow, "kubernetes")
     serving = workflow.serving or Serving()
+    _check_clients(app, workflow, settings)
     for node in workflow.services:
         if node.resources.gpu:
             raise UnsupportedError(
@@ -67,6 +69,8 @@ def list_required_kinds(workflow: Workflow, settings: KubernetesSettings) -> lis
     kinds = [ENGINES[settings.serving].kind]
     kinds += [] if scaling is None else [select_autoscaler_kind(scaling)]
     if settings.gateway is not None:
+        if serving.clients is not None:
+            kinds += ROUTE_KINDS
         kinds += ["HTTPRoute"] if serving.grpc_port == 0 else ["HTTPRoute", "GRPCRoute"]
     return [kind for kind in kinds if KINDS[kind].engine is not None]
 
@@ -138,6 +142,65 @@ def check_nodes(name: str, shape: Shape, policies: Sequence[KubeletPolicy], *, a
                 "SCANFLOW_KUBERNETES_ALLOW_DEGRADED=1"
             )
         yield f"warning: {problem}."
+
+
+def check_stays_closed(stored: ServiceConfigMap | None, workflow: Workflow) -> None:
+    """Refuse to serve a service with client certificates that is served without, and the other way round.
+
+    Raises:
+        UsageError: its clients would lose it in between.
+    """
+    closed = (workflow.serving or Serving()).clients is not None
+    if stored is not None and closed != (stored.state.definition.tls is not None):
+        now, then = ("without clients", "with them") if closed else ("with clients", "without")
+        raise UsageError(
+            f"The service {workflow.name!r} is served {now}, and cannot be served {then} while it is deployed, as its "
+            f"callers would lose it. Delete it first: scanflow delete {workflow.name}"
+        )
+
+
+def check_open(definitions: Iterable[ServiceSpec]) -> None:
+    """Refuse a service with client certificates as a backup, or with one.
+
+    Raises:
+        UnsupportedError: a service has them.
+    """
+    for definition in definitions:
+        if definition.tls is not None:
+            raise UnsupportedError(
+                f"The backend 'kubernetes' does not support a backup with serving.clients, which "
+                f"{definition.workflow!r} has: a backup would serve with a certificate and clients of its own."
+            )
+
+
+def _check_clients(app: Application, workflow: Workflow, settings: KubernetesSettings) -> None:
+    """Refuse client certificates where they could not be asked for."""
+    if (workflow.serving or Serving()).clients is None:
+        return
+    problem = None
+    if settings.serving != "deployment":
+        problem = f"{settings.serving!r} makes its pods. Serve without: SCANFLOW_KUBERNETES_SERVING=deployment"
+    elif settings.gateway is None:
+        problem = (
+            "there is no Gateway, which ends TLS. Name one of Traefik's: SCANFLOW_KUBERNETES_GATEWAY=NAMESPACE/NAME"
+        )
+    elif settings.gateway_domain is None:
+        problem = (
+            "its host needs a domain, whose names lead to the Gateway. Name it: "
+            "SCANFLOW_KUBERNETES_GATEWAY_DOMAIN=serving.example"
+        )
+    elif (scaling := find_scaling(workflow)) is not None and scaling.min == 0:
+        problem = "it would sleep, and nothing counts the requests that would wake it. Write min=1"
+    elif any(_is_backed_up(workflow, other) or _is_backed_up(other, workflow) for other in app.workflows):
+        problem = "a backup would serve with a certificate and clients of its own. Remove the backup"
+    if problem is not None:
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r}: the backend 'kubernetes' does not support serving.clients here: {problem}."
+        )
+
+
+def _is_backed_up(workflow: Workflow, by: Workflow) -> bool:
+    return workflow.type == "online" and (workflow.serving or Serving()).backup == by.name
 
 
 def _check_backup(app: Application, workflow: Workflow, serving: Serving) -> None:

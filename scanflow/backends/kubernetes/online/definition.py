@@ -10,6 +10,7 @@ from typing import Any
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.online import pods
+from scanflow.backends.kubernetes.online.closed_routes import build_pod_tls
 from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, extract_settings
 from scanflow.backends.kubernetes.online.objects import format_token_secret_name
 from scanflow.backends.kubernetes.placement import build_instance_placement
@@ -72,6 +73,7 @@ def build_definition(
         image=image.image,
         place=build_instance_placement(workflow.services, {}).get("nodeSelector", {}),
         aliases=tuple(aliases),
+        tls=None if serving.clients is None else build_pod_tls(details[pods.NAMESPACE], workflow.name),
         details=details,
     )
 

@@ -20,6 +20,7 @@ from scanflow.backends.kubernetes.differences import compute_difference, find_mi
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
+from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.mounts import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, get_kind_and_name
@@ -63,6 +64,9 @@ class LiveObjects:
 
         self.missing: dict[str, set[Key]] = {}
         """By service: mounted objects that are missing and cannot be recreated; already reported."""
+
+        self.certificates: dict[str, Any] = {}
+        """By service: the state of the home's certificates that it was brought up to last."""
 
         self._versions: dict[tuple[str, str], dict[Key, str]] = {}
 
@@ -216,9 +220,9 @@ class Drift:
             key = kind, stored.namespace, name
             if self._cluster.get(kind, name, stored.namespace) is not None:
                 missing.discard(key)
-            elif (manifest := rebuild_mounted_object(stored.state.definition, kind)) is not None and self._recreate(
-                stored, manifest
-            ):
+            elif (
+                manifest := rebuild_mounted_object(stored.state.definition, kind, name)
+            ) is not None and self._recreate(stored, manifest):
                 yield format_recreation(manifest)
             elif manifest is None and key not in missing:
                 missing.add(key)
@@ -277,7 +281,9 @@ class Drift:
         return f"restored the {target.kind} {stored.namespace}/{target.name}, which another client changed: {changed}"
 
     def _list_kinds(self) -> set[str]:
-        gateway = set() if self._settings.gateway is None else {"HTTPRoute", "GRPCRoute", "TraefikService"}
+        gateway = (
+            set() if self._settings.gateway is None else {"HTTPRoute", "GRPCRoute", "TraefikService", *ROUTE_KINDS}
+        )
         return {"ConfigMap", "Service", "Deployment", *AUTOSCALER_KINDS, ENGINES[self._settings.serving].kind, *gateway}
 
 

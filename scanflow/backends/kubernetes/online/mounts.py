@@ -7,6 +7,7 @@ from pathlib import Path
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.code_configmap import build_code
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.online.closed_routes import format_tls_secret_name
 from scanflow.backends.kubernetes.online.objects import build_token_secret, format_token_secret_name
 from scanflow.backends.kubernetes.online.pods import get_namespace
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -26,11 +27,15 @@ def list_mounted_objects(definition: ServiceSpec) -> list[tuple[str, str]]:
     """Return the kinds and names of the objects that the pods of a service mount."""
     volumes = definition.details.get("volumes") or ()
     code = [("ConfigMap", str(volume["configMap"]["name"])) for volume in volumes if "configMap" in volume]
-    return [*code, ("Secret", format_token_secret_name(definition.workflow))] if definition.serving.auth else code
+    token = [("Secret", format_token_secret_name(definition.workflow))] if definition.serving.auth else []
+    tls = [] if definition.tls is None else [("Secret", format_tls_secret_name(definition.workflow))]
+    return [*code, *token, *tls]
 
 
-def rebuild_mounted_object(definition: ServiceSpec, kind: str) -> Manifest | None:
+def rebuild_mounted_object(definition: ServiceSpec, kind: str, name: str) -> Manifest | None:
     """Rebuild a mounted object; None: its content is not on this machine, or has changed."""
+    if kind == "Secret" and name == format_tls_secret_name(definition.workflow):
+        return None
     folder = Path(definition.source or ".").parent
     try:
         if kind == "Secret":

@@ -103,10 +103,13 @@ def _build_service(
     definition: ServiceSpec, name: str, labels: Mapping[str, str], selector: Mapping[str, str], ports: tuple[int, int]
 ) -> Manifest:
     http, grpc = ports
-    service_ports = [{"name": "http", "port": http, "targetPort": HTTP_PORT, "protocol": "TCP", "appProtocol": "http"}]
+    secure = None if definition.tls is None else "https"
+    service_ports = [
+        {"name": "http", "port": http, "targetPort": HTTP_PORT, "protocol": "TCP", "appProtocol": secure or "http"}
+    ]
     if definition.serving.grpc_port != 0:
         service_ports.append(
-            {"name": "grpc", "port": grpc, "targetPort": GRPC_PORT, "protocol": "TCP", "appProtocol": H2C}
+            {"name": "grpc", "port": grpc, "targetPort": GRPC_PORT, "protocol": "TCP", "appProtocol": secure or H2C}
         )
     return {
         "apiVersion": "v1",

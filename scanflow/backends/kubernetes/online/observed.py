@@ -1,18 +1,21 @@
-"""Interpret the status of a service's pods. Pure."""
+"""Sort the objects of services, and interpret the status of their pods. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online.pods import TEMPLATE
 from scanflow.backends.kubernetes.pods import explain_pending
 from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_records import InstanceState
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name."""
 
 CONFIGURATION: Final = 78
 """The exit code of an instance with an invalid configuration."""
@@ -26,6 +29,18 @@ _HOPELESS: Final = {
     "InvalidImageName",
     "RunContainerError",
 }
+
+
+def index_by_name(manifests: Iterable[Manifest]) -> dict[Key, Manifest]:
+    return {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]): manifest for manifest in manifests}
+
+
+def group_by_service(manifests: Iterable[Manifest]) -> dict[Key, list[Manifest]]:
+    """Return pods by the namespace and name of their service."""
+    pods_by_service: dict[Key, list[Manifest]] = {}
+    for pod in manifests:
+        pods_by_service.setdefault((pod["metadata"]["namespace"], pod["metadata"]["labels"][SERVICE]), []).append(pod)
+    return pods_by_service
 
 
 def get_revision(pod: Manifest) -> str:

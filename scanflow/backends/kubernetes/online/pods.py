@@ -15,15 +15,16 @@ from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.app.secrets import find_secret_sources
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels
+from scanflow.backends.kubernetes.online.closed_routes import TLS_FOLDER, format_tls_secret_name
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
 from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
-from scanflow.backends.service_spec import ServiceSpec
+from scanflow.backends.service_spec import ServiceSpec, list_clients
 from scanflow.placement.threads import build_thread_variables, check_overrides
 from scanflow.wire import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 
@@ -147,6 +148,11 @@ def build_pod_template(
         volumes.append({"name": "recorded", "emptyDir": {"sizeLimit": _RECORDED_SIZE}})
         mounts.append({"name": "recorded", "mountPath": _RECORDED_FOLDER})
         recorder.append(_build_recorder(definition, options))
+    if definition.tls is not None:
+        secret = {"secretName": format_tls_secret_name(definition.workflow), "defaultMode": 0o440}
+        volumes.append({"name": "tls", "secret": secret})
+        mounts.append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
+    scheme = None if definition.tls is None else "HTTPS"
     if options.token_secret is not None:
         volumes.append({"name": "auth", "secret": {"secretName": options.token_secret, "defaultMode": 0o440}})
         mounts.append({"name": "auth", "mountPath": _AUTH, "readOnly": True})
@@ -173,8 +179,10 @@ def build_pod_template(
                     {"name": "management", "containerPort": MANAGEMENT_PORT, "protocol": "TCP"},
                 ],
                 "resources": build_resources(definition.shape),
-                "startupProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S),
-                "readinessProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=2, failures=2),
+                "startupProbe": _build_probe(
+                    "/v2/health/ready", HTTP_PORT, every_s=1, failures=_START_S, scheme=scheme
+                ),
+                "readinessProbe": _build_probe("/v2/health/ready", HTTP_PORT, every_s=2, failures=2, scheme=scheme),
                 "livenessProbe": _build_probe("/v2/health/live", MANAGEMENT_PORT, every_s=10, failures=6),
                 "securityContext": build_container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -277,6 +285,8 @@ def _build_instance_spec(definition: ServiceSpec, options: PodOptions) -> Instan
         secrets=select_secrets(definition.serving.env),
         linger_s=LINGER_S,
         aliases=definition.aliases,
+        tls=definition.tls,
+        clients=list_clients(definition.serving),
     )
 
 
@@ -305,8 +315,9 @@ def _build_placement(definition: ServiceSpec, revision: Revision) -> Manifest:
     return {**({"nodeSelector": dict(definition.place)} if definition.place else {}), **spread}
 
 
-def _build_probe(path: str, port: int, *, every_s: int, failures: int) -> Manifest:
+def _build_probe(path: str, port: int, *, every_s: int, failures: int, scheme: str | None = None) -> Manifest:
     get: dict[str, Any] = {"path": path, "port": port, "httpHeaders": [{"name": "Host", "value": "localhost"}]}
+    get |= drop_empty(scheme=scheme)
     return {"httpGet": get, "periodSeconds": every_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
 

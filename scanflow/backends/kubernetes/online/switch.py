@@ -6,18 +6,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scanflow.app.scaling import Scaling
+from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online import observed
+from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS, build_closed_routes
 from scanflow.backends.kubernetes.online.objects import build_stable_service
 from scanflow.backends.kubernetes.online.pods import build_pod_selector, format_object_name, get_namespace
 from scanflow.backends.kubernetes.online.scaling import build_autoscaler, compute_scaling_target, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
-    Mirroring,
     Routing,
     build_routes,
+    check_clients,
     detect_mirroring,
     find_gateway_url,
     format_authority,
@@ -30,7 +32,7 @@ from scanflow.errors import AccessDeniedError, NotFoundError, UnsupportedError
 from scanflow.wire import Revision
 
 AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
-_ROUTE_KINDS = ("HTTPRoute", "GRPCRoute", "TraefikService")
+_ROUTE_KINDS = ("HTTPRoute", "GRPCRoute", "TraefikService", *ROUTE_KINDS)
 
 
 class TrafficSwitch:
@@ -49,6 +51,11 @@ class TrafficSwitch:
         if revision.id == definition.current.id:
             return count
         if revision.shadow:
+            if definition.tls is not None:
+                raise UnsupportedError(
+                    "The backend 'kubernetes' does not support a shadow of a service with Serving.clients: its Gateway "
+                    "passes no certificates to copies. Give the version a share: --weight 0.1"
+                )
             if gateway is None:
                 raise UnsupportedError(
                     "A shadow needs a Gateway, which copies the requests: set SCANFLOW_KUBERNETES_GATEWAY. Or give the "
@@ -78,11 +85,10 @@ class TrafficSwitch:
             routing = replace(
                 routing, shares={format_object_name(backup.workflow, backup.current.id): 1.0}, mirror=None
             )
-        served_routes = [
-            manifest
-            for manifest in build_routes(routing)
-            if manifest["kind"] != "GRPCRoute" or definition.serving.grpc_port != 0
-        ]
+        grpc = definition.serving.grpc_port != 0
+        if definition.tls is not None:
+            return [service, *build_closed_routes(routing, grpc=grpc)]
+        served_routes = [manifest for manifest in build_routes(routing) if manifest["kind"] != "GRPCRoute" or grpc]
         return [service, *served_routes]
 
     def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
@@ -127,6 +133,8 @@ class TrafficSwitch:
         """Remove the routes and autoscalers of a service."""
         namespace, labels = get_namespace(definition), build_selector(service=definition.workflow)
         used = {"HorizontalPodAutoscaler", *({"HTTPRoute", "GRPCRoute"} if self._settings.gateway is not None else ())}
+        if definition.tls is not None:
+            used |= set(ROUTE_KINDS)
         if definition.scaling is not None:
             used.add(select_autoscaler_kind(definition.scaling))
         for kind in (*_ROUTE_KINDS, *AUTOSCALER_KINDS):
@@ -148,9 +156,10 @@ class TrafficSwitch:
             gateway_url: The Gateway's address, if it has one.
         """
         name, namespace = definition.workflow, get_namespace(definition)
+        host = format_authority(namespace, name, self._settings.gateway_domain)
+        if definition.tls is not None:
+            return f"https://{host}", None if definition.serving.grpc_port == 0 else f"{host}:443"
         if (url := gateway_url) is not None:
-            domain = self._settings.gateway_domain
-            host = format_authority(namespace, name, domain)
             return f"{url}{format_path_prefix(namespace, name)}", None if definition.serving.grpc_port == 0 else host
         ports = build_stable_service(definition, canary=False)["spec"]["ports"]
         host = f"{name}.{namespace}" if service is None else service["spec"].get("clusterIP", f"{name}.{namespace}")
@@ -189,11 +198,20 @@ class TrafficSwitch:
             gateway,
             shares,
             None if shadow is None else format_object_name(definition.workflow, shadow.id),
-            "filter" if shadow is None else self._detect_mirroring(gateway),
+            "filter" if shadow is None else detect_mirroring(self._find_gateway_class(gateway)),
             self._settings.gateway_domain,
         )
 
-    def _detect_mirroring(self, gateway: str) -> Mirroring:
+    def check_clients(self, workflow: Workflow) -> None:
+        """Refuse a workflow's client certificates, for a Gateway that passes none on.
+
+        Raises:
+            UnsupportedError: it is not Traefik's.
+        """
+        if workflow.serving is not None and workflow.serving.clients is not None and self._settings.gateway is not None:
+            check_clients(self._find_gateway_class(self._settings.gateway))
+
+    def _find_gateway_class(self, gateway: str) -> Manifest:
         namespace, _, name = gateway.rpartition("/")
         gateway_object = self._cluster.get("Gateway", name, namespace or "default")
         kind = (
@@ -203,7 +221,7 @@ class TrafficSwitch:
         )
         if kind is None:
             raise NotFoundError(f"There is no Gateway {gateway!r}, or no GatewayClass. Look: kubectl get gateway -A")
-        return detect_mirroring(kind)
+        return kind
 
     def _remove(self, kind: str, name: str, namespace: str) -> None:
         try:

@@ -164,11 +164,25 @@ def detect_mirroring(gateway_class: Manifest) -> Mirroring:
     return "filter"
 
 
+def check_clients(gateway_class: Manifest) -> None:
+    """Refuse client certificates, for Gateways that are not Traefik's.
+
+    Raises:
+        UnsupportedError: the class is another's.
+    """
+    if gateway_class["spec"]["controllerName"] != _TRAEFIK:
+        raise UnsupportedError(
+            f"The backend 'kubernetes' supports serving.clients with Traefik's Gateways only, and those of class "
+            f"{gateway_class['metadata']['name']!r} are of {gateway_class['spec']['controllerName']!r}. Name one of "
+            "Traefik's: SCANFLOW_KUBERNETES_GATEWAY=NAMESPACE/NAME. Or remove clients."
+        )
+
+
 def _build_traefik_mirror(routing: Routing) -> Manifest:
     """Return a TraefikService: the stable revision serves, and another gets a copy."""
     (stable,) = routing.shares
     copies = [{"name": routing.mirror, "port": HTTP_PORT, "percent": 100}]
-    return _build_object(
+    return build_object(
         "TraefikService", routing, {"mirroring": {"name": stable, "port": HTTP_PORT, "mirrors": copies}}
     )
 
@@ -176,10 +190,11 @@ def _build_traefik_mirror(routing: Routing) -> Manifest:
 def _build_route(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manifest:
     namespace, _, name = routing.gateway.rpartition("/")
     parent = {"name": name, **({"namespace": namespace} if namespace else {})}
-    return _build_object(kind, routing, {"parentRefs": [parent], **spec})
+    return build_object(kind, routing, {"parentRefs": [parent], **spec})
 
 
-def _build_object(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manifest:
+def build_object(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manifest:
+    """Return an object that routes to a service, with the service's name."""
     return {
         "apiVersion": KINDS[kind].api_version,
         "kind": kind,
@@ -193,15 +208,19 @@ def _build_object(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manif
 
 
 def _build_backend_refs(routing: Routing, port: int) -> list[Manifest]:
+    return [{"name": name, "port": port, "weight": weight} for name, weight in build_weights(routing)]
+
+
+def build_weights(routing: Routing) -> list[tuple[str, int]]:
     """Return the Services with integer weights that add up to the sum of the shares."""
-    backends: list[Manifest] = []
+    weights: list[tuple[str, int]] = []
     cumulative = assigned = 0.0
     for name, share in routing.shares.items():
         cumulative += share
         weight = round(cumulative * _TOTAL_WEIGHT) - assigned
         assigned += weight
-        backends.append({"name": name, "port": port, "weight": int(weight)})
-    return backends
+        weights.append((name, int(weight)))
+    return weights
 
 
 def _build_mirror_filters(routing: Routing, port: int) -> list[Manifest]:
