@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from scanflow.app.application import Application
@@ -29,6 +29,11 @@ class Local:
         self._settings, self._models = settings, models
 
     def batch(self) -> LocalBackend:
+        return self._batch
+
+    @cached_property
+    def _batch(self) -> LocalBackend:
+        """One for all calls: each looks at all pages of the journal once."""
         from scanflow.backends.local.batch.backend import LocalBackend
 
         return LocalBackend(self._settings)

@@ -13,8 +13,10 @@ import pytest
 
 from scanflow.backends.journal import CachedOutputs, DamagedJournalError, Journal, JournalRun
 from scanflow.backends.records import DeviceUse, TaskRecord, TaskState
+from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName, StepName
+from scanflow.settings import Settings
 from scanflow.text.failures import Failure
 from tests.waiting import PATIENCE_S
 
@@ -284,3 +286,18 @@ def test_a_journal_that_lost_a_table_or_a_column_is_damaged(tmp_path: Path, loss
         changed.execute(loss)
     with pytest.raises(DamagedJournalError, match="has lost"):
         Journal(path)
+
+
+def test_a_deployer_looks_at_all_pages_of_the_journal_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployer, checked = EmbeddedDeployer(settings), list[Journal]()
+    deployer.runs()
+
+    def check(journal: Journal) -> None:
+        checked.append(journal)
+
+    monkeypatch.setattr(Journal, "check", check)
+    for _ in range(3):
+        deployer.runs()
+    assert checked == []
+    EmbeddedDeployer(settings).runs()
+    assert len(checked) == 1
