@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -23,8 +22,7 @@ from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import parse_event_number
 from scanflow_server.store import events as event_store
-from scanflow_server.store import pruning, usage
-from scanflow_server.store.applications import find_only_team
+from scanflow_server.store import pruning
 from scanflow_server.streams import format_event, make_events_response
 
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS, route_class=ApiRoute)
@@ -130,14 +128,8 @@ def tell(
             raise InvalidError(f"The event type {event.type!r:.60} must have 1 to {_MAX_LENGTH} characters.")
     if caller.agent is None:
         happened = [_name_person(event, caller.name) for event in happened]
-    sizes = Counter[str]()
     with context.store.write() as connection:
-        for event in happened:
-            owner = find_only_team(connection, event.app) if caller.team is None else caller.team
-            sizes[owner or ""] += event_store.measure_event(event)
-        for owner, n_bytes in sizes.items():
-            usage.check(connection, owner, n_bytes, max_mib=context.settings.max_team_mib)
-        return event_store.append(connection, happened, team=caller.team)
+        return event_store.append(connection, happened, team=caller.team, max_mib=context.settings.max_team_mib)
 
 
 def _name_person(event: Event, person: str) -> Event:

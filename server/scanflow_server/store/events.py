@@ -39,12 +39,19 @@ _MAX_TYPES: Final = 200
 """Of more types than so many all events are read: a database limits how much one query may join."""
 
 
-def append(connection: Connection, new_events: Iterable[Event], *, team: str | None = None) -> list[Event]:
+def append(
+    connection: Connection, new_events: Iterable[Event], *, team: str | None = None, max_mib: int = 0
+) -> list[Event]:
     """Record events, and return them with their numbers; their applications' secrets are masked. Only inside
     :meth:`~scanflow_server.store.base.Store.write`, so that they become visible in the order of their numbers.
 
     ``team``: their owner. None: the only team with an application of that name; if there is none, they have no owner
     and only callers of all teams see them.
+
+    ``max_mib``: what a team may have stored; 0 for no limit.
+
+    Raises:
+        TooLargeError: a team would have more than that. The transaction is to be rolled back.
     """
     listed, maskers, sizes = [], cache_maskers(connection), Counter[str]()
     for new_event in new_events:
@@ -52,16 +59,12 @@ def append(connection: Connection, new_events: Iterable[Event], *, team: str | N
         whose = find_only_team(connection, event.app) if team is None else team
         values = event.model_dump(exclude={"id"}, mode="json") | {"team": whose or ""}
         id = connection.execute(insert(events).values(values).returning(events.c.id)).scalar_one()
-        sizes[whose or ""] += measure_event(event)
+        sizes[whose or ""] += usage.measure(event.type, event.app, event.subject, event.data)
         listed.append(event.model_copy(update={"id": id}))
     for owner, n_bytes in sizes.items():
+        usage.check(connection, owner, n_bytes, max_mib=max_mib)
         usage.add(connection, owner, n_bytes)
     return listed
-
-
-def measure_event(event: Event) -> int:
-    """Return what an event takes of its team's share of the database, in bytes."""
-    return usage.measure(event.type, event.app, event.subject, event.data)
 
 
 def record(
