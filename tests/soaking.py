@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,6 +165,16 @@ def growth_of(looks: Sequence[Look]) -> Growth:
 
 def of_home(home: Path) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_of(process, str(home))]
+
+
+def end_home(going_on: Any, cli: Callable[..., Any], home: Path) -> None:
+    """End what a test does again and again (``over``, ``close``), and all processes of its home."""
+    going_on.over.set()
+    cli("down")
+    going_on.close()
+    for process in of_home(home):
+        with suppress(psutil.NoSuchProcess):  # some end with another
+            process.kill()
 
 
 def _is_of(process: psutil.Process, home: str) -> bool:

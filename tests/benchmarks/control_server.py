@@ -110,7 +110,7 @@ def fill(home: Path, count: int) -> list[str]:
                 told = [Event(at=at, type=f"run.{what}", app="bench", subject=f"run/{name}") for what in _STORY]
                 events.append(connection, told)
             for number in range(count // 10):
-                intents.add(connection, _stored(number))
+                intents.add(connection, build_action(number))
     finally:
         store.close()
     return [first.name, *names]
@@ -138,13 +138,13 @@ def copy_runs(journal: Path, name: str, names: Sequence[str]) -> None:
     connection.close()
 
 
-def _stored(number: int) -> intents.ActionRow:
+def build_action(number: int) -> intents.ActionRow:
     id, at = f"made-up-{number}", 1_700_000_000.0 + number
-    wanted = Intent(
+    intent = Intent(
         id=id,
         app="bench",
         team="bench",
-        agent="quick",
+        agent="quick" if number else "seldom",
         strategy="old",
         primitive="upgrade_workflow",
         arguments={"workflow": "training", "kind": "batch", "parameters": {"n": number}},
@@ -155,7 +155,15 @@ def _stored(number: int) -> intents.ActionRow:
     )
     decision = Decision(intent=id, verdict="act", reason="Allowed: no conflict.", at=at)
     return intents.ActionRow(
-        action=Action(id=id, intent=wanted, state="succeeded", decision=decision, began=at, ended=at + 0.1)
+        action=Action(
+            id=id,
+            intent=intent,
+            state="succeeded",
+            decision=decision,
+            began=at,
+            ended=at + 0.1,
+            result={"run": "ended-1"},
+        )
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert
 
-from scanflow.agent.records import Action, Decision, Intent
 from scanflow.app.files import dump_json
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
@@ -24,7 +23,7 @@ from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest, RequestedRun
-from tests.benchmarks.control_server import copy_runs, give_token
+from tests.benchmarks.control_server import build_action, copy_runs, give_token
 
 APP = """
 import scanflow as sf
@@ -232,32 +231,3 @@ def _fill_others(connection: Connection, size: StoreSize) -> None:
         name = f"agent-{number}"
         agents.put(connection, app="bench", name=name, team="bench", document={}, source=None)
         agents.mark_unwanted(connection, "bench", name)
-
-
-def build_action(number: int) -> intents.ActionRow:
-    id, at = f"made-up-{number}", 1_700_000_000.0 + number
-    intent = Intent(
-        id=id,
-        app="bench",
-        team="bench",
-        agent="quick" if number else "seldom",
-        strategy="old",
-        primitive="upgrade_workflow",
-        arguments={"workflow": "training", "kind": "batch", "parameters": {"n": number}},
-        target="workflow/other",
-        fields=("parameters",),
-        key=f"quick/old/{number}",
-        at=at,
-    )
-    decision = Decision(intent=id, verdict="act", reason="Allowed: no conflict.", at=at)
-    return intents.ActionRow(
-        action=Action(
-            id=id,
-            intent=intent,
-            state="succeeded",
-            decision=decision,
-            began=at,
-            ended=at + 0.1,
-            result={"run": "ended-1"},
-        )
-    )

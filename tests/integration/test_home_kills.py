@@ -15,14 +15,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from scanflow.backends.local.services.layout import ServicesHome
@@ -34,7 +33,7 @@ from tests.conftest import Cli
 from tests.home_processes import ATTEMPTS, MPI_KINDS, HomeProcess, list_processes
 from tests.server import body_of
 from tests.serving import hold_port
-from tests.soaking import Api, Follower, of_home
+from tests.soaking import Api, Follower, end_home, of_home
 from tests.waiting import patient, until
 
 KILLS_S = float(os.environ.get("SCANFLOW_KILLS_S", "") or 600)
@@ -338,12 +337,7 @@ def storm(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("SCANFLOW_MAX_RUNS", "3")
     made = Storm(cli, home, tmp_path)
     yield made
-    made.over.set()
-    cli("down")
-    made.close()
-    for process in of_home(home):
-        with suppress(psutil.NoSuchProcess):  # some end with another
-            process.kill()
+    end_home(made, cli, home)
 
 
 @pytest.mark.endurance

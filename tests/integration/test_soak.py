@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from scanflow_agents.host.store import SENSOR_STATES
 from tests.conftest import Cli
 from tests.server import body_of
 from tests.serving import hold_port
-from tests.soaking import Api, Follower, Growth, Predictor, Watch, growth_of, kill, of_home
+from tests.soaking import Api, Follower, Growth, Predictor, Watch, end_home, growth_of, kill, of_home
 from tests.waiting import patient, until
 
 SOAK_S = float(os.environ.get("SCANFLOW_SOAK_S", "") or 300)
@@ -283,12 +282,7 @@ def soak(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(f"SCANFLOW_KEEP_{what}_DAYS", str(KEPT_S / 86_400))
     made = Soak(cli, home, tmp_path)
     yield made
-    made.over.set()
-    cli("down")
-    made.close()
-    for process in of_home(home):
-        with suppress(psutil.NoSuchProcess):  # some end with another
-            process.kill()
+    end_home(made, cli, home)
 
 
 @pytest.mark.endurance
