@@ -20,7 +20,7 @@ from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinitio
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.functions import check_live_functions, find_application, remember_application, save_functions
-from scanflow.deployer.masking import build_masker, mask_event, mask_log, mask_plan, mask_run
+from scanflow.deployer.masking import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.remote_home import find_mlflow_url
 from scanflow.deployer.service_client import connect_service
@@ -80,6 +80,7 @@ class EmbeddedDeployer(Deployer):
         self._chosen_before = backend is not None or settings.backend is not None
         self._opened: dict[str | None, Backend] = {}
         self._background: dict[str, BackgroundRun] = {}
+        self._listed = MaskedRuns(self.load_masker)
         self.backend = self._open(None) if backend is None else backend
 
     @property
@@ -233,7 +234,7 @@ class EmbeddedDeployer(Deployer):
         self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         """Return the newest runs first; only of an application, team or workflow if one is given."""
-        return list(map(self.mask, self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)))
+        return list(map(self._listed.mask, self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)))
 
     def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
         """Return the newest run of a whole workflow, without its tasks; None: its newest runs are spins of steps."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
 
 _DEFINITION = "definition"
+_MAX_RUNS: Final = 1024
 LoadMasker = Callable[[], Masker]
 """Returns the masker of a run; it is called only where there is a text to mask."""
 
@@ -43,6 +44,24 @@ def mask_run(record: RunRecord, load_masker: LoadMasker) -> RunRecord:
     masker = load_masker()
     error = None if record.error is None else masker.mask_text(record.error)
     return record.model_copy(update={"error": error, "tasks": tuple(_mask_task(task, masker) for task in record.tasks)})
+
+
+class MaskedRuns:
+    """Masks listed records of runs, and reads a run's definition for it only when its record is another than before."""
+
+    def __init__(self, load_masker: Callable[[str], Masker]) -> None:
+        """``load_masker`` maps a run's name to its masker."""
+        self._load_masker = load_masker
+        self._runs: dict[str, tuple[RunRecord, RunRecord]] = {}
+
+    def mask(self, record: RunRecord) -> RunRecord:
+        before, masked = self._runs.get(record.name, (None, record))
+        if before != record:
+            masked = mask_run(record, lambda: self._load_masker(record.name))
+            if len(self._runs) >= _MAX_RUNS:
+                self._runs.clear()
+            self._runs[record.name] = record, masked
+        return masked
 
 
 def mask_event(event: Event, load_masker: LoadMasker) -> Event:
