@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
@@ -22,7 +22,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import events, usage
 from scanflow_server.store import labels as label_store
-from scanflow_server.store.labels import Label, LabelCandidate, LabelState
+from scanflow_server.store.labels import Assignable, AssignedLabel, Label, LabelCandidate, Labeller, LabelState
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -171,67 +171,80 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> Respons
     """Label many samples, each as if it were the only one; if one label is invalid, none is recorded."""
     check_text([[item.id, item.label] for item in body.labels])
     body = _restrict_app(body, caller)
-    at = context.clock()
+    at, labeller = context.clock(), _make_labeller(body, caller)
     with context.store.read() as connection:
-        _check_votes(connection, body, caller)
+        _check_labels(connection, body, labeller)
     errors = list[ScanflowError]()
 
-    def record(connection: Connection, item: LabelEntry) -> _RecordedLabel | None:
-        try:
-            return _record_vote(connection, item.id, item.label, body, caller, at=at)
-        except ScanflowError as error:  # it was labelled since it was checked
-            errors.append(_name_line(item, error))
-            return None
+    def record(connection: Connection, part: Sequence[LabelEntry]) -> list[_RecordedLabel]:
+        checked = labeller.check(connection, {item.id: item.label for item in part})
+        errors.extend(_list_errors(part, checked))  # of those that were labelled since they were checked
+        assignable = [item for item in checked.values() if isinstance(item, Assignable)]
+        assigned = labeller.record(connection, assignable, at=at)
+        return [
+            _RecordedLabel(item, label.label, labeller.by) for item, label in zip(assigned, assignable, strict=True)
+        ]
 
-    def tell(connection: Connection, written: list[_RecordedLabel | None]) -> None:
-        _record_events(connection, filter(None, written), at)
+    def tell(connection: Connection, parts: list[list[_RecordedLabel]]) -> None:
+        _record_events(connection, (recorded for part in parts for recorded in part), at)
 
-    results = context.store.write_in_slices(body.labels, record, finish=tell)
+    parts = [body.labels[start : start + _PART] for start in range(0, len(body.labels), _PART)]
+    results = [recorded for part in context.store.write_in_slices(parts, record, finish=tell) for recorded in part]
     if errors:
         lines = "\n".join(f"- {error}" for error in errors[:_MAX_SHOWN])
-        done = len(body.labels) - len(errors)
-        raise UsageError(f"{done} labels were recorded, and {len(errors)} not, as they changed meanwhile:\n{lines}")
-    return _make_response([recorded.label for recorded in filter(None, results)], 200)
+        raise UsageError(
+            f"{len(results)} labels were recorded, and {len(errors)} not, as they changed meanwhile:\n{lines}"
+        )
+    return _make_response([recorded.assigned.after for recorded in results], 200)
 
 
-def _check_votes(connection: Connection, body: LabelsBody, caller: TokenHolder) -> None:
+def _check_labels(connection: Connection, body: LabelsBody, labeller: Labeller) -> None:
     """Check that each label can be recorded. Raises one error for all that cannot."""
-    errors, seen = list[ScanflowError](), dict[str, LabelEntry]()
+    first = dict[str, LabelEntry]()
     for item in body.labels:
-        try:
-            if (before := seen.setdefault(item.id, item)) is not item:
-                first = "" if before.line is None else f", the first time in line {before.line}"
-                raise UsageError(f"{item.id!r} occurs twice{first}. Keep one.")
-            label_store.check_assignable(
-                connection, item.id, label=item.label, replace=body.replace, **_describe_voter(body, caller)
-            )
-        except ScanflowError as error:
-            errors.append(_name_line(item, error))
+        first.setdefault(item.id, item)
+    checked = labeller.check(connection, {item.id: item.label for item in first.values()})
+    errors = list[ScanflowError]()
+    for item in body.labels:
+        if (before := first[item.id]) is not item:
+            place = "" if before.line is None else f", the first time in line {before.line}"
+            errors.append(_name_line(item, UsageError(f"{item.id!r} occurs twice{place}. Keep one.")))
+        else:
+            errors.extend(_list_errors([item], checked))
     if errors:
         raise _combine_errors(errors)
+
+
+def _list_errors(
+    items: Iterable[LabelEntry], checked: Mapping[str, Assignable | ScanflowError]
+) -> Iterator[ScanflowError]:
+    for item in items:
+        if isinstance(result := checked[item.id], ScanflowError):
+            yield _name_line(item, result)
 
 
 def _name_line(item: LabelEntry, error: ScanflowError) -> ScanflowError:
     return type(error)(f"{'' if item.line is None else f'line {item.line}: '}{error}")
 
 
-def _describe_voter(how: _Labels, caller: TokenHolder) -> dict[str, Any]:
-    """Return who labels, and of which samples."""
-    return {
-        "by": f"{how.via}, for {caller.name}" if how.via else caller.name,
-        "app": how.app,
-        "team": restrict_team(caller, how.team),
-        "own": caller.team,
-    }
+def _make_labeller(how: _Labels, caller: TokenHolder) -> Labeller:
+    return Labeller(
+        f"{how.via}, for {caller.name}" if how.via else caller.name,
+        app=how.app,
+        team=restrict_team(caller, how.team),
+        own=caller.team,
+        replace=how.replace,
+    )
 
 
 def record_label(
     connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float
 ) -> Label:
     """Record a label of one sample, with its event."""
-    recorded = _record_vote(connection, id, label, how, caller, at=at)
+    labeller = _make_labeller(how, caller)
+    recorded = _RecordedLabel(labeller.assign(connection, id, label, at=at), label, labeller.by)
     _record_event(connection, recorded, at)
-    return recorded.label
+    return recorded.assigned.after
 
 
 def _restrict_app(body: _Body, caller: TokenHolder) -> _Body:
@@ -243,40 +256,39 @@ def _restrict_app(body: _Body, caller: TokenHolder) -> _Body:
 
 
 class _RecordedLabel(NamedTuple):
-    label: Label
-    type: str | None
-    """The event type. None: the label was the same."""
+    assigned: AssignedLabel
+    label: JSON
+    by: str
 
-    data: dict[str, JSON]
+    @property
+    def event_type(self) -> str | None:
+        """None: the label was the same."""
+        if self.assigned.before is self.assigned.after:
+            return None
+        return "label.added" if self.assigned.previous is None else "label.replaced"
 
-
-def _record_vote(
-    connection: Connection, id: str, label: JSON, how: _Labels, caller: TokenHolder, *, at: float
-) -> _RecordedLabel:
-    voter = _describe_voter(how, caller)
-    before, after, own = label_store.assign(connection, id, label=label, at=at, replace=how.replace, **voter)
-    data: dict[str, JSON] = {"id": id, "run": after.run, "label": label, "by": voter["by"]}
-    data |= {} if own is None else {"before": own}
-    data |= {"in_use": after.label, "in_use_by": after.by} if after.disputed else {}
-    type = None if before is after else "label.added" if own is None else "label.replaced"
-    return _RecordedLabel(after, type, data)
+    @property
+    def event_data(self) -> dict[str, JSON]:
+        after, previous = self.assigned.after, self.assigned.previous
+        data: dict[str, JSON] = {"id": after.id, "run": after.run, "label": self.label, "by": self.by}
+        data |= {} if previous is None else {"before": previous}
+        return data | ({"in_use": after.label, "in_use_by": after.by} if after.disputed else {})
 
 
 def _record_event(connection: Connection, recorded: _RecordedLabel, at: float) -> None:
-    if recorded.type is not None:
-        label = recorded.label
+    if (type := recorded.event_type) is not None:
+        label = recorded.assigned.after
         team = label.team or None
-        events.record(
-            connection, recorded.type, f"label/{label.id}", at=at, app=label.app, team=team, data=recorded.data
-        )
+        events.record(connection, type, f"label/{label.id}", at=at, app=label.app, team=team, data=recorded.event_data)
 
 
 def _record_events(connection: Connection, recorded_labels: Iterable[_RecordedLabel], at: float) -> None:
     """Record one event per label that replaces or disputes another, and one per queue for all others."""
     counts = Counter[tuple[str, str, str]]()
     for recorded in recorded_labels:
-        if recorded.type == "label.added" and not recorded.label.disputed:
-            counts[recorded.label.app, recorded.label.team, str(recorded.data["by"])] += 1
+        after = recorded.assigned.after
+        if recorded.event_type == "label.added" and not after.disputed:
+            counts[after.app, after.team, recorded.by] += 1
         else:
             _record_event(connection, recorded, at)
     for (app, team, by), count in counts.items():

@@ -10,14 +10,14 @@ import base64
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, or_, select, true, update
 
 from scanflow.agent.records import JSON
-from scanflow.errors import InvalidError, NotFoundError, UsageError
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow_server.store import usage
 from scanflow_server.store.applications import select_exclusive_names
 from scanflow_server.store.base import Row
@@ -110,6 +110,12 @@ class Label(Row):
 
 _COLUMNS = [column for column in labels.c if column.name != "number"]
 _BRIEF = [column for column in _COLUMNS if column.name not in {"row", "picture"}]
+_VOTED = {"state", "by", "disputed", "label", "given"}
+"""What a vote changes of a sample."""
+
+_UPDATE = update(labels).where(
+    and_(labels.c.app == bindparam("of_app"), labels.c.team == bindparam("of_team"), labels.c.id == bindparam("of_id"))
+)
 CRITICAL = (labels.c.score.is_(None), labels.c.score.desc(), labels.c.number)
 
 
@@ -222,72 +228,115 @@ def tally_votes(votes: Sequence[Vote]) -> tuple[Vote, bool]:
     return votes[max(most)], len(numbers) > 1
 
 
-def check_assignable(
-    connection: Connection,
-    id: str,
-    *,
-    label: JSON,
-    by: str,
-    app: str | None = None,
-    team: str | None = None,
-    own: str | None = None,
-    replace: bool = False,
-) -> tuple[Label, list[Vote], JSON]:
-    """Return the sample that a label is for, its votes, and the labeller's previous label of it.
+class Assignable(NamedTuple):
+    """A label that can be recorded: its sample, the votes on that, and the labeller's previous label of it."""
 
-    Raises:
-        NotFoundError: there is nothing of that id.
-        UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
-    """
-    rows = Label.load_all(connection, select(*_BRIEF).where(labels.c.id == id, _filter_visible(own)))
-    rows = [row for row in rows if app in {None, row.app} and (team is None or row.team in {team, ""})]
-    rows = [row for row in rows if team and row.team == team] or rows
-    if not rows:
-        raise _make_not_found(id)
-    if len(rows) > 1:
-        raise UsageError(_describe_ambiguity(id, rows))
-    votes = list_votes(connection, rows[0])
-    previous = next((vote.label for vote in reversed(votes) if vote.by == by), None)
-    if previous is not None and not replace and _dump_label(previous) != _dump_label(label):
-        raise UsageError(
-            f"{by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
-            f"{_format_command(id, label, app, team)} --replace"
-        )
-    return rows[0], votes, previous
+    sample: Label
+    label: JSON
+    votes: list[Vote]
+    previous: JSON
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.previous is not None and _dump_label(self.previous) == _dump_label(self.label)
 
 
-def assign(
-    connection: Connection,
-    id: str,
-    *,
-    label: JSON,
-    by: str,
-    at: float,
-    app: str | None = None,
-    team: str | None = None,
-    own: str | None = None,
-    replace: bool = False,
-) -> tuple[Label, Label, JSON]:
-    """Record a label. Return the sample before and after, and the labeller's previous label of it.
+class AssignedLabel(NamedTuple):
+    """A recorded label: its sample before and after, and the labeller's previous label of it."""
 
-    Raises:
-        NotFoundError: there is nothing of that id.
-        UsageError: there are several; or the labeller gave it another label, and that is not to be replaced.
-    """
-    current, votes, previous = check_assignable(
-        connection, id, label=label, by=by, app=app, team=team, own=own, replace=replace
-    )
-    if previous is not None and _dump_label(previous) == _dump_label(label):
-        return current, current, previous
-    vote = Vote(by=by, label=label, at=at)
-    whose = {"app": current.app, "team": current.team, "id": id}
-    connection.execute(insert(votes_table).values(whose | vote.model_dump(mode="json")))
-    use, disputed = tally_votes([*votes, vote])
-    changes = {"state": "given", "by": use.by, "disputed": disputed}
-    if current.state == "wanted" or _dump_label(use.label) != _dump_label(current.label):
-        changes |= {"label": use.label, "given": at}
-    connection.execute(update(labels).where(_match(current.app, current.team, id)).values(changes))
-    return current, current.model_copy(update=changes), previous
+    before: Label
+    after: Label
+    previous: JSON
+
+
+class Labeller:
+    """Labels samples in one's name: those of an application and team (None: any) that are visible."""
+
+    def __init__(
+        self, by: str, *, app: str | None = None, team: str | None = None, own: str | None = None, replace: bool = False
+    ) -> None:
+        """``replace``: whether a label replaces another one of the same labeller."""
+        self.by, self._app, self._team, self._own, self._replace = by, app, team, own, replace
+
+    def check(self, connection: Connection, wanted: Mapping[str, JSON]) -> dict[str, Assignable | ScanflowError]:
+        """Return for each sample's id what its label would be recorded for, or why it cannot be.
+
+        That is NotFoundError if there is nothing of that id; UsageError if there are several, or if the labeller gave
+        it another label that is not to be replaced.
+        """
+        samples, votes = self._load_samples(connection, list(wanted)), _load_votes(connection, list(wanted))
+        checked = dict[str, Assignable | ScanflowError]()
+        for id, label in wanted.items():
+            try:
+                sample = self._choose(id, samples[id])
+                own_votes = votes[sample.app, sample.team, id]
+                checked[id] = Assignable(sample, label, own_votes, self._check_previous(id, label, own_votes))
+            except ScanflowError as error:
+                checked[id] = error
+        return checked
+
+    def assign(self, connection: Connection, id: str, label: JSON, *, at: float) -> AssignedLabel:
+        """Record a label. Raises the error that :meth:`check` would return."""
+        (checked,) = self.check(connection, {id: label}).values()
+        if isinstance(checked, ScanflowError):
+            raise checked
+        (assigned,) = self.record(connection, [checked], at=at)
+        return assigned
+
+    def record(self, connection: Connection, checked: Sequence[Assignable], *, at: float) -> list[AssignedLabel]:
+        """Record labels that were checked in the same transaction, of samples that differ."""
+        new_votes, changes, assigned = list[dict[str, Any]](), list[dict[str, Any]](), list[AssignedLabel]()
+        for item in checked:
+            after = item.sample
+            if not item.is_repeated:
+                vote = Vote(by=self.by, label=item.label, at=at)
+                after = _count_vote(item, vote)
+                new_votes.append({"app": after.app, "team": after.team, "id": after.id} | vote.model_dump(mode="json"))
+                changes.append(
+                    {"of_app": after.app, "of_team": after.team, "of_id": after.id}
+                    | after.model_dump(mode="json", include=_VOTED)
+                )
+            assigned.append(AssignedLabel(item.sample, after, item.previous))
+        if new_votes:
+            connection.execute(insert(votes_table), new_votes)
+            connection.execute(_UPDATE, changes)
+        return assigned
+
+    def _load_samples(self, connection: Connection, ids: Sequence[str]) -> defaultdict[str, list[Label]]:
+        samples = defaultdict[str, list[Label]](list)
+        for start in range(0, len(ids), _IDS):  # databases limit the number of bound values
+            where = labels.c.id.in_(ids[start : start + _IDS]), _filter_visible(self._own)
+            for sample in Label.load_all(connection, select(*_BRIEF).where(*where)):
+                samples[sample.id].append(sample)
+        return samples
+
+    def _choose(self, id: str, samples: Sequence[Label]) -> Label:
+        rows = [row for row in samples if self._app in {None, row.app}]
+        rows = [row for row in rows if self._team is None or row.team in {self._team, ""}]
+        rows = [row for row in rows if self._team and row.team == self._team] or rows
+        if not rows:
+            raise _make_not_found(id)
+        if len(rows) > 1:
+            raise UsageError(_describe_ambiguity(id, rows))
+        return rows[0]
+
+    def _check_previous(self, id: str, label: JSON, votes: Sequence[Vote]) -> JSON:
+        previous = next((vote.label for vote in reversed(votes) if vote.by == self.by), None)
+        if previous is not None and not self._replace and _dump_label(previous) != _dump_label(label):
+            raise UsageError(
+                f"{self.by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
+                f"{_format_command(id, label, self._app, self._team)} --replace"
+            )
+        return previous
+
+
+def _count_vote(item: Assignable, vote: Vote) -> Label:
+    """Return the sample as it is with one more vote. Pure."""
+    use, disputed = tally_votes([*item.votes, vote])
+    changes: dict[str, Any] = {"state": "given", "by": use.by, "disputed": disputed}
+    if item.sample.state == "wanted" or _dump_label(use.label) != _dump_label(item.sample.label):
+        changes |= {"label": use.label, "given": vote.at}
+    return item.sample.model_copy(update=changes)
 
 
 def _match(app: str, team: str, id: str) -> ColumnElement[bool]:

@@ -249,6 +249,7 @@ labels = Table(
     Column("picture", Text),  # or a PNG of it, in base64
     Unique("app", "team", "id"),
     Index(None, "app", "state"),
+    Index(None, "id"),
     sqlite_autoincrement=True,
 )
 """Samples to label. One without a team belongs to any team of the application."""

@@ -93,7 +93,7 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
         labels.enqueue(connection, "mnist", wanted, at=1.0)
         labels.enqueue(connection, "other", wanted, at=1.0)
         for at, number in enumerate([3, 0, 5, 1, 6]):
-            labels.assign(connection, f"p{number}", label=7, by="ada", at=10.0 + at // 2, app="mnist")
+            labels.Labeller("ada", app="mnist").assign(connection, f"p{number}", 7, at=10.0 + at // 2)
     with store.read() as connection:
         given = labels.list_labels(connection, app="mnist", state="given", limit=100)
         assert [one.id for one in given] == ["p6", "p5", "p1", "p3", "p0"]

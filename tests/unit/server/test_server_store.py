@@ -71,8 +71,8 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
 
 def as_before_teams(connection: Connection) -> None:
     """Make of a new database one of step 0009."""
-    for index in ("team", "app_type_id", "team_type_id"):
-        connection.execute(text(f"DROP INDEX ix_events_{index}"))
+    for index in ("events_team", "events_app_type_id", "events_team_type_id", "labels_id"):
+        connection.execute(text(f"DROP INDEX ix_{index}"))
     added = {
         "tokens": ("role", "team", "expires"),
         "operations": ("team",),
@@ -123,7 +123,7 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
 def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
     with store.write() as connection:
         labels.enqueue(connection, "mnist", [labels.LabelCandidate(id=id) for id in "ab"], at=1.0)
-        labels.assign(connection, "a", label=[7], by="ada", at=2.0)
+        labels.Labeller("ada").assign(connection, "a", [7], at=2.0)
         for table in ("label_votes", "notified"):
             connection.execute(text(f"DROP TABLE {table}"))
         for column in ("purpose", "disputed", "row", "picture"):
