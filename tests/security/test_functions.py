@@ -86,8 +86,8 @@ def test_a_function_beyond_the_limit_is_refused_before_it_is_kept(two: Two) -> N
 def test_who_sent_what_is_forgotten_with_it(tmp_path: Path) -> None:
     owners = FunctionOwners(tmp_path)
     for name in ("old", "needed", "new"):
-        owners.add("alpha", name)
+        owners.add("alpha", name, len(name))
     for name in ("old", "needed"):
         os.utime(tmp_path / "functions" / "alpha" / name, (1, 1))
-    owners.forget(100.0, {"needed"})
+    assert owners.forget(100.0, {"needed"}) == {"alpha": 3}
     assert sorted(path.name for path in (tmp_path / "functions" / "alpha").iterdir()) == ["needed", "new"]

@@ -22,7 +22,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.loop import ErrorIsolation
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import audit, events, operations, pruning, runs
+from scanflow_server.store import audit, events, operations, pruning, runs, usage
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -229,7 +229,10 @@ class RetentionController:
         with self._context.store.read() as connection:
             needed = find_function_names(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
-        FunctionOwners(self._context.settings.folder).forget(before, needed)
+        forgotten = FunctionOwners(self._context.settings.folder).forget(before, needed)
+        with self._context.store.write() as connection:
+            for team, n_bytes in forgotten.items():
+                usage.add(connection, team, -n_bytes)
 
     def _is_entered(self, run: str) -> bool:
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
+from scanflow.backends.function_store import compute_name
 from scanflow.deployer.functions import check_versions
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor
@@ -14,6 +15,7 @@ from scanflow_server.bodies import Text
 from scanflow_server.context import ContextDep
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.problems import PROBLEMS
+from scanflow_server.store import usage
 
 router = APIRouter(prefix="/functions", tags=["functions"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -43,7 +45,16 @@ def keep(context: ContextDep, caller: Editor, body: FunctionBody) -> SavedFuncti
     """Store a function, without loading it. The same function is stored only once; only applications of teams that sent
     it may name it."""
     check_versions(body.model_dump(exclude={"pickled"}))
-    name = context.deployer.batch.keep_function(body.pickled)
-    if caller.team is not None:
-        FunctionOwners(context.settings.folder).add(caller.team, name)
+    batch, team = context.deployer.batch, caller.team
+    if team is None:
+        return SavedFunction(name=batch.keep_function(body.pickled))
+    owners, n_bytes = FunctionOwners(context.settings.folder), len(body.pickled)
+    if not owners.has(team, compute_name(body.pickled)):
+        with context.store.read() as connection:
+            usage.check(connection, team, n_bytes, max_mib=context.settings.max_team_mib)
+    name = batch.keep_function(body.pickled)
+    with context.store.write() as connection:
+        if not owners.has(team, name):
+            usage.add(connection, team, n_bytes)
+        owners.add(team, name, n_bytes)
     return SavedFunction(name=name)

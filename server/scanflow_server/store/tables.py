@@ -280,7 +280,7 @@ stored_bytes = Table(
     Column("team", String(_NAME), primary_key=True),  # empty: no team
     Column("bytes", BigInteger, nullable=False),
 )
-"""How much of the database each team's events, samples and requested runs take."""
+"""How much each team's events, samples, requested runs and functions take."""
 
 marks = Table(
     "event_marks",

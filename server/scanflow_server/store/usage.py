@@ -1,4 +1,4 @@
-"""How much of the database each team's events, samples to label and requested runs take, as it was sent.
+"""How much each team's events, samples to label, requested runs and functions take, as they were sent.
 
 Counted in the transaction that writes or deletes them, so that nothing has to be summed up.
 """
@@ -68,9 +68,9 @@ def check(connection: Connection, team: str, n_bytes: int, *, max_mib: int) -> N
     if max_mib and stored + n_bytes > max_mib * _MIB:
         whose = f"The team {team!r}" if team else "What belongs to no team"
         raise TooLargeError(
-            f"{whose} has {stored / _MIB:,.1f} MiB of events, samples to label and requested runs in the server's "
-            f"database, and the request would add {n_bytes / _MIB:,.1f} MiB, but one team may have {max_mib:,} MiB. "
-            "Nothing was stored. Events and ended runs are deleted with age: SCANFLOW_KEEP_EVENTS, "
+            f"{whose} has {stored / _MIB:,.1f} MiB of events, samples to label, requested runs and functions on "
+            f"the server, and the request would add {n_bytes / _MIB:,.1f} MiB, but one team may have {max_mib:,} MiB. "
+            "Nothing was stored. Events, ended runs and their functions are deleted with age: SCANFLOW_KEEP_EVENTS, "
             "SCANFLOW_KEEP_EVENTS_DAYS and SCANFLOW_KEEP_ENDED_DAYS say when. Or have the server's administrator raise "
             "SCANFLOW_MAX_TEAM_MIB."
         )

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import time
 from typing import Any
 
 import pytest
 
+from scanflow.backends.function_store import compute_name
+from scanflow.deployer.functions import read_versions
 from scanflow.errors import OverLimitError
 from scanflow_server.access import TokenHolder
 from scanflow_server.context import ServerContext
+from scanflow_server.control.retention import DAY_S, RetentionController
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.store import pruning, runs, usage
 from tests.asking import HTTP
@@ -144,3 +149,29 @@ def test_what_a_team_stores_is_limited_and_what_is_deleted_makes_room(api: Api) 
         after = usage.list_all(connection)
         assert {team: n_bytes for team, n_bytes in after.items() if n_bytes} == usage.sum_up(connection)
     assert api.post("/events", json=[event(100_000)], headers=red).status_code == 201
+
+
+def test_functions_count_once_for_each_team_that_sent_them_until_they_are_deleted(api: Api) -> None:
+    def send(team: str, content: bytes) -> int:
+        body = {"pickled": base64.b64encode(content).decode(), **read_versions()}
+        return api.post("/functions", json=body, headers=tokens[team]).status_code
+
+    def stored() -> dict[str, int]:
+        with api.context.store.read() as connection:
+            return usage.list_all(connection)
+
+    tokens = {
+        team: bearer(api.post("/tokens", json={"name": team, "role": "editor", "team": team}).json()["token"])
+        for team in ("red", "blue")
+    }
+    large, small = bytes(700_000), bytes(10)
+    assert [send("red", one) for one in (large, large, b"x" * 700_000, small)] == [201, 201, 413, 201]
+    assert send("blue", large) == 201
+    assert stored() == {"red": 700_010, "blue": 700_000}
+    assert not (api.context.settings.folder / "functions" / "red" / compute_name(b"x" * 700_000)).exists()
+    assert len(list(api.context.settings.home.rglob("*.pickle"))) - 3 == 2, "beside the three notes of who sent them"
+
+    api.context.clock = lambda: time.time() + 400 * DAY_S
+    RetentionController(api.context).forget()
+    assert stored() == {"red": 0, "blue": 0}
+    assert send("red", b"x" * 700_000) == 201
