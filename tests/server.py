@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.asking import HTTP, http_client
@@ -27,7 +27,7 @@ def bearer(token: str) -> dict[str, str]:
 
 def body_of(source: Path, **more: Any) -> dict[str, Any]:
     app, path, _ = load_application(str(source))
-    return {"application": json.loads(dump_json(app)), "source": str(path), **more}
+    return {"application": dump_document(app), "source": str(path), **more}
 
 
 class ServerProcess:

@@ -15,13 +15,13 @@ _DEEP = "This file is nested too deeply for an application. Look for an extra br
 
 
 def dump_json(app: Application) -> str:
-    return json.dumps(_to_document(app), indent=2, ensure_ascii=False)
+    return json.dumps(dump_document(app), indent=2, ensure_ascii=False)
 
 
 def dump_yaml(app: Application) -> str:
     from scanflow.app.yaml_text import write_yaml
 
-    return write_yaml(_to_document(app))
+    return write_yaml(dump_document(app))
 
 
 def load_json(text: str) -> Application:
@@ -65,5 +65,6 @@ def _check_keys_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _to_document(app: Application) -> dict[str, Any]:
+def dump_document(app: Application) -> dict[str, Any]:
+    """Return an application as a JSON document."""
     return {"schema": SCHEMA, **app.model_dump(mode="json", exclude_defaults=True)}

@@ -5,12 +5,11 @@ The backends keep the values as they are: steps and services need them, and so d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.app.plan import Plan
 from scanflow.backends.port import LogPage, LogPart, LogReader, RunDefinition
 from scanflow.backends.records import Event, RunEnded, RunRecord, TaskEnded, TaskRecord, Waiting
@@ -33,7 +32,7 @@ def build_masker(definition: RunDefinition) -> Masker:
 def list_documents(definition: RunDefinition) -> list[Any]:
     """Return what may hold a run's secrets: its workflow with its application's addresses, its changed parameters."""
     app = definition.app.replace(workflows=(definition.workflow,), agents=())
-    return [json.loads(dump_json(app)), dict(definition.parameters)]
+    return [dump_document(app), dict(definition.parameters)]
 
 
 def mask_run(record: RunRecord, load_masker: LoadMasker) -> RunRecord:
@@ -86,7 +85,7 @@ def mask_plan(plan: Plan, app: Application) -> Plan:
     """Return a plan with the application's secrets masked in the changes of a cluster's objects."""
     if not plan.objects:
         return plan
-    masker = Masker(json.loads(dump_json(app)))
+    masker = Masker(dump_document(app))
     objects = tuple(
         planned.model_copy(
             update={"fields": tuple(map(masker.mask_text, planned.fields)), "why": masker.mask_text(planned.why)}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.app.steps import get_exact_defaults
 from scanflow.app.workflow import Workflow
 from scanflow.deployer.functions import upload_functions
@@ -34,10 +33,7 @@ def encode_application(app: Application | None, server: ServerClient, source: Pa
         app_dir=str(Path(app.app_dir).absolute()),
         workflows=tuple(_add_defaults(workflow) for workflow in app.workflows),
     )
-    return {
-        "application": json.loads(dump_json(absolute)),
-        "source": None if source is None else str(source.absolute()),
-    }
+    return {"application": dump_document(absolute), "source": None if source is None else str(source.absolute())}
 
 
 def _add_defaults(workflow: Workflow) -> Workflow:

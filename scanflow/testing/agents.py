@@ -11,7 +11,7 @@ import pytest
 
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.agents import AgentBackend, AgentProcess, HostedAgent
 from scanflow.errors import NotFoundError
 
@@ -30,10 +30,9 @@ class AgentsContract(ABC):
 
     def agent(self, version: str = "1 http://server") -> HostedAgent:
         """Return the agent to host. Its program prints its name and runs until it is stopped."""
-        import json
 
         app = Application(name="shop", team="red", agents=[Agent(name="watcher", template="tracker")])
-        document = json.loads(dump_json(app))
+        document = dump_document(app)
         return HostedAgent(*KEY, document=document, version=version, code="c0de", environment={"PATH": "/usr/bin"})
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:

@@ -18,11 +18,11 @@ from scanflow_server.audit import AuditLog
 from scanflow_server.auth import Callers
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
-from scanflow_server.control.loop import Controller, Loop
 from scanflow_server.control.notifications import NotificationsController
 from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
+from scanflow_server.controller_loop import Controller, Loop
 from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.mlflow_proxy import MlflowProxy

@@ -15,7 +15,7 @@ from typing import Any
 from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.primitives.serving import summarize_service
 from scanflow.agent.records import Intent
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
@@ -105,7 +105,7 @@ class QueuedDeployer(EmbeddedDeployer):
         app, sizing = deployment.app, deployment.sizing
         check_name_free(deployment.online.name, super().services(), team=self._team)
         request = {
-            "application": json.loads(dump_json(app)),
+            "application": dump_document(app),
             "source": None if deployment.source is None else str(deployment.source),
             "sizing": None if sizing is None or not sizing.given else sizing.model_dump(mode="json"),
             "port": deployment.port,

@@ -22,7 +22,7 @@ from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
-from scanflow_server import overview_html, page_html, requests
+from scanflow_server import overview_html, page_html, run_requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
@@ -125,7 +125,7 @@ class Pages:
             services = [service for service in context.deployer.services() if caller.can_see(service.team)]
         except UnsupportedError:  # the backend has no services
             services = []
-        runs = requests.list_runs(context, limit=_MAX_SHOWN, team=caller.team)
+        runs = run_requests.list_runs(context, limit=_MAX_SHOWN, team=caller.team)
         return Overview(
             approvals=waiting,
             labels=labels,

@@ -11,12 +11,12 @@ from scanflow.agent.primitive_model import Act
 from scanflow.agent.primitives import CATALOGUE, parse_act
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
-from scanflow.app.files import load_json
+from scanflow.app.files import dump_document, load_json
 from scanflow.backends.port import JobPlanner, RunBackend
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
-from scanflow_server import requests
+from scanflow_server import run_requests
 from scanflow_server.context import ServerContext
 from scanflow_server.store import applications
 from scanflow_server.store.applications import ApplicationRow
@@ -61,22 +61,22 @@ class RequestedRuns:
         self._context, self._team = context, team
 
     def find_run(self, key: str) -> RunRecord | None:
-        return requests.find_begun_run(self._context, key) if key else None
+        return run_requests.find_begun_run(self._context, key) if key else None
 
     def begin(self, request: RunRequest, *, key: str) -> RunRecord:
         if request.run is not None:
             self.show(request.run)
-        begin = requests.request_run if request.step is None else requests.request_spin
+        begin = run_requests.request_run if request.step is None else run_requests.request_spin
         return begin(self._context, request, key=key or None, own=True)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         self.show(run)
         if task is not None:
-            return requests.request_task_stop(self._context, run, task)
-        return requests.request_stop(self._context, run)
+            return run_requests.request_task_stop(self._context, run, task)
+        return run_requests.request_stop(self._context, run)
 
     def show(self, run: str) -> RunRecord:
-        return requests.show_team_run(self._context, run, team=self._team)
+        return run_requests.show_team_run(self._context, run, team=self._team)
 
     def get_job_planner(self) -> JobPlanner:
         return require_job_planner(self._context.deployer.batch)
@@ -85,7 +85,7 @@ class RequestedRuns:
         return self._context.deployer.find_full_run(app=app, team=team, workflow=workflow)
 
     def list_newest(self, *, app: str, team: str, workflow: str, limit: int) -> list[RunRecord]:
-        return requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
+        return run_requests.list_runs(self._context, limit=limit, app=app, team=team, workflow=workflow)
 
 
 def require_job_planner(runs: RunBackend) -> JobPlanner:
@@ -113,7 +113,7 @@ class ApplicationStore:
             after = make(before.application)
             if after == before.application:
                 return before
-            document = requests.to_document(after)
+            document = dump_document(after)
             at = self._context.clock()
             return _load_application(
                 applications.put(connection, name=app, team=team, document=document, source=row.source, at=at)

@@ -15,7 +15,7 @@ from fastapi import Path as InPath
 from scanflow.app.application import Application
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import ForbiddenError, NotFoundError, did_you_mean
-from scanflow_server import requests
+from scanflow_server import run_requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Reader
@@ -75,7 +75,7 @@ def _check_file(context: ServerContext, path: str | Path | None) -> None:
 
 
 def _find_run(context: ContextDep, caller: Reader, run: RunName) -> str:
-    return run if caller.team is None else requests.show_team_run(context, run, team=caller.team).name
+    return run if caller.team is None else run_requests.show_team_run(context, run, team=caller.team).name
 
 
 def _find_service(context: ContextDep, caller: Reader, name: Name) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 
 from scanflow_serving import oip, seldon
 from scanflow_serving.components import PARAMETERS
+from scanflow_serving.engine import Engine
 from scanflow_serving.graph import Graph, GraphTraversal, Outcome, finish
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.model_inputs import read_moments
 from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
+from scanflow_serving.recorder import Recorder
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.revisions import LoadedRevision, WeightedChooser
 from scanflow_serving.seldon import Prediction
 from scanflow_serving.signature import TensorSpec
-
-if TYPE_CHECKING:
-    from scanflow_serving.routes import ServingApplication
 
 LARGE: Final = 256 * 1024
 """Bodies above this size, in bytes, are decoded in a worker thread, so that they do not delay others."""
@@ -47,7 +46,9 @@ class RouteTarget(msgspec.Struct, eq=False):
 
 
 class ServingCall(msgspec.Struct, eq=False):
-    server: ServingApplication
+    engine: Engine
+    recorder: Recorder | None
+    allow_nan: bool
     loaded: LoadedRevision
     target: RouteTarget
     graph: Graph
@@ -113,7 +114,7 @@ class ServingCall(msgspec.Struct, eq=False):
         return read_moments(tensor)
 
     async def run(self, allowed_s: float) -> Any:
-        engine = self.server.engine
+        engine = self.engine
         if not engine.busy and self.graph.inline and not self.unread:
             return self._compute()
         try:
@@ -126,6 +127,12 @@ class ServingCall(msgspec.Struct, eq=False):
             engine.check_workers()
             where = "it was still running" if self.started else "it was still waiting in the queue"
             raise ProblemError(504, f"The request was not answered within {allowed_s:g} s: {where}.") from None
+
+    def retain(self) -> None:
+        """Copy the inputs if they will be recorded or sent to a shadow; in any thread."""
+        self.recorded = self.recorder is not None and self.recorder.should_keep(self.get_tensors())
+        if self.recorded or self.shadowed:
+            self.keep_inputs()
 
     def keep_inputs(self) -> None:
         """Copy the request's tensors before a component can change them."""
@@ -149,7 +156,7 @@ class ServingCall(msgspec.Struct, eq=False):
 
     async def _compute_on_loop(self) -> Any:
         """Answer the request on the loop; a worker decodes and encodes large bodies."""
-        engine = self.server.engine
+        engine = self.engine
         if self.unread:
             await engine.run(self._read_and_retain)
         self.started = True
@@ -161,7 +168,7 @@ class ServingCall(msgspec.Struct, eq=False):
 
     def _read_and_retain(self) -> None:
         self.read()
-        self.server.retain(self)
+        self.retain()
 
 
 class OipCall(ServingCall):
@@ -218,7 +225,7 @@ class OipCall(ServingCall):
         return InferResponse(self.target.name, self.target.get_version(self.loaded), tensors, infer.id, plain)
 
     def _decode(self) -> InferRequest:
-        request, headers, allow_nan = self.request, self.request.headers, self.server.limits.allow_nan
+        request, headers, allow_nan = self.request, self.request.headers, self.allow_nan
         if oip.HEADER_LENGTH not in headers and headers.get("content-type", "").startswith(oip.OCTETS):
             return oip.decode_raw(request.body, self.graph.roots[0].component.signature, allow_nan=allow_nan)
         refuse_multipart(headers.get("content-type", ""))
@@ -247,7 +254,7 @@ class SeldonCall(ServingCall):
 
     def read(self) -> None:
         media = self.request.headers.get("content-type", "")
-        self.asked = asked = seldon.decode(self.request.body, allow_nan=self.server.limits.allow_nan, media=media)
+        self.asked = asked = seldon.decode(self.request.body, allow_nan=self.allow_nan, media=media)
         self.walk.meta = asked.meta
         self.value, self.names = asked.value, asked.names
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -46,21 +46,6 @@ _NAMELESS: Final = frozenset({"input", "input-0"})
 
 PARAMETERS: Final = "parameters"
 """The key of a request's metadata that holds the parameters for its models."""
-
-
-class Predictor(Protocol):
-    """An opened registered model."""
-
-    platform: str
-    signature: NodeSignature
-    notes: tuple[str, ...]
-    """What a person should know of it, and what to do."""
-
-    input_errors: tuple[type[RuntimeError], ...]
-    """The exceptions by which it refuses an input, and no subclass of them; others may be faults of its own."""
-
-    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None, /) -> Any:
-        """Return the model's answer; ProblemError (4xx) names what is wrong with the input."""
 
 
 class Component:

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
-from scanflow_serving.components import Predictor
 from scanflow_serving.devices import check_tensorflow, choose_onnx_providers, prepare_pytorch
 from scanflow_serving.model_examples import read_example
 from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names, to_plain_values
+from scanflow_serving.predictor import Predictor
 from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature

@@ -11,33 +11,27 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
 from scanflow.wire import DesiredInstanceState, InstanceSpec
 from scanflow_serving import documents, seldon
-from scanflow_serving.calls import LARGE, GrpcCall, OipCall, RouteTarget, SeldonCall, ServingCall, add_headers
+from scanflow_serving.calls import OipCall, RouteTarget, SeldonCall, add_headers
 from scanflow_serving.engine import Engine
 from scanflow_serving.health import HealthChecks
-from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response
+from scanflow_serving.messages import InferRequest, InferResponse, Request, Response
 from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.pinning import Pinning
 from scanflow_serving.problems import ProblemError, make_not_found
+from scanflow_serving.processing import RequestProcessor, make_defect_problem
 from scanflow_serving.recorder import Recorder
 from scanflow_serving.revisions import LoadedRevision, Revisions, WeightedChooser
-from scanflow_serving.secrets import secrets
 from scanflow_serving.shadows import Shadows
 
 _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
 """The interpreter's switch interval while a model loads, in seconds (default: 0.005), so as not to delay requests."""
-
-CLIENT_GONE: Final = 499
-"""What a request is counted as whose client has gone before it was answered, as NGINX does."""
-
-_READ_BY_GRPC: Final = Request("POST", "")
 
 _log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
@@ -66,13 +60,15 @@ class ServingApplication:
         self.revisions = Revisions(
             self.engine, self.shadows.engine, self.metrics, threads=documents.get_thread_count(spec)
         )
-        self.recorder = (
+        self._recorder = (
             Recorder(spec.recording, count=self.metrics.count)
             if spec.recording is not None and spec.recording.fraction > 0
             else None
         )
+        self._processor = RequestProcessor(
+            self.engine, self.revisions, self.shadows, self._recorder, self.metrics, limits
+        )
         self._instance = ("x-scanflow-instance", spec.instance)
-        self._headers: dict[str, Headers] = {"": (self._instance,)}
         self._unrouted = RevisionMetrics(self.metrics, "")
         self.health = HealthChecks(self.engine)
         self.pinning = Pinning(spec.cpus if spec.pin_threads else (), self.engine, self.revisions.loaders)
@@ -149,8 +145,8 @@ class ServingApplication:
         self.health.close()
         await self.engine.close()
         await self.shadows.engine.close()
-        if self.recorder is not None:
-            await asyncio.to_thread(self.recorder.close)
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     # -- requests
 
@@ -165,7 +161,7 @@ class ServingApplication:
         except ProblemError as problem:
             return self.refuse(problem)
         except Exception as error:  # noqa: BLE001 - the loop's edge: whatever is wrong here, the client gets a response
-            return self.refuse(_make_defect_problem(error))
+            return self.refuse(make_defect_problem(error))
 
     def refuse(self, problem: ProblemError) -> Response:
         """Return and count the response to a request that reached no model."""
@@ -176,72 +172,7 @@ class ServingApplication:
         target = self._targets.get((model, version))
         if target is None:
             raise self._make_unknown_problem(model, version)
-        call = self._begin(GrpcCall, target, _READ_BY_GRPC, infer=request)
-        result = await self._run(call, deadline_s)
-        if isinstance(result, ProblemError):
-            raise result
-        response: InferResponse = result
-        return response
-
-    def retain(self, call: ServingCall) -> None:
-        """Copy a call's inputs if they will be recorded or sent to a shadow; in any thread."""
-        call.recorded = self.recorder is not None and self.recorder.should_keep(call.get_tensors())
-        if call.recorded or call.shadowed:
-            call.keep_inputs()
-
-    async def _respond(self, kind: type[ServingCall], target: RouteTarget, request: Request) -> Response:
-        call = self._begin(kind, target, request)
-        call.unread = len(request.body) > LARGE
-        answer: Response = await self._run(call, self.limits.deadline_s)
-        return answer
-
-    def _begin(self, kind: type[ServingCall], target: RouteTarget, request: Request, **more: Any) -> ServingCall:
-        self._admit()
-        loaded = target.chooser.pick()
-        return kind(self, loaded, target, target.get_graph(loaded), request, self._headers[loaded.id], **more)
-
-    def _admit(self) -> None:
-        try:
-            self.engine.admit()
-        except ProblemError as problem:
-            self.metrics.count("scanflow_refused", reason="queue" if problem.status == 429 else "draining")
-            raise
-
-    async def _run(self, call: ServingCall, allowed_s: float) -> Any:
-        loaded, engine, status = call.loaded, self.engine, 200
-        call.shadowed = call.target.node is None and bool(self.revisions.shadows)
-        loaded.in_flight += 1
-        engine.in_flight += 1
-        try:
-            if not call.unread:
-                call.read()
-                if self.recorder is not None or call.shadowed:
-                    self.retain(call)
-                if call.timeout_s is not None:
-                    allowed_s = min(allowed_s, call.timeout_s)
-            result = await call.run(allowed_s)
-        except asyncio.CancelledError:
-            loaded.meter.count_response(CLIENT_GONE, monotonic() - call.began)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a response
-            problem = error if isinstance(error, ProblemError) else _make_defect_problem(error)
-            status, result = problem.status, call.make_failure(problem)
-            if problem.is_lasting:
-                self.engine.report_broken(problem.detail)
-        finally:
-            engine.in_flight -= 1
-            loaded.response_count += 1
-            self.revisions.release(loaded)
-        loaded.meter.count_response(status, monotonic() - call.began)
-        loaded.count(call.walk)
-        if call.walk.metrics:
-            self.metrics.count_custom(loaded.id, call.walk.metrics)
-        if status == 200 and call.inputs is not None:
-            if call.recorded and self.recorder is not None:
-                self.recorder.keep(loaded.revision, call.inputs, call.get_outputs())
-            if call.shadowed:
-                self.shadows.send(call, self.revisions)
-        return result
+        return await self._processor.infer(target, request, deadline_s)
 
     # -- routes
 
@@ -254,7 +185,7 @@ class ServingApplication:
         def post(path: str, handler: Handler) -> None:
             table.setdefault(path, {})["POST"] = handler
 
-        self._headers = {
+        self._processor.headers = {
             loaded.id: (self._instance, ("x-scanflow-revision", loaded.id)) for loaded in self.revisions.loaded.values()
         }
         get("/", self._show_instance)
@@ -270,9 +201,11 @@ class ServingApplication:
             path = f"{_MODELS}{name}" + (f"/versions/{version}" if version else "")
             get(path, partial(self._describe_node, target))
             get(f"{path}/ready", partial(self._report_ready, target))
-            post(f"{path}/infer", partial(self._respond, OipCall, target))
+            post(f"{path}/infer", partial(self._processor.respond, OipCall, target))
         whole = self._targets.get((self._spec.service, ""))
-        post("/api/v1.0/predictions", partial(self._respond, SeldonCall, whole) if whole else _build_not_ready)
+        post(
+            "/api/v1.0/predictions", partial(self._processor.respond, SeldonCall, whole) if whole else _build_not_ready
+        )
         post("/api/v1.0/feedback", partial(self._give_feedback, whole) if whole else _build_not_ready)
         self._routes = table
 
@@ -353,7 +286,7 @@ class ServingApplication:
     async def _describe_node(self, target: RouteTarget, _request: Request) -> Response:
         loaded = max(target.chooser.choices, key=lambda choice: choice.weight)
         document = documents.describe_model(target.name, target.get_graph(loaded), self._list_versions(target.name))
-        return documents.to_response(document, self._headers[loaded.id])
+        return documents.to_response(document, self._processor.headers[loaded.id])
 
     async def _report_ready(self, target: RouteTarget, _request: Request) -> Response:
         unwell = (
@@ -377,7 +310,7 @@ class ServingApplication:
         return Response(200, *self.metrics.render(self._others))
 
     async def _give_feedback(self, target: RouteTarget, request: Request) -> Response:
-        self._admit()
+        self._processor.admit()
         media = request.headers.get("content-type", "")
         feedback = seldon.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)
         tagged = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
@@ -397,7 +330,7 @@ class ServingApplication:
         finally:
             self.engine.in_flight -= 1
             self.revisions.release(loaded)
-        return documents.to_response({"meta": {"tags": {"told": count}}}, self._headers.get(loaded.id, ()))
+        return documents.to_response({"meta": {"tags": {"told": count}}}, self._processor.headers.get(loaded.id, ()))
 
 
 def _make_state_response(word: str, well: bool) -> Response:
@@ -410,8 +343,3 @@ def _make_not_loaded_problem() -> ProblemError:
 
 async def _build_not_ready(_request: Request) -> Response:
     raise _make_not_loaded_problem()
-
-
-def _make_defect_problem(error: BaseException) -> ProblemError:
-    _log.error("a request could not be answered", exc_info=error)
-    return ProblemError(500, f"The response could not be created: {type(error).__name__}: {secrets.mask(str(error))}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from tests.benchmarks.control_server import TOKEN, give_token
 from tests.server import bearer
 from tests.waiting import until
@@ -58,7 +58,7 @@ def _hosted(module: str) -> Iterator[tuple[str, int]]:
             workflows=[sf.Workflow(name="training", nodes=[step])],
             agents=[sf.Agent(name="many", modules=["lag.py"])],
         )
-        spec = {"application": json.loads(dump_json(app)), "agent": "many", "home": str(folder / "home")}
+        spec = {"application": dump_document(app), "agent": "many", "home": str(folder / "home")}
         give_token(folder / "home")
         (folder / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
         with (folder / "log").open("wb") as log:

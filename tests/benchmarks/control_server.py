@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.agent.records import Action, Decision, Event, Intent
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.http.home_token import get_token_file
@@ -88,7 +88,7 @@ def fill(home: Path, count: int) -> list[str]:
     deployer.batch.give_up(first.name, "for a benchmark")
     names = [f"made-up-{number}" for number in range(count - 1)]
     copy_runs(Home(home).journal, first.name, names)
-    document = {"application": json.loads(dump_json(app)), "parameters": {}}
+    document = {"application": dump_document(app), "parameters": {}}
     settings = ServerSettings(library=Settings(home=home))
     store = open_store(settings.database)
     try:
@@ -200,7 +200,7 @@ def acting_agent(python: Path, folder: Path) -> Iterator[tuple[str, str]]:
     (home / "app.py").write_text(APP)
     (home / "agent.py").write_text(AGENT)
     app, source, _ = load_application(str(home / "app.py"))
-    body = {"application": json.loads(dump_json(app)), "source": str(source)}
+    body = {"application": dump_document(app), "source": str(source)}
     with ours(python, folder) as url:
         place = f"{API}/agents/bench/quick"
         ask(url, "PUT", place, body)

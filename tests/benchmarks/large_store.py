@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert
 
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
@@ -120,7 +119,7 @@ def _fill_journal(home: Path, size: StoreSize) -> tuple[dict[str, Any], list[str
     first = deployer.batch.enter(deployer.define(RunRequest(app, "training", source=source))).name
     new = [f"queued-{number}" for number in range(size.queued - 1)]
     copy_runs(journal, first, new)
-    return {"application": json.loads(dump_json(app)), "parameters": {}}, [first, *new], [ended, *old]
+    return {"application": dump_document(app), "parameters": {}}, [first, *new], [ended, *old]
 
 
 def _fill_runs(store: Store, document: dict[str, Any], queued: list[str], ended: list[str]) -> None:

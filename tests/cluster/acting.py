@@ -14,7 +14,7 @@ from scanflow.agent.decide import build_intent
 from scanflow.agent.primitive_model import Act
 from scanflow.agent.records import Action
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json, load_json
+from scanflow.app.files import dump_document, load_json
 from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, bearer
 from tests.waiting import until
@@ -48,7 +48,7 @@ class Acting:
         self.server.close()
 
     def _put(self) -> None:
-        self._people("PUT", f"/applications/{self.app.name}", json={"application": json.loads(dump_json(self.app))})
+        self._people("PUT", f"/applications/{self.app.name}", json={"application": dump_document(self.app)})
 
     @property
     def kept(self) -> Application:

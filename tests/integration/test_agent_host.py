@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.knowledge import open_knowledge
 from scanflow_agents.host.schedules import count_between
@@ -148,7 +148,7 @@ class Hosted:
             agents=[sf.Agent(name="tracker", modules=["own.py"]), sf.Agent(name="checker", modules=["own.py"])],
         )
         spec = {
-            "application": json.loads(dump_json(app)),
+            "application": dump_document(app),
             "agent": "tracker",
             "server": f"http://127.0.0.1:{server.port}",
             "home": str(folder / "home"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.local.agents import LocalAgents
 from tests.waiting import until
@@ -34,7 +33,7 @@ class Hosting:
             (home.parent / f"{name}.py").write_text(SENSOR + does)
         agents = [sf.Agent(name=name, modules=[f"{name}.py"]) for name in DOES]
         app = sf.Application(name="shop", team="red", app_dir=str(home.parent), agents=agents)
-        self.document = json.loads(dump_json(app))
+        self.document = dump_document(app)
         self.backend = LocalAgents(home, ended=lambda: None, grace_s=0.5)
 
     def start(self, name: str) -> None:

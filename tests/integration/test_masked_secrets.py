@@ -15,19 +15,19 @@ import httpx
 import pytest
 
 from scanflow.agent.records import JSON, Event, Sample
-from scanflow.app.files import dump_json, load_document
+from scanflow.app.files import dump_document, dump_json, load_document
 from scanflow.backends.port import LogPage, LogPart
 from scanflow.backends.records import FINAL_STATES
 from scanflow.backends.service_records import Explanation
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server import requests
 from scanflow_server.auth import register_home
 from scanflow_server.context import ServerContext, make_context
 from scanflow_server.primitives import ApplicationStore
 from scanflow_server.routes import agents as agent_routes
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import agents as agent_store
+from scanflow_server.store import applications
 from scanflow_server.store import events as event_store
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store import operations as operation_store
@@ -221,7 +221,7 @@ def store_as_earlier_versions_did(context: ServerContext) -> dict[str, Any]:
     """Store an application with plain secrets, which is refused today, and return its document."""
     sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
     with context.store.write() as connection:
-        requests.keep_application(connection, load_document(sent), None, at=1.0)
+        applications.keep(connection, load_document(sent), None, at=1.0)
     return sent
 
 
@@ -380,7 +380,7 @@ def test_a_run_shows_no_secret_and_its_step_gets_all(home: Path, tmp_path: Path)
     path = write_app(tmp_path)
     app, _, _ = load_application(str(path))
     with served(home, control=True) as (context, client):
-        body = {"application": json.loads(dump_json(app)), "source": str(path), "parameters": {}}
+        body = {"application": dump_document(app), "source": str(path), "parameters": {}}
         run = client.post("/runs", json=body).raise_for_status().json()["name"]
         until(lambda: client.get(f"/runs/{run}").json()["state"] in FINAL_STATES, "the run ends")
         until(lambda: client.get("/events", params={"type": "run.failed"}).json(), "its end is recorded")

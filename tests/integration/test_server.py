@@ -233,14 +233,14 @@ def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says
 def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_with(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
+    from scanflow.app.files import dump_document
     from scanflow.loading import load_application
-    from scanflow_server.requests import to_document
 
     app = load_application(str(tmp_path / "app.py"))[0]
     changed = app.with_workflow(app.workflow().with_parameters({"first.word": "two"}))
     (tmp_path / "go").touch()
     (tmp_path / "fail").touch()
-    asked = {**body, "application": to_document(changed), "parameters": {"first.word": "two"}}
+    asked = {**body, "application": dump_document(changed), "parameters": {"first.word": "two"}}
     name = server.api.post("/runs", json=asked).json()["name"]
     assert server.run_events(name)[-1][1]["record"]["state"] == "failed"
     (tmp_path / "fail").unlink()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.app.parameters import refuse_mask
 from scanflow.backends.kubernetes.differences import find_changed_fields
 from scanflow.backends.service_records import InstanceRecord, mask_errors
@@ -158,7 +158,7 @@ def test_masking_twice_changes_nothing_more() -> None:
 def test_a_file_with_a_masked_value_is_not_run(tmp_path: Path) -> None:
     app = sf.Application(name="a", workflows=[sf.Workflow(name="w", nodes=[sf.Executor(name="s", mainfile="s.py")])])
     step = {"env": {"KEY": "***"}, "kind": "executor", "name": "s", "mainfile": "s.py"}
-    document = {**json.loads(dump_json(app)), "workflows": [{"name": "w", "nodes": [step]}]}
+    document = {**dump_document(app), "workflows": [{"name": "w", "nodes": [step]}]}
     (tmp_path / "app.json").write_text(json.dumps(document))
     with pytest.raises(InvalidError, match=r"app\.json: The value of workflows\.0\.nodes\.0\.env\.KEY is masked"):
         load_application(str(tmp_path / "app.json"))

@@ -16,10 +16,8 @@ from scanflow.agent.records import Intent
 from scanflow.agent.strategy import Strategy
 from scanflow.agent.strategy_limits import get_limits
 from scanflow.app.quantities import format_duration
+from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.host.store import ActedRow
-
-MAX_AHEAD_S = 60.0
-"""What was done later than this from now, in seconds, was done by a clock that was set back: it does not count."""
 
 INTENT = "intent"
 
@@ -146,7 +144,7 @@ class LocalLimits:
         limits = self._limits[strategy]
         longest_s = max(limits["budget_window_s"], limits["cool_down_s"])
         acted = self._store.list_acted(strategy)
-        for key in [key for key, row in acted.items() if not -MAX_AHEAD_S <= now - row.at < longest_s]:
+        for key in [key for key, row in acted.items() if not -AHEAD_S <= now - row.at < longest_s]:
             self._store.delete_acted(strategy, key)
             del acted[key]
         return acted

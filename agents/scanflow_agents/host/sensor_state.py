@@ -12,6 +12,7 @@ from typing import Any
 
 from scanflow.app.agents import Misfire
 from scanflow.app.triggers import Cron, Date, Interval, Trigger
+from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import NOTHING, Path, Seen
 from scanflow_agents.host.schedules import (
@@ -22,9 +23,6 @@ from scanflow_agents.host.schedules import (
     find_last_until,
     format_time,
 )
-
-AHEAD_S = 60.0
-"""Recorded times further ahead of the clock than this, in seconds, come from a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

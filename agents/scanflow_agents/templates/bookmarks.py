@@ -21,7 +21,7 @@ from scanflow.agent.sensors.runs import Run, find_runs
 from scanflow.drift.contract import read_purpose
 from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.records import TrackedRun
-from scanflow_agents.host.sensor_state import AHEAD_S
+from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.templates.control_plane import RECENT, get_control_plane, list_newest_runs, tracker_of
 
 Kind = Literal["checked", "labels", "learnt", "changed"]

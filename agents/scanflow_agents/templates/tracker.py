@@ -18,7 +18,7 @@ from scanflow.app.application import Application
 from scanflow.app.model import Whole
 from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
-from scanflow_agents.host.sensor_state import AHEAD_S
+from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.control_plane import report_event
 from scanflow_agents.templates.options import Options, bound_call, check_agent

@@ -11,7 +11,9 @@ from typing import Any
 from scanflow.agent.primitive_context import REVERT, PrimitiveResult
 from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
-from scanflow_server.arbiter.identity import (
+from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
+from scanflow_server.arbiter.objections import LEASE_S, are_equal
+from scanflow_server.intent_identity import (
     are_related,
     find_overlap,
     format_seconds,
@@ -19,8 +21,6 @@ from scanflow_server.arbiter.identity import (
     get_start_time,
     qualify_strategy,
 )
-from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
-from scanflow_server.arbiter.objections import LEASE_S, are_equal
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow

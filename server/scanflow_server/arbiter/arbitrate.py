@@ -9,14 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from scanflow.agent.records import Action, Decision, Intent, Verdict
-from scanflow_server.arbiter.identity import (
-    find_overlap,
-    format_seconds,
-    get_place,
-    qualify_key,
-    qualify_strategy,
-    start_unlike_runs,
-)
 from scanflow_server.arbiter.objections import (
     ArbitrationContext,
     check_action_budget,
@@ -26,6 +18,14 @@ from scanflow_server.arbiter.objections import (
     check_ownership,
     check_persons_change,
     make_decision,
+)
+from scanflow_server.intent_identity import (
+    find_overlap,
+    format_seconds,
+    get_place,
+    qualify_key,
+    qualify_strategy,
+    start_unlike_runs,
 )
 
 QUEUE_S = 900.0

@@ -9,8 +9,8 @@ from scanflow.agent.primitives import parse_act
 from scanflow.agent.records import Autonomy, Guard, Intent, StrategyLimits
 from scanflow.agent.strategy_limits import format_calls, matches_target
 from scanflow.app.secrets import find_secret_sources
-from scanflow_server.arbiter.identity import format_seconds
 from scanflow_server.arbiter.objections import are_equal
+from scanflow_server.intent_identity import format_seconds
 
 _AUTONOMIES: tuple[Autonomy, ...] = get_args(Autonomy)
 """From the least to the most."""

@@ -17,7 +17,6 @@ from scanflow.errors import InvalidError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.bounds import bound_intent
-from scanflow_server.arbiter.identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.arbiter.objections import (
     FOREIGN_S,
     ArbitrationContext,
@@ -27,6 +26,7 @@ from scanflow_server.arbiter.objections import (
     find_foreign_fields,
 )
 from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
+from scanflow_server.intent_identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.store import events, operations
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
 from scanflow.app.quantities import format_count
-from scanflow_server.arbiter.identity import (
+from scanflow_server.intent_identity import (
     are_related,
     awaits_people,
     find_overlap,

@@ -18,7 +18,7 @@ from scanflow.errors import UnavailableError
 from scanflow.http.home_token import derive_agent_token, derive_peer_token, hash_token, make_salt, read_home_token
 from scanflow.transport.clients import fetch_reply, is_loopback
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import EXTERNAL_POLL_S, ErrorIsolation
+from scanflow_server.controller_loop import EXTERNAL_POLL_S, ErrorIsolation
 from scanflow_server.store import agents, events
 from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.secrets import load_masker

@@ -22,7 +22,7 @@ from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.transport.webhook import post
 from scanflow.wire import read_token
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import IDLE_S, ErrorIsolation
+from scanflow_server.controller_loop import IDLE_S, ErrorIsolation
 from scanflow_server.masking import mask_action
 from scanflow_server.notices import TYPES, build_body, is_news
 from scanflow_server.store import applications, events, intents, webhook_positions

@@ -13,10 +13,10 @@ from scanflow.http.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.arbiter.operation_requests import request_operation
 from scanflow_server.context import ServerContext, make_driver_command
-from scanflow_server.control.loop import EXTERNAL_POLL_S, IDLE_S, POLL_S, ErrorIsolation
 from scanflow_server.control.served_versions import ServedVersions
-from scanflow_server.requests import request_operation
+from scanflow_server.controller_loop import EXTERNAL_POLL_S, IDLE_S, POLL_S, ErrorIsolation
 from scanflow_server.store import events, operations
 from scanflow_server.store.operations import OperationRow
 

@@ -17,10 +17,10 @@ from scanflow.agent.primitive_context import REVERT
 from scanflow.backends.function_store import find_function_names
 from scanflow.errors import NotFoundError
 from scanflow.processes.jobs import DELETED_PREFIX, Job
-from scanflow_server.arbiter.identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.context import ServerContext
-from scanflow_server.control.loop import ErrorIsolation
+from scanflow_server.controller_loop import ErrorIsolation
 from scanflow_server.function_owners import FunctionOwners
+from scanflow_server.intent_identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store import audit, events, operations, pruning, runs, usage
 from scanflow_server.store.intents import ActionRow

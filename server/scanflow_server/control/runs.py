@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from scanflow.app.files import load_json
 from scanflow.backends.records import Waiting
-from scanflow.deployer import RunRequest
 from scanflow.deployer.masking import mask_problem
-from scanflow.errors import InternalError, NotFoundError, ScanflowError, UnavailableError, UsageError
+from scanflow.errors import InternalError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
@@ -23,7 +19,8 @@ from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow.text.masking import Masker
 from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.control.job_queue import JobQueue
-from scanflow_server.control.loop import IDLE_S, POLL_S, ErrorIsolation
+from scanflow_server.controller_loop import IDLE_S, POLL_S, ErrorIsolation
+from scanflow_server.run_requests import ensure_entered
 from scanflow_server.store import events, runs
 from scanflow_server.store.runs import Drive, RequestedRun
 
@@ -187,21 +184,3 @@ def describe_first_failure(record: Mapping[str, Any]) -> str | None:
             cause = str(failure.get("cause") or "").strip().rpartition("\n")[2]
             return f"{task['task']}: {cause or failure['summary']}"[:_MAX_REASON_LENGTH]
     return None
-
-
-def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
-    definition = run.definition
-    if definition is None:
-        return
-    try:
-        context.deployer.show(run.name)
-    except NotFoundError:
-        app = None if definition.get("application") is None else load_json(json.dumps(definition["application"]))
-        refresh = bool(definition.get("refresh_cache"))
-        request = RunRequest(app, run.workflow, parameters=definition["parameters"], refresh_cache=refresh)
-        if run.asked.action == "spin":
-            texts = definition.get("texts", {})
-            request = replace(request, run=definition["of"], step=definition["step"], texts=texts)
-        elif run.source is not None:
-            request = replace(request, source=Path(run.source))
-        context.deployer.batch.enter(context.deployer.define(request), RunName(run.name))

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from scanflow.agent.records import Action, Intent
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
-from scanflow_server.arbiter.identity import get_place
 from scanflow_server.context import ServerContext
+from scanflow_server.intent_identity import get_place
 from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
 

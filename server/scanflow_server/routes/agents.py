@@ -10,13 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.agent.records import AgentView, StrategyLimits
 from scanflow.app.application import Application
+from scanflow.app.files import dump_document
 from scanflow.app.model import find_duplicate
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.secrets import iterate_secrets
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import AccessDeniedError, AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
 from scanflow.files.secret_sources import check_secret_sources
-from scanflow_server import requests
 from scanflow_server.access import PERMISSIONS, TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Proposer, Reader
@@ -26,7 +26,7 @@ from scanflow_server.control.agents import MAX_ENTRIES, describe_agent, fetch_jo
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import OwnAgent, find_agent, read_own_application
 from scanflow_server.store import agents as agent_store
-from scanflow_server.store import events
+from scanflow_server.store import applications, events
 from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.secrets import load_masker
 
@@ -64,7 +64,7 @@ def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: App
     if agent not in names:
         raise NotFoundError(f"The application {app!r} has no agent {agent!r}.{did_you_mean(agent, names)}")
     _check_secrets(context, application, agent)
-    document = requests.to_document(application)
+    document = dump_document(application)
     process = context.agents.show(app, application.team, agent)
     restart = has_other_code(process, document, body.source)
     with context.store.write() as connection:
@@ -76,7 +76,7 @@ def start(context: ContextDep, caller: Editor, app: Name, agent: Name, body: App
             )
         _check_ended(context, before, team=application.team)
         restart = restart or (before is not None and before.has_other_strategies)
-        requests.keep_application(connection, application, body.source, at=context.clock())
+        applications.keep(connection, application, body.source, at=context.clock())
         row = agent_store.put(
             connection,
             app=app,

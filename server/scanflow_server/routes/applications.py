@@ -10,7 +10,6 @@ from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.errors import NotFoundError
 from scanflow.names import format_environment_name
 from scanflow.text.masking import Masker
-from scanflow_server import requests
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
@@ -51,7 +50,7 @@ def put(context: ContextDep, caller: Editor, app: Name, body: AppBody) -> Applic
     check_name(app, parsed)
     check_no_plain_secrets(parsed)
     with context.store.write() as connection:
-        return _make_view(requests.keep_application(connection, parsed, body.source, at=context.clock()))
+        return _make_view(application_store.keep(connection, parsed, body.source, at=context.clock()))
 
 
 def _make_view(row: ApplicationRow) -> ApplicationView:

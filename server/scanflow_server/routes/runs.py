@@ -16,7 +16,7 @@ from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord, StepFile
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.port import LATEST
-from scanflow_server import requests
+from scanflow_server import run_requests
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
@@ -45,7 +45,7 @@ def run(context: ContextDep, caller: Editor, body: RunBody, key: Key = None) -> 
     """Check a workflow and run it, in a process of its own."""
     app = read_own_application(context, caller, body.application, body.source)
     source = None if body.source is None else Path(body.source)
-    return requests.request_run(
+    return run_requests.request_run(
         context,
         RunRequest(app, body.workflow, parameters=body.parameters, source=source, refresh_cache=body.refresh_cache),
         key=caller.scope_key(key),
@@ -71,13 +71,13 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 20,
 ) -> list[RunRecord]:
     """List runs, the newest first, without their tasks; optionally of one application, team or workflow."""
-    return requests.list_runs(context, limit=limit, app=app, team=restrict_team(caller, team), workflow=workflow)
+    return run_requests.list_runs(context, limit=limit, app=app, team=restrict_team(caller, team), workflow=workflow)
 
 
 @router.get("/{run}")
 def show(context: ContextDep, _caller: Reader, run: OwnRun) -> RunRecord:
     """Show a run with its tasks; ``@latest`` is the newest, ``@latest-1`` the one before."""
-    return requests.show_run(context, run)
+    return run_requests.show_run(context, run)
 
 
 @router.post("/{run}/resume", dependencies=[DEFINITION])
@@ -91,7 +91,7 @@ def resume(
         if request.application is None
         else read_own_application(context, caller, request.application, request.source)
     )
-    return requests.request_resume(context, run, app=app, key=caller.scope_key(key), by=caller.name)
+    return run_requests.request_resume(context, run, app=app, key=caller.scope_key(key), by=caller.name)
 
 
 @router.post("/{run}/spin", status_code=201, dependencies=[DEFINITION])
@@ -105,7 +105,7 @@ def spin(
     app = None
     if body.application is not None:
         app = read_own_application(context, caller, body.application, body.source)
-    return requests.request_spin(
+    return run_requests.request_spin(
         context,
         RunRequest(app, parameters=body.parameters, texts=body.texts, run=run, step=body.step),
         latest=request.path_params["run"] == LATEST,
@@ -117,13 +117,13 @@ def spin(
 @router.post("/{run}/stop")
 def stop(context: ContextDep, _caller: Editor, run: OwnRun) -> RunRecord:
     """Request that a run stop; it can be resumed later."""
-    return requests.request_stop(context, run)
+    return run_requests.request_stop(context, run)
 
 
 @router.post("/{run}/tasks/{task}/stop")
 def stop_task(context: ContextDep, _caller: Editor, run: OwnRun, task: Task) -> RunRecord:
     """Request that one task, or all running ones of a step, stop; tasks that do not depend on it continue."""
-    return requests.request_task_stop(context, run, task)
+    return run_requests.request_task_stop(context, run, task)
 
 
 @router.get("/{run}/events", response_class=StreamingResponse, responses=EVENTS)
@@ -138,7 +138,7 @@ async def events(
     Each event is numbered, and holds one of the backend's records as JSON. ``problem`` events hold a problem document:
     the run could not be driven at all. Another drive begins its own numbers with ``DRIVE-``.
     """
-    record = await run_in_threadpool(requests.show_run, context, run)
+    record = await run_in_threadpool(run_requests.show_run, context, run)
     return make_events_response(context.streams, stream_run_events(context, record.name, last=last_event_id))
 
 

@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.application import Application
+from scanflow.app.files import dump_document
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.backends.port import LogReader
@@ -22,10 +23,10 @@ from scanflow.deployer.masking import mask_log, mask_service
 from scanflow.deployer.service_client import get_explanation
 from scanflow.errors import InvalidError
 from scanflow.text.masking import Masker
-from scanflow_server import requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.arbiter.operation_requests import list_pending_operations, request_operation
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import DeployBody, Key, Name, Operation, OperationAccepted, Text
 from scanflow_server.commands import check_service_exists, make_name_conflict
@@ -64,13 +65,13 @@ def deploy(
     context.check_backend(app)
     check_no_plain_secrets(app)
     workflow = Deployment(app, body.workflow).online
-    request = {"application": requests.to_document(app), **body.model_dump(mode="json", include=_REQUEST_FIELDS)}
+    request = {"application": dump_document(app), **body.model_dump(mode="json", include=_REQUEST_FIELDS)}
 
     def find_owner() -> tuple[str, str]:
         return _check_deployable(context, caller, app, workflow)
 
     return OperationAccepted(
-        operation=requests.request_operation(
+        operation=request_operation(
             context,
             engine,
             "deploy",
@@ -166,7 +167,7 @@ def _find_service(context: ServerContext, name: str) -> ServiceRecord | None:
 
 def _find_deployment_owner(context: ServerContext, name: str) -> tuple[str, str] | None:
     """Return the application and team of the deployment in progress of a service; None: there is none."""
-    deployments = [row for row in requests.list_pending_operations(context, name) if row.kind == "deploy"]
+    deployments = [row for row in list_pending_operations(context, name) if row.kind == "deploy"]
     return (
         (deployments[-1].app, str(deployments[-1].request["application"].get("team", "default")))
         if deployments
@@ -196,7 +197,7 @@ def _check_deployable(
 
 def _check_models(context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None]) -> None:
     """Refuse a model that does not exist, if the change is queued behind others."""
-    if requests.list_pending_operations(context, service):
+    if list_pending_operations(context, service):
         for model in filter(None, models):
             context.find_model(model, tracker)
 
@@ -231,7 +232,7 @@ def _begin(
         return record.app, record.team
 
     return OperationAccepted(
-        operation=requests.request_operation(
+        operation=request_operation(
             context,
             engine,
             kind,

@@ -6,6 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select, update
 
+from scanflow.app.application import Application
+from scanflow.app.files import dump_document
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import applications
 
@@ -32,6 +34,10 @@ def put(
     write = insert(applications) if before is None else update(applications).where(match)
     connection.execute(write.values(after.model_dump(mode="json")))
     return after
+
+
+def keep(connection: Connection, app: Application, source: str | None, *, at: float) -> ApplicationRow:
+    return put(connection, name=app.name, team=app.team, document=dump_document(app), source=source, at=at)
 
 
 def get(connection: Connection, name: str, team: str | None = None) -> ApplicationRow | None:

@@ -10,7 +10,7 @@ from sqlalchemy import delete as sql_delete
 
 from scanflow.agent.records import JSON, Action, Intent, Verdict
 from scanflow.errors import NotFoundError
-from scanflow_server.arbiter.identity import get_place, qualify_key, qualify_strategy
+from scanflow_server.intent_identity import get_place, qualify_key, qualify_strategy
 from scanflow_server.store.base import Row
 from scanflow_server.store.tables import OPEN, fields, intents, trail
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.loading import load_application
 from scanflow.processes.jobs import Job
 from tests.asking import HTTP
@@ -181,7 +181,7 @@ class Plant:
         folder.mkdir()
         app, source, _ = load_application(str(self.folder / "app.py"))
         permit_strategies_at(self.home, app=app.name, agent=agent, team=app.team)
-        spec = {"application": json.loads(dump_json(app)), "source": str(source), "agent": agent, **fields}
+        spec = {"application": dump_document(app), "source": str(source), "agent": agent, **fields}
         spec |= {"server": self.server.url, "home": str(self.home), "beat_s": 0.5}
         (folder / "agent.json").write_text(json.dumps(spec))
         with (folder / "log").open("ab") as log:

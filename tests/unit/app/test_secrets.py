@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_json, dump_yaml, load_json, load_yaml
+from scanflow.app.files import dump_document, dump_json, dump_yaml, load_json, load_yaml
 from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 
@@ -44,7 +43,7 @@ def make_app() -> sf.Application:
 def test_an_application_with_references_is_the_same_after_a_file(dump: object, load: object) -> None:
     app = make_app()
     assert load(dump(app)).model_dump() == app.model_dump()  # type: ignore[operator]
-    document = json.loads(dump_json(app))
+    document = dump_document(app)
     assert document["workflows"][0]["nodes"][0]["env"] == {"KEY": {"$secret": "env:API_KEY"}, "MODE": "x"}
     assert (document["tracker"]["uri"], document["notify"][0]["url"]) == ("env:TRACKER", "env:HOOK")
     assert len(list(iterate_secrets(app))) == 7

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json, load_json
+from scanflow.app.files import dump_document, load_json
 from scanflow.app.resources import Resources
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
@@ -85,7 +85,7 @@ def agent(**changes: Any) -> HostedAgent:
     app = Application(name="shop", team="red", agents=[own])
     return HostedAgent(
         *KEY,
-        document=json.loads(dump_json(app)),
+        document=dump_document(app),
         version="1 https://scanflow.scanflow.svc:46666",
         source="/home/ada/shop/app.py",
         code="c0de",

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
@@ -201,7 +201,7 @@ def host_an_agent(team: Team) -> None:
         app="shop",
         team="data",
         name="watcher",
-        document=json.loads(dump_json(team.app)),
+        document=dump_document(team.app),
         version="1",
         source=str(team.folder / "app.py"),
         code="c0de",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.backends.agents import HostedAgent
 from scanflow.backends.kubernetes.agents.manifests import build_objects
 from scanflow.backends.kubernetes.batch.checks import check_definition
@@ -70,7 +70,7 @@ def test_an_instance_has_the_secrets_of_its_graph_and_its_variables() -> None:
 def test_an_agent_has_the_secrets_of_its_parameters() -> None:
     agent = sf.Agent(name="watch", modules=["watch.py"], parameters={"chat": [KEY]})
     app = sf.Application(name="shop", team="red", agents=[agent])
-    hosted = HostedAgent("shop", "red", "watch", document=json.loads(dump_json(app)), version="1", code="c")
+    hosted = HostedAgent("shop", "red", "watch", document=dump_document(app), version="1", code="c")
     deployment = build_objects(hosted, agent, KubernetesSettings())[-1]
     assert refer(KEY) in deployment["spec"]["template"]["spec"]["containers"][0]["env"]
 

@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.errors import TooLargeError
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_EVENT_BYTES
 from scanflow.http.home_token import Role, hash_token
@@ -220,7 +220,7 @@ def test_an_application_of_10_000_steps_fits() -> None:
         for ahead in (99, 100)
     ]
     app = sf.Application(name="large", team="ml", workflows=[sf.Workflow(name="large", nodes=steps, edges=edges)])
-    body = {"application": json.loads(dump_json(app)), "workflow": "large", "parameters": {}}
+    body = {"application": dump_document(app), "workflow": "large", "parameters": {}}
     assert len(json.dumps(body, separators=(",", ":"))) < MAX_DEFINITION_BYTES
 
 

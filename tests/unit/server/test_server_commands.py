@@ -10,9 +10,9 @@ import pytest
 
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UnavailableError, UsageError
-from scanflow_server import requests
 from scanflow_server.arbiter.arbitrate import QUEUE_S
 from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.arbiter.operation_requests import request_operation
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
@@ -38,7 +38,7 @@ class Desk:
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
         given = DEPLOY if kind == "deploy" else wanted
         about: dict[str, Any] = {"find_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
-        return requests.request_operation(self.context, self.engine, kind, "digits", **about)
+        return request_operation(self.context, self.engine, kind, "digits", **about)
 
     def known(self, id: str) -> OperationRow:
         return known_by(self.context.store, operations.get, id)

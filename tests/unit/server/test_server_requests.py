@@ -14,11 +14,11 @@ import pytest
 from scanflow.agent.primitive_context import PrimitiveResult, SavedApplication
 from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.loading import load_application
-from scanflow_server import requests
+from scanflow_server import run_requests
 from scanflow_server.context import ServerContext
 from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.store import runs
@@ -206,7 +206,7 @@ def test_a_try_that_was_cut_off_after_its_run_was_begun_has_its_inverse_from_the
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(requests, "ensure_entered", killed)
+        patch.setattr(run_requests, "ensure_entered", killed)
         with pytest.raises(KilledError):
             doing(primitive, **arguments)
     with context.store.read() as connection:
@@ -218,7 +218,7 @@ def test_a_try_that_was_cut_off_after_its_run_was_begun_has_its_inverse_from_the
 
 
 def body_of(application: Application, **more: Any) -> bytes:
-    return json.dumps({"application": json.loads(dump_json(application)), "source": None, **more}).encode()
+    return json.dumps({"application": dump_document(application), "source": None, **more}).encode()
 
 
 def post(api: Api, path: str, content: bytes = b"{}", key: str = "once") -> tuple[int, Any]:

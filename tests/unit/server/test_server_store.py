@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow_server.arbiter.identity import get_place
+from scanflow_server.intent_identity import get_place
 from scanflow_server.store import agents, applications, events, intents, keys, labels, operations, runs, tokens
 from scanflow_server.store.base import SLICE_S, Store, open_store, translate_errors
 from scanflow_server.store.migrations import get_head, migrate

@@ -87,7 +87,7 @@ def read_value(*nodes: Node) -> Any:
     """Return what a graph of nodes is given for a request with date-times."""
     graph = Graph(nodes, [Component(node, lambda value, _names, _meta: value) for node in nodes])
     nothing = cast(Any, None)
-    call = OipCall(nothing, nothing, nothing, graph, Request("POST", "/"), ())
+    call = OipCall(nothing, nothing, False, nothing, nothing, graph, Request("POST", "/"), ())
     call.infer = InferRequest([make_tensor("2024-01-01"), Tensor("n", "INT64", np.array([1]))])
     call.read()
     return call.value["at"].dtype.kind

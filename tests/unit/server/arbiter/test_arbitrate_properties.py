@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scanflow.agent.records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
-from scanflow_server.arbiter.identity import find_overlap
 from scanflow_server.arbiter.objections import ArbitrationContext, Owner
+from scanflow_server.intent_identity import find_overlap
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")

@@ -193,7 +193,7 @@ def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, m
         return jobs(found)
 
     monkeypatch.setattr(world.engine, "_plan_jobs", stumble)
-    monkeypatch.setattr("scanflow_server.control.loop.RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr("scanflow_server.controller_loop.RETRY_PAUSE_S", 0.01)
     with world.engine:
         world.engine.submit(wanted("i1"))
         until(lambda: action(world, "i1").state == "succeeded", "it goes on")

@@ -1,26 +1,23 @@
-"""Requests to a server, stored first so that they are fulfilled whatever happens to the server."""
+"""Requests of runs, stored first so that they are fulfilled whatever happens to the server."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
+from scanflow.app.files import dump_document, load_document
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
-from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.commands import build_intent, make_id
+from scanflow.names import RunName
 from scanflow_server.context import ServerContext
-from scanflow_server.control.runs import ensure_entered
-from scanflow_server.store import applications, events, keys, operations, runs, usage
-from scanflow_server.store.operations import Kind, OperationRow
+from scanflow_server.store import applications, events, keys, runs, usage
+from scanflow_server.store.keys import IdempotentRequest
 from scanflow_server.store.runs import Drive, DriveRequest, RequestedRun
 
 _MAX_BACKLOG = 10_000
@@ -36,12 +33,12 @@ def request_run(
     have changed; and the key alone identifies the request.
     """
     app, file = request.application, None if request.source is None else str(request.source)
-    definition: dict[str, Any] = {"application": to_document(app), "parameters": dict(request.parameters)}
+    definition: dict[str, Any] = {"application": dump_document(app), "parameters": dict(request.parameters)}
     if request.refresh_cache:
         definition["refresh_cache"] = True
     sent = {**definition, "workflow": request.workflow, "source": file}
-    once = _IdempotentRequest("run", key, None if own else keys.compute_fingerprint(sent))
-    if (name := once.find_earlier_target(context)) is not None:
+    once = IdempotentRequest("run", key, None if own else keys.compute_fingerprint(sent))
+    if (name := once.find_earlier_target(context.store)) is not None:
         return _ensure_run_entered(context, name)
     context.check_backend(app)
     defined = context.deployer.define(request)
@@ -73,12 +70,12 @@ def request_spin(
     ``latest``: that run is a caller's newest one, and stands for the newest of its whole workflow. ``own``: as for
     :func:`request_run`.
     """
-    run, document = request.run or "@latest", None if request.app is None else to_document(request.app)
+    run, document = request.run or "@latest", None if request.app is None else dump_document(request.app)
     definition = {"step": request.step, "application": document, "parameters": dict(request.parameters)}
     if request.texts:
         definition["texts"] = dict(request.texts)
-    once = _IdempotentRequest("spin", key, None if own else keys.compute_fingerprint({**definition, "of": run}))
-    if (name := once.find_earlier_target(context)) is not None:  # by now it may be the newest run itself
+    once = IdempotentRequest("spin", key, None if own else keys.compute_fingerprint({**definition, "of": run}))
+    if (name := once.find_earlier_target(context.store)) is not None:  # by now it may be the newest run itself
         return _ensure_run_entered(context, name)
     past = show_run(context, run)
     if latest:
@@ -104,9 +101,9 @@ def request_resume(
     context: ServerContext, run: str, *, app: Application | None = None, key: str | None = None, by: str | None = None
 ) -> RunRecord:
     """Request that a run resume; AlreadyRunningError: it is running."""
-    document = None if app is None else to_document(app)
-    once = _IdempotentRequest("resume", key, keys.compute_fingerprint({"run": run, "application": document}))
-    if (name := once.find_earlier_target(context)) is not None:
+    document = None if app is None else dump_document(app)
+    once = IdempotentRequest("resume", key, keys.compute_fingerprint({"run": run, "application": document}))
+    if (name := once.find_earlier_target(context.store)) is not None:
         return show_run(context, name)
     record = context.deployer.show(run)
     with context.store.write() as connection:
@@ -149,58 +146,6 @@ def request_task_stop(context: ServerContext, run: str, task: str) -> RunRecord:
     record = show_run(context, run)
     context.deployer.batch.stop_task(record.name, task)
     return show_run(context, record.name)
-
-
-def request_operation(
-    context: ServerContext,
-    engine: ArbiterEngine,
-    kind: Kind,
-    service: str,
-    *,
-    find_owner: Callable[[], tuple[str, str]],
-    request: dict[str, Any],
-    by: str,
-    key: str | None = None,
-    keep: Application | None = None,
-) -> str:
-    """Request a change of a service, and return the id of its operation and intent.
-
-    ``find_owner`` returns the service's application and team, or refuses what cannot be changed; it is not called if
-    the key was used before. ``keep``: the application to store with the request.
-    """
-    once = _IdempotentRequest(
-        "operation", key, keys.compute_fingerprint({"kind": kind, "service": service, "request": request})
-    )
-    if (operation_id := once.find_earlier_target(context)) is not None:
-        return operation_id
-    app, team = find_owner()
-    operation = OperationRow(
-        id=make_id(kind),
-        kind=kind,
-        service=service,
-        app=app,
-        team=team,
-        request=request,
-        created=context.get_unique_time(),
-        state="queued",
-    )
-    intent = build_intent(operation, by=by)
-    seen = engine.intents.look(intent)
-    with context.store.write() as connection:
-        if (operation_id := once.find(connection)) is not None:
-            return operation_id
-        operations.add(connection, operation)
-        engine.intents.admit(connection, intent, seen)
-        once.keep(connection, operation.id, at=operation.created)
-        if keep is not None:
-            keep_application(connection, keep, request["source"], at=operation.created)
-    engine.wake()
-    return operation.id
-
-
-def list_pending_operations(context: ServerContext, service: str) -> list[OperationRow]:
-    with context.store.read() as connection:
-        return [operation for operation in operations.list_open(connection) if operation.service == service]
 
 
 def show_run(context: ServerContext, run: str) -> RunRecord:
@@ -250,42 +195,8 @@ def list_runs(
     return [_apply_wanted_state(context, record, active.get(record.name)) for record in records]
 
 
-def to_document(app: Application) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(dump_json(app))
-    return document
-
-
-@dataclass(frozen=True, slots=True)
-class _IdempotentRequest:
-    kind: str
-    key: str | None
-    mark: str | None
-    """The digest of the request, which has to be the same for the same key. None: the key alone identifies it."""
-
-    def find_earlier_target(self, context: ServerContext) -> str | None:
-        """Return the target of an earlier request with this key, if any."""
-        with context.store.read() as connection:
-            return self.find(connection)
-
-    def find(self, connection: Connection) -> str | None:
-        if self.mark is None:
-            return None if self.key is None else keys.find_own(connection, self.key)
-        return keys.find(connection, self.key, self.kind, self.mark)
-
-    def keep(self, connection: Connection, target: str, *, at: float) -> None:
-        keys.record(
-            connection, self.key, self.kind, self.mark or keys.compute_fingerprint(self.key), target=target, at=at
-        )
-
-
-def keep_application(
-    connection: Connection, app: Application, source: str | None, *, at: float
-) -> applications.ApplicationRow:
-    return applications.put(connection, name=app.name, team=app.team, document=to_document(app), source=source, at=at)
-
-
 def _begin(
-    context: ServerContext, wanted: RequestedRun, once: _IdempotentRequest, keep: Application | None = None
+    context: ServerContext, wanted: RequestedRun, once: IdempotentRequest, keep: Application | None = None
 ) -> RunRecord:
     with context.store.write() as connection:
         name = once.find(connection)
@@ -298,7 +209,7 @@ def _begin(
             runs.add(connection, wanted.model_copy(update={"name": name}))
             once.keep(connection, name, at=wanted.created)
             if keep is not None:
-                keep_application(connection, keep, wanted.source, at=wanted.created)
+                applications.keep(connection, keep, wanted.source, at=wanted.created)
             _record_start(context, connection, name)
     return _ensure_run_entered(context, name)
 
@@ -341,3 +252,21 @@ def _make_unentered_record(context: ServerContext, run: RequestedRun) -> RunReco
             "error": None if run.problem is None else run.problem.get("detail"),
         }
     )
+
+
+def ensure_entered(context: ServerContext, run: RequestedRun) -> None:
+    definition = run.definition
+    if definition is None:
+        return
+    try:
+        context.deployer.show(run.name)
+    except NotFoundError:
+        app = None if definition.get("application") is None else load_document(definition["application"])
+        refresh = bool(definition.get("refresh_cache"))
+        request = RunRequest(app, run.workflow, parameters=definition["parameters"], refresh_cache=refresh)
+        if run.asked.action == "spin":
+            texts = definition.get("texts", {})
+            request = replace(request, run=definition["of"], step=definition["step"], texts=texts)
+        elif run.source is not None:
+            request = replace(request, source=Path(run.source))
+        context.deployer.batch.enter(context.deployer.define(request), RunName(run.name))
