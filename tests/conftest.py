@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.settings import Settings
-from scanflow_client.cli import main
+from scanflow_client.cli.main import main
 from tests import leftovers
 from tests.suite import ONLY, RESULT, describe_result
 from tests.waiting import patient
@@ -31,7 +31,7 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
-COMMAND = [sys.executable, "-c", "from scanflow_client.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from scanflow_client.cli.main import main; main()"]
 COMMAND_TIMEOUT_S = patient(240)
 
 _RUN, _RESULT, _ONLY = pytest.StashKey[str](), pytest.StashKey[str](), pytest.StashKey[list[str]]()

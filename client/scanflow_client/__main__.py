@@ -1,5 +1,5 @@
 """``python -m scanflow_client``: the command line, where no script was installed."""
 
-from scanflow_client.cli import main
+from scanflow_client.cli.main import main
 
 main()

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_count
-from scanflow.characterization.analysis import ResourceRecommendation, Saturation, classify_saturation, recommend
+from scanflow.characterization.analysis import classify_saturation, recommend
 from scanflow.characterization.study import rotate
+from scanflow.characterization.workflow import SizedRun, WorkflowCharacterization
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
@@ -25,38 +24,11 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow.load.load import LoadPlan
     from scanflow.tuning.service_copy import ServiceCopy
-    from scanflow_client.tuning import BuildRequest, TuningTarget
+    from scanflow_client.tuning import BuildRequest
+    from scanflow_client.tuning_target import TuningTarget
 
 CALLERS = 8
 """Connections for each instance."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedRun:
-    """Measurement of a service under load at one size, or of a run of a job with one number of ranks."""
-
-    seconds: float
-    """Duration of a run, or of a request."""
-
-    cores: float
-    """Cores used on average."""
-
-    peak_bytes: int
-    """Peak memory of an instance, or of all ranks together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowCharacterization:
-    name: str
-    unit: str
-    """What ``seconds`` measures: a request or a run."""
-
-    runs: Mapping[str, tuple[SizedRun, ...]]
-    """By size: ``1 instance × 2 cores``, ``2 ranks``."""
-
-    saturation: Saturation
-    recommendation: ResourceRecommendation
-    missing: tuple[str, ...] = ()
 
 
 def characterize_service(
@@ -175,7 +147,3 @@ def _run_job(deployer: Deployer, app: Application, name: str) -> SizedRun:
         cores=sum(task.cpu_s or 0.0 for task in tasks) / seconds,
         peak_bytes=sum(task.max_rss_bytes or 0 for task in tasks),
     )
-
-
-def compute_median_seconds(runs: Sequence[SizedRun]) -> float:
-    return statistics.median(run.seconds for run in runs)

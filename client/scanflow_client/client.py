@@ -15,8 +15,8 @@ from scanflow.app.quantities import parse_memory
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.parameters import pick_output
-from scanflow.backends.port import Stream
 from scanflow.backends.records import RunRecord, StepFile
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.formatting.models import VersionList
     from scanflow_client.model_client import ModelChange, ModelClient
-    from scanflow_client.tuning import TuningTarget
+    from scanflow_client.report import Report
+    from scanflow_client.tuning_target import TuningTarget
 
 
 def _refuse_environments(app: Application) -> EnvironmentBackend:
@@ -452,6 +453,15 @@ class Client(MeasuringClient):
         from scanflow_client.tuning import find_history
 
         return find_history(self._open_knowledge, self._home, target, goal)
+
+    def report(self, app: str | None = None) -> Report:
+        """Write the report of an application's agents as a page below the home folder.
+
+        ``app`` None: the only one that has agents.
+        """
+        from scanflow_client.report import save_report
+
+        return save_report(self, app)
 
     def _begin(self, request: RunRequest, *, wait: bool) -> RunHandle:
         return RunHandle(self, self._run(request) if wait else self._deployer.begin(request))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from scanflow.http.home_token import Role
     from scanflow.transport import ServerClient
     from scanflow_client.replay import Replay
-    from scanflow_client.report import Report
 
 MAX_SEARCHED_ACTIONS = 10_000  # of the newest events
 
@@ -307,17 +306,6 @@ class ControlClient:
         """Publish events to the server, and return them as it recorded them."""
         body = [event.model_dump(mode="json") for event in events]
         return [Event.model_validate(event) for event in self.server.post(transport.build_path("events"), body)]
-
-    def report(self, app: str | None = None) -> Report:
-        """Write the report of an application's agents as a page below the home folder.
-
-        ``app`` None: the only one that has agents.
-        """
-        from scanflow.settings import Settings
-        from scanflow_client.report import Report, write_report
-
-        home = Settings.from_environment().home.expanduser().absolute()
-        return Report(write_report(self, app, home / "reports"))
 
     # The server itself
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from scanflow.deployer import Deployer
     from scanflow.tuning.goals import Goal, GoalName
     from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.service_load import LoadReport
-    from scanflow_client.tuning import TuningReport, TuningTarget
+    from scanflow_client.load_report import LoadReport
+    from scanflow_client.tuning_report import TuningReport
+    from scanflow_client.tuning_target import TuningTarget
 
 
 class MeasuringClient(ControlClient):
@@ -57,8 +58,9 @@ class MeasuringClient(ControlClient):
             dtype: The type in which numbers are sent.
             grpc: Send over gRPC instead of REST.
         """
+        from scanflow_client.load_report import LoadSpec
         from scanflow_client.predict_io import PredictRequest, to_call
-        from scanflow_client.service_load import LoadSpec, build_trace, load_service, show_load_progress
+        from scanflow_client.service_load import build_trace, load_service, show_load_progress
 
         spec = LoadSpec.build(
             build_trace(rate, trace, seconds), poisson=poisson, seconds=seconds, connections=connections
@@ -107,9 +109,10 @@ class MeasuringClient(ControlClient):
             fresh: Ignore earlier searches for this model or similar ones.
         """
         from scanflow.tuning.goals import Goal
-        from scanflow_client.formatting.tune import format_step
         from scanflow_client.predict_io import HttpRequest, PredictRequest, to_http
-        from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service
+        from scanflow_client.tuning import TuningBudget, tune_service
+        from scanflow_client.tuning_report import format_step
+        from scanflow_client.tuning_target import TuningTarget
 
         def build_request(name: str) -> HttpRequest:
             return to_http(self._deployer, name, PredictRequest(inputs=inputs), node=node, dtype=dtype, seldon=False)

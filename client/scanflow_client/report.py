@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from scanflow.agent.records import Event
@@ -15,10 +15,9 @@ from scanflow.names import format_environment_name
 from scanflow.reports.event_report import list_compared_models, report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.tracker_links import TrackerLinks
+from scanflow.settings import Settings
 from scanflow.transport import fetch_json
-
-if TYPE_CHECKING:
-    from scanflow_client.control_client import ControlClient
+from scanflow_client.control_client import ControlClient
 
 _MAX_LABELS, _MAX_DETAILED = 10_000, 200
 
@@ -36,6 +35,15 @@ class Report:
         """Return the page in a frame of its own, which runs no scripts."""
         page, style = escape(self.path.read_text(encoding="utf-8")), "width:100%;height:40em;border:0"
         return f'<iframe sandbox title="{escape(self.path.stem)}" style="{style}" srcdoc="{page}"></iframe>'
+
+
+def save_report(client: ControlClient, app: str | None) -> Report:
+    """Write the report of an application's agents below the home folder.
+
+    ``app`` None: the only application that has agents.
+    """
+    home = Settings.from_environment().home.expanduser().absolute()
+    return Report(write_report(client, app, home / "reports"))
 
 
 def write_report(client: ControlClient, app: str | None, folder: Path) -> Path:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
-from scanflow.backends.port import Stream
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.records import RunRecord, RunState, StepFile, TaskRecord
 from scanflow.names import RunName
 
-if TYPE_CHECKING:
-    from scanflow_client.client import Client
+
+class RunsClient(Protocol):
+    """What a handle needs of :class:`~scanflow_client.client.Client`, which makes it."""
+
+    def wait(self, run: str = ..., *, timeout_s: float | None = None) -> RunHandle: ...
+
+    def show(self, run: str = ...) -> RunRecord: ...
+
+    def stop(self, run: str) -> RunRecord: ...
+
+    def output(self, step: str, name: str = ..., *, run: str = ...) -> Any: ...
+
+    def files(self, step: str | None = None, *, run: str = ...) -> list[StepFile]: ...
+
+    def logs(
+        self, task: str | None = None, *, run: str = ..., attempt: int | None = None, stream: Stream = "both"
+    ) -> str: ...
 
 
 class RunHandle:
@@ -21,7 +36,7 @@ class RunHandle:
     state. A run in the background may be awaited: ``await handle``.
     """
 
-    def __init__(self, client: Client, record: RunRecord) -> None:
+    def __init__(self, client: RunsClient, record: RunRecord) -> None:
         self.client, self._record = client, record
 
     @property

@@ -4,148 +4,39 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from scanflow.errors import InvalidError, MissingExtraError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
+from scanflow_client.load_report import DEFAULT_S, LoadReport, LoadSpec
 
 if TYPE_CHECKING:
-    from scanflow.backends.service_records import ServiceRecord, Shape
+    from scanflow.backends.service_records import ServiceRecord
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.knowledge.records import TrackedRun
     from scanflow.load.arrivals import RateTrace
-    from scanflow.load.load import LoadPlan, LoadResult
+    from scanflow.load.load import LoadPlan
     from scanflow.load.mlperf import MlperfSettings, Scenario
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
 POLL_S = 0.2
 """The interval between two reports of progress."""
 
-DEFAULT_S = 10.0
-"""Default duration of a load."""
-
 MAX_DURATION_S = 24 * 3600.0
 """Limit of the duration of a load."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of finished requests, and of those that failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSpec:
-    """The load to generate: an open loop if there is a trace, else a closed one."""
-
-    trace: RateTrace | None = None
-    poisson: int | None = None
-    """The seed of a Poisson process; None: requests are due at even intervals."""
-
-    seconds: float = DEFAULT_S
-    """Duration of a closed loop."""
-
-    mlperf: MlperfSettings | None = None
-    """LoadGen decides when requests are due."""
-
-    connections: int = 16
-    timeout_s: float = 30.0
-    rows: int = 1
-    """Samples of a request."""
-
-    grpc: bool = False
-    """Whether requests are sent over gRPC; else over REST."""
-
-    @classmethod
-    def build(
-        cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int
-    ) -> LoadSpec:
-        """Build a specification; ``seconds`` None: the default duration."""
-        duration_s = DEFAULT_S if seconds is None else seconds
-        return cls(trace=trace, poisson=poisson, seconds=duration_s, connections=connections)
-
-    @property
-    def duration_s(self) -> float | None:
-        """The duration; None: LoadGen decides."""
-        if self.mlperf is not None:
-            return None
-        return self.seconds if self.trace is None else self.trace.seconds
-
-    @property
-    def protocol(self) -> str:
-        return "gRPC" if self.grpc else "REST"
-
-    @property
-    def loop(self) -> str:
-        if self.mlperf is not None:
-            return f"MLPerf {self.mlperf.scenario}"
-        return "closed" if self.trace is None else "open"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
-    """A load and its result."""
-
-    service: str
-    shape: Shape
-    """The shape of the service."""
-
-    spec: LoadSpec
-    result: LoadResult
-    interrupted: bool = False
-
-    @property
-    def target_rate(self) -> float | None:
-        """Requests a second that were due, on average; None in a closed loop."""
-        trace = self.spec.trace
-        return None if trace is None else trace.requests / trace.seconds
-
-    @property
-    def rate(self) -> float:
-        """Requests a second that succeeded, from the first that was due to the last answer or the trace's end."""
-        metrics, trace = self.result.metrics(), self.spec.trace
-        seconds = metrics.seconds if trace is None or self.interrupted else max(metrics.seconds, trace.seconds)
-        return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
-
-    def _summarize_mlperf(self) -> dict[str, Any] | None:
-        settings, summary = self.spec.mlperf, self.result.mlperf
-        if settings is None:
-            return None
-        return {"settings": asdict(settings), "summary": None if summary is None else asdict(summary)}
-
-    def _repr_html_(self) -> str:
-        from scanflow_client.formatting.load import render_load
-
-        return render_load(self)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the report without the individual requests, in JSON types."""
-        metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
-        return {
-            "service": self.service,
-            "shape": self.shape.model_dump(mode="json"),
-            "protocol": self.spec.protocol,
-            "loop": self.spec.loop,
-            "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
-            "connections": self.spec.connections,
-            "wanted_rate": self.target_rate,
-            **metrics,
-            "rate": self.rate,
-            "rows": self.spec.rows,
-            "samples_rate": self.rate * self.spec.rows,
-            "reasons": dict(self.result.reasons),
-            "reconnects": self.result.reconnects,
-            "interrupted": self.interrupted,
-            "mlperf": self._summarize_mlperf(),
-        }
 
 
 def load_service(

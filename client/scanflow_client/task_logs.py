@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scanflow.backends.port import Stream
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.records import RunRecord
 from scanflow.deployer import Deployer, TaskLog
 from scanflow.errors import NotFoundError

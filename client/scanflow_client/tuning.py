@@ -11,27 +11,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from scanflow.app.service import Service
-from scanflow.backends.shapes import compute_shape
-from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnavailableError, UsageError
+from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
-from scanflow.loading import load_application
 from scanflow.placement.topology import Topology
 from scanflow.tuning.candidates import Candidate, SearchSpace, build_candidate
 from scanflow.tuning.goals import Goal
-from scanflow.tuning.result import Trial, TuningResult
+from scanflow.tuning.result import Trial
 from scanflow.tuning.study import SearchStep, Study
 from scanflow.tuning.warm_start import TuningHistory
 from scanflow_client.exclusive_cpus import list_exclusive_grants
-from scanflow_client.formatting.tune import format_candidate
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning_history import TuningHistories, iterate_served_versions
+from scanflow_client.tuning_report import TuningReport, format_candidate
+from scanflow_client.tuning_target import TuningTarget
 
 if TYPE_CHECKING:
-    from scanflow.app.application import Application
     from scanflow.app.resources import AffinityMode
-    from scanflow.app.workflow import Workflow, WorkflowType
-    from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape
+    from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.knowledge.records import TrackedRun
@@ -44,66 +40,6 @@ TUNED_TAG = "scanflow.tuned"
 
 BuildRequest = Callable[[str], "HttpRequest | Sequence[HttpRequest]"]
 """Return the request to send to a service of that name, or several to send in turn."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningTarget:
-    """The workflow to tune, deployed or not."""
-
-    app: Application
-    workflow: Workflow
-    source: Path | None
-    record: ServiceRecord | None = None
-    """The service, where it is deployed."""
-
-    @classmethod
-    def find(cls, deployer: Deployer, target: str, *, types: Sequence[WorkflowType] = ("online",)) -> TuningTarget:
-        """Return a deployed service by its name, or a workflow of these types by ``app.py:NAME``.
-
-        Raises:
-            NotFoundError: there is neither, or the service's file is gone.
-            UsageError: the service's file is not recorded.
-        """
-        services = {service.name: service for service in deployer.services(instances=False)}
-        record = services.get(target)
-        if record is not None and record.source is None:
-            raise UsageError(
-                f"The file that {target!r} was deployed from is unknown. Name it: scanflow tune app.py:{target}"
-            )
-        file = target if record is None else f"{record.source}:{target}"
-        try:
-            app, path, name = load_application(file)
-        except NotFoundError as error:
-            if record is not None:
-                raise NotFoundError(f"{error} Deploy it again.") from error
-            cause = str(error).partition(". ")[0].rstrip(".")
-            advice = f"There is no service {target!r} either. List them: scanflow services"
-            raise NotFoundError(f"{cause}. {advice}") from error
-        candidates = [workflow for workflow in app.workflows if workflow.type in types]
-        workflow = app.workflow(candidates[0].name if name is None and len(candidates) == 1 else name)
-        if workflow.type not in types:
-            kinds = " or ".join(types)
-            raise InvalidError(f"{workflow.name!r} is a {workflow.type} workflow. Name one of type {kinds}.")
-        served = services.get(workflow.name)
-        if served is None or (served.app, served.team) != (app.name, app.team):
-            return cls(app=app, workflow=workflow, source=path)
-        workflow = apply_served_models(workflow, served)
-        return cls(app=app, workflow=workflow, source=path, record=served)
-
-    @property
-    def shape(self) -> Shape:
-        """The shape with which it is served, or would be."""
-        return compute_shape(self.workflow) if self.record is None else self.record.shape
-
-
-def apply_served_models(workflow: Workflow, record: ServiceRecord) -> Workflow:
-    """Return a workflow with the model versions that its service serves now, in place of those that its file names."""
-    models = {} if record.current is None else record.current.models
-    nodes = [
-        node.replace(model=models[node.name]) if isinstance(node, Service) and node.name in models else node
-        for node in workflow.nodes
-    ]
-    return workflow.replace(nodes=nodes)
 
 
 def find_history(
@@ -135,47 +71,6 @@ class TuningBudget:
     def __post_init__(self) -> None:
         if self.trials < 1 or not 0 < self.minutes <= 24 * 60:
             raise InvalidError("A search needs at least one trial, and lasts at most a day: --trials 20 --minutes 15")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningReport:
-    target: TuningTarget
-    result: TuningResult
-    cores: int
-
-    def _repr_html_(self) -> str:
-        from scanflow_client.formatting.tune import render_tuning
-
-        return render_tuning(self)
-
-    def summary(self) -> dict[str, Any]:
-        """Return the report in JSON types."""
-        result = self.result
-        comparison = result.comparison
-        return {
-            "service": self.target.workflow.name,
-            "goal": result.goal.name,
-            "p99_s": result.goal.p99_s,
-            "cores": self.cores,
-            "default": asdict(result.default),
-            "best": asdict(result.best),
-            "winner": None if result.winner is None else asdict(result.winner),
-            "comparison": None if comparison is None else asdict(comparison),
-            "candidates": result.alternatives + 1,
-            "trials": [asdict(trial) for trial in result.trials],
-            "fresh": None if result.fresh is None else asdict(result.fresh),
-            "repeated": result.repeated,
-            "disturbed": result.disturbed,
-            "interrupted": result.interrupted,
-            "history": None
-            if result.history is None
-            else {
-                "source": result.history.source,
-                "valid": result.is_history_valid,
-                "trials": result.history.trials,
-                "saved_trials": result.saved_trials,
-            },
-        }
 
 
 def build_search_space(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import SecretStr
 
-from scanflow.backends.port import LogReader
+from scanflow.backends.log_reader import LogReader
 
 
 def ignore_message(_text: str) -> None:

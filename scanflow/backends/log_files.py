@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.errors import NotFoundError
 from scanflow.files.tail import Tail
 

@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.app.annotations import Exact
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.tasks import format_task_name, split_task
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import StepName

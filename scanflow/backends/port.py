@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.findings import Finding
+from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.records import Observer, RunRecord, StepFile
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.names import RunName
 from scanflow.settings import Settings
 
@@ -41,66 +41,8 @@ if TYPE_CHECKING:
     from scanflow.placement.mpi.plan import MPIPlan
     from scanflow.wire import ModelFiles
 
-Stream = Literal["stdout", "stderr", "both"]
 Environment = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Maps the tags of a task to the environment variables with which it logs to the tracker under these tags."""
-
-
-class LogPart(NamedTuple):
-    """Consecutive bytes of one source."""
-
-    source: str
-    """``stdout`` or ``stderr`` of a task; the name of a service's instance."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """The log since the last read."""
-
-    parts: tuple[LogPart, ...]
-    """Empty: everything written until now has been read."""
-
-    ended: bool
-    """Whether the log is complete."""
-
-
-class LogReader(Protocol):
-    """Reads logs incrementally from their beginning. Must be closed."""
-
-    def read(self) -> LogPage:
-        """Return the next page, without blocking."""
-        ...
-
-    def close(self) -> None:
-        """Release the log's resources."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunDefinition:
-    """The definition of a run."""
-
-    app: Application
-    workflow: Workflow
-    """The workflow to run, with ``parameters`` applied."""
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """The changed parameters; stored with the run."""
-
-    source: Path | None = None
-    """The application's file; stored with the run."""
-
-    step: str | None = None
-    """The step, or task (``train.3``), of a spin. None: the whole workflow is run."""
-
-    past: str | None = None
-    """The run of a spin's inputs."""
-
-    inherited: tuple[str, ...] = ()
-    """References to secrets in variables, of parts of the application that are not stored with the run: steps inherit
-    the variables."""
 
 
 class RunBackend(Protocol):

@@ -12,8 +12,8 @@ from scanflow.app.executor import Executor
 from scanflow.app.graph import find_ancestors
 from scanflow.app.references import Ref, find_references
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import FINISHED_STATES, RunRecord, TaskRecord
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
 

@@ -16,8 +16,10 @@ from scanflow.app.application import Application
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import Environment, LogPart, LogReader, RunDefinition
+from scanflow.backends.log_reader import LogPart, LogReader
+from scanflow.backends.port import Environment
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.functions import check_live_functions, find_application, remember_application, save_functions
 from scanflow.deployer.masking import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run

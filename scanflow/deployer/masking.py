@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from scanflow.app.application import Application
 from scanflow.app.files import dump_document
 from scanflow.app.plan import Plan
-from scanflow.backends.port import LogPage, LogPart, LogReader, RunDefinition
+from scanflow.backends.log_reader import LogPage, LogPart, LogReader
 from scanflow.backends.records import Event, RunEnded, RunRecord, TaskEnded, TaskRecord, Waiting
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.text.masking import MaskedStream, Masker, mask_addresses, mask_place
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.secrets import dump_secrets
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import LogPart, Stream
+from scanflow.backends.log_reader import LogPart, Stream
 from scanflow.backends.records import Observer, RunRecord, StepFile
 from scanflow.errors import UsageError
 

@@ -17,8 +17,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
+from scanflow.backends.log_reader import LogPart
 from scanflow.backends.output_files import parse_output_files
-from scanflow.backends.port import LogPart, ServiceClient
+from scanflow.backends.port import ServiceClient
 from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.backends.port import LogPage, LogPart, LogReader
+from scanflow.backends.log_reader import LogPage, LogPart, LogReader
 
 
 class WholeLinesReader:

@@ -24,11 +24,12 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from scanflow.load import http_connection
 from scanflow.load.clock import ArrivalClock
+from scanflow.load.connection import LoadConnection
 from scanflow.load.plan import NEVER, PAUSE_S, LoadError, LoadPlan
 from scanflow.processes.cpu_priority import take_short_slices
 
@@ -46,24 +47,6 @@ COLUMNS = {"due": "d", "waited": "d", "took": "d", "status": "h", "who": "h"}
 
 ARRIVALS = "arrivals"
 """The file of doubles: when each request is due, in seconds from the beginning, in order."""
-
-
-class LoadConnection(Protocol):
-    """A connection that sends one request at a time; each ends in the sender's ``record_result`` and ``release``."""
-
-    @property
-    def closed_meanwhile(self) -> bool:
-        """Whether the server has closed it while it was idle, which clients check before they send."""
-        raise NotImplementedError
-
-    def send(self, due: float, number: int) -> None:
-        """Send a request that was due at a time, by ``time.monotonic``."""
-
-    def expire(self, now: float) -> None:
-        """Abort a request that has taken longer than the plan allows."""
-
-    async def close(self) -> None:
-        """Close the connection at the end of the load."""
 
 
 class RequestSender:

@@ -15,11 +15,11 @@ import httptools
 from scanflow.load.plan import LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.generator import RequestSender
+    from scanflow.load.connection import Sender
     from scanflow.load.plan import LoadPlan
 
 
-async def connect(run: RequestSender) -> HttpConnection:
+async def connect(run: Sender) -> HttpConnection:
     """Return an open connection to the target of a load.
 
     Raises:
@@ -66,7 +66,7 @@ def encode_request(plan: LoadPlan, body: bytes) -> bytes:
 
 
 class HttpConnection(asyncio.Protocol):
-    def __init__(self, run: RequestSender) -> None:
+    def __init__(self, run: Sender) -> None:
         self._run = run
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None

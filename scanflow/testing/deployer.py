@@ -14,7 +14,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.app.references import Ref
-from scanflow.backends.port import LogPart
+from scanflow.backends.log_reader import LogPart
 from scanflow.backends.records import Event, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.backends.port import LogPart, LogReader
+from scanflow.backends.log_reader import LogPart, LogReader
 from scanflow_server.limits import LimitedStream, StreamLimit
 
 PING_S: Final = 15.0

@@ -170,7 +170,7 @@ def test_a_driver_that_is_killed_is_followed_by_another_and_nothing_runs_twice(
     deployer: EmbeddedDeployer, tmp_path: Path
 ) -> None:
     source = application(tmp_path)[1]
-    code = "from scanflow_client.cli import main; main()"
+    code = "from scanflow_client.cli.main import main; main()"
     first = subprocess.Popen(
         [sys.executable, "-c", code, "run", f"{source}:counted"],
         env={**os.environ, "SCANFLOW_BACKEND": "kubernetes"},

@@ -10,7 +10,8 @@ import scanflow as sf
 from scanflow.backends.service_change import Deployment
 from scanflow.tuning.goals import Goal
 from scanflow_client.predict_io import HttpRequest
-from scanflow_client.tuning import TuningBudget, TuningTarget, tune_service
+from scanflow_client.tuning import TuningBudget, tune_service
+from scanflow_client.tuning_target import TuningTarget
 from tests.cluster.online import Place
 
 pytestmark = [pytest.mark.cluster]

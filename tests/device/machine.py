@@ -15,8 +15,8 @@ from scanflow.accelerators.mps import find_mps_directory
 from scanflow.accelerators.nvml import find_accelerators
 from scanflow.accelerators.port import Inventory
 from scanflow.backends.local.batch.backend import LocalBackend
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event, RunRecord
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.settings import Settings
 from tests.waiting import PATIENCE_S, until
 

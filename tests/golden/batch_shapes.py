@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepIma
 from scanflow.backends.kubernetes.batch.workflow import build_workflow_manifest
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.tasks import cut_down
 
 CODE: Mapping[str, Any] = {"name": "code", "mountPath": "/app", "readOnly": True}

@@ -17,8 +17,8 @@ import scanflow as sf
 from scanflow.accelerators.port import Device, DeviceProcess, Inventory
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.batch.backend import LocalBackend
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event, RunRecord, TaskRecord, TaskStarted, Waiting
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UsageError
 from scanflow.processes.shims import read_started
 from scanflow.settings import Settings

@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.agent.records import JSON, Event, Sample
 from scanflow.app.files import dump_document, dump_json, load_document
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.backends.records import FINAL_STATES
 from scanflow.backends.service_records import Explanation
 from scanflow.loading import load_application

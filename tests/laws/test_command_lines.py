@@ -23,7 +23,7 @@ import pytest
 import scanflow as sf
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
-from scanflow_client.cli import main
+from scanflow_client.cli.main import main
 from tests.command_tree import load_command_tree
 from tests.conftest import COMMAND, keep_modules
 from tests.waiting import patient

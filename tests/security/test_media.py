@@ -13,7 +13,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck
 
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow_server.app import create_app
 from scanflow_server.context import ServerContext
 from tests.asking import http_client

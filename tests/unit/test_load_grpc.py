@@ -21,9 +21,9 @@ from scanflow.load.load import LoadError, LoadGenerator, LoadPlan
 from scanflow.load.mlperf import MlperfSettings, Scenario
 from scanflow.protos import get_message_class
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
-from scanflow_client.formatting.load import format_load
+from scanflow_client.load_report import LoadSpec, format_load
 from scanflow_client.predict_io import GrpcRequest, PredictRequest, to_call
-from scanflow_client.service_load import LoadSpec, load_service
+from scanflow_client.service_load import load_service
 from tests.waiting import PATIENCE_S, patient
 
 pytestmark = pytest.mark.processes

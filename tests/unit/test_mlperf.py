@@ -9,8 +9,8 @@ import pytest
 
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summary, scale_settings
-from scanflow_client.formatting.load import format_load
-from scanflow_client.service_load import LoadSpec, build_mlperf_settings
+from scanflow_client.load_report import LoadSpec, format_load
+from scanflow_client.service_load import build_mlperf_settings
 from tests.unit.test_load import say, server
 from tests.unit.test_service_load import loaded
 

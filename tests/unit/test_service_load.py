@@ -17,9 +17,9 @@ from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.load import LoadError
 from scanflow_client.cli.app import app
-from scanflow_client.formatting.load import draw_load, format_load
+from scanflow_client.load_report import LoadReport, LoadSpec, draw_load, format_load
 from scanflow_client.predict_io import HttpRequest, PredictRequest
-from scanflow_client.service_load import LoadReport, LoadSpec, build_trace, load_service, log_report, write_files
+from scanflow_client.service_load import build_trace, load_service, log_report, write_files
 from tests.unit.test_load import say, server
 
 pytestmark = pytest.mark.processes

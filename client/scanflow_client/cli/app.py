@@ -9,7 +9,6 @@ import typer
 from typer import Option
 
 from scanflow_client.cli import (
-    EXIT_CODES,
     agents,
     certificates,
     characterize,
@@ -31,6 +30,11 @@ from scanflow_client.cli import (
 )
 from scanflow_client.cli.options import PLAIN_HELP
 from scanflow_client.cli.plugin_commands import PluginGroup
+
+EXIT_CODES = """\
+Exit codes: 0 done; 1 a step, or a component of a service, failed, or a replay differs;
+2 your input needs a change; 3 something is unavailable, try again; 4 a defect of scanflow; 130 stopped.
+"""
 
 app = typer.Typer(
     name="scanflow",

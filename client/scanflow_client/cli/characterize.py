@@ -17,7 +17,7 @@ from scanflow_client.cli.output import choose_progress_stream, print_json, say
 from scanflow_client.cli.services import DataOption, NpyOption
 
 if TYPE_CHECKING:
-    from scanflow_client.tuning import TuningTarget
+    from scanflow_client.tuning_target import TuningTarget
 
 _MISSING_COUNTERS = {
     "cpu-migrations": "migrations between CPUs: perf is not installed, or not permitted to count",
@@ -101,7 +101,7 @@ def characterize(
 
 def find_workflow(command: Sequence[str]) -> TuningTarget | None:
     """Return the service or the MPI job that a single word names; None: the command is a program."""
-    from scanflow_client.tuning import TuningTarget
+    from scanflow_client.tuning_target import TuningTarget
 
     (first, *more) = command
     file, colon, _ = first.rpartition(":")

@@ -86,7 +86,9 @@ def events(
     if report:
         if follow or type is not None:
             raise UsageError("A report covers all events so far. Leave out --follow and --type.")
-        written = client.report(app)
+        from scanflow_client.report import save_report
+
+        written = save_report(client, app)
         respond({"report": str(written)}, as_json, lambda: [f"Wrote {written}."])
         return
     if follow:

@@ -62,11 +62,10 @@ def load(
     Latency counts from the time at which a request is due. Ctrl-C ends the load and prints the results so far.
     """
     from scanflow.app.quantities import parse_duration
-    from scanflow_client.formatting.load import draw_load, format_load
+    from scanflow_client.load_report import LoadSpec, draw_load, format_load
     from scanflow_client.predict_io import read_request, to_call
     from scanflow_client.progress import open_output
     from scanflow_client.service_load import (
-        LoadSpec,
         build_mlperf_settings,
         build_trace,
         load_service,

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from scanflow.knowledge.port import KnowledgeBase
     from scanflow.tuning.candidates import Candidate
     from scanflow_client.predict_io import HttpRequest, PredictRequest
-    from scanflow_client.tuning import TuningReport, TuningTarget
+    from scanflow_client.tuning_report import TuningReport
+    from scanflow_client.tuning_target import TuningTarget
 
 
 def tune(
@@ -71,12 +72,13 @@ def tune(
     """
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
-    from scanflow_client.formatting.tune import draw_tuning, format_step, format_tuning, suggest_command
     from scanflow_client.model_client import open_server_knowledge
     from scanflow_client.predict_io import read_request, to_http
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
-    from scanflow_client.tuning import TuningBudget, TuningTarget, find_history, log_tuning, tune_service
+    from scanflow_client.tuning import TuningBudget, find_history, log_tuning, tune_service
+    from scanflow_client.tuning_report import draw_tuning, format_step, format_tuning, suggest_command
+    from scanflow_client.tuning_target import TuningTarget
 
     bound_s = None if p99 is None else parse_duration(p99, what="--p99")
     search_goal = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
@@ -155,8 +157,8 @@ def parse_batch_sizes(text: str | None) -> list[int]:
 
 def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     from scanflow.backends.service_change import ServiceChange
-    from scanflow_client.formatting.tune import format_shape_options
     from scanflow_client.progress import show_service_changes
+    from scanflow_client.tuning_report import format_shape_options
 
     name, before = report.target.workflow.name, report.result.default
     if winner.batch is not None and not as_json:

@@ -18,7 +18,7 @@ from typing import Final
 
 from scanflow.app.application import Application
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer, RunRequest
-from scanflow.errors import ScanflowError, UnavailableError
+from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient, is_reachable
 from scanflow_client.control_client import ControlClient
@@ -27,6 +27,8 @@ from scanflow_client.demo.application import load_small_demo
 from scanflow_client.demo.in_cluster import REPORT
 from scanflow_client.demo.loop import format_loop, render_report
 from scanflow_client.demo.session import DemoSession
+from scanflow_client.formatting.runs import format_failure, format_outcome
+from scanflow_client.progress import show_run_progress
 
 PATIENCE_S: Final = 180.0
 FETCH_S: Final = 120.0
@@ -53,11 +55,13 @@ def main() -> None:
 
 
 def _run_session(deployer: RemoteDeployer, client: ControlClient, app: Application, path: Path, home: Path) -> Path:
-    from scanflow_client.cli.runs import watch
-
     session = DemoSession(deployer, client, app, path, say=say)
     session.check_free()
-    watch(deployer, RunRequest(app, "mnist-wf", source=path), False, last=False)
+    with show_run_progress(sys.stdout) as observe:
+        record = deployer.run(RunRequest(app, "mnist-wf", source=path), observe=observe)
+    if record.state != "succeeded":
+        raise StepFailedError("\n".join(format_failure(record)))
+    say(format_outcome(record))
     loop = session.close_the_loop(None, keep=False, stream=sys.stdout)
     report = home / "demo.html"
     report.write_text(render_report(client, app, loop), encoding="utf-8")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.characterization.study import describe_placement
+from scanflow.characterization.workflow import compute_median_seconds
 from scanflow_client.formatting.table import Screen, Table
 
 if TYPE_CHECKING:
     from scanflow.characterization.analysis import Saturation
     from scanflow.characterization.measurement import ProgramRun
     from scanflow.characterization.study import Characterization
-    from scanflow_client.characterize_workflow import WorkflowCharacterization
+    from scanflow.characterization.workflow import WorkflowCharacterization
 
 _KINDS = {
     "linear": "more cores help in proportion",
@@ -54,8 +55,6 @@ def format_characterization(characterization: Characterization) -> Screen:
 
 def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
     """Return the measurements of a service or a job by size, and the resources to request."""
-    from scanflow_client.characterize_workflow import compute_median_seconds
-
     alone = compute_median_seconds(next(iter(result.runs.values())))
     rows = [
         (

@@ -12,14 +12,16 @@ from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.backend import KubernetesBatch
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
+from scanflow.backends.kubernetes.batch.runs import ClusterRuns
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.backend import KubernetesMPI
-from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles
-from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
+from scanflow.backends.port import Environment
 from scanflow.backends.records import Observer, RunRecord, StepFile
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.names import RunName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.plan import MPIPlan

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 
 

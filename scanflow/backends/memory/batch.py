@@ -17,11 +17,12 @@ from scanflow.app.steps import call_function, check_parameters, check_result
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.memory.logs import Log, MemoryLogs
 from scanflow.backends.output_files import OutputFiles, dump_outputs
 from scanflow.backends.parameters import RESULT, Resolved, StepInputs
 from scanflow.backends.pickles import load_pickle
-from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.port import Environment
 from scanflow.backends.records import (
     FINAL_STATES,
     Observer,
@@ -35,6 +36,7 @@ from scanflow.backends.records import (
     TaskStarted,
     TaskState,
 )
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.schedule import StepProgress
 from scanflow.backends.tasks import (
     add_pending_tasks,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 
 
 class Log(io.RawIOBase):

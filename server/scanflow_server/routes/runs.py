@@ -12,7 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.app.plan import Plan
-from scanflow.backends.port import Stream
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.records import RunRecord, StepFile
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.port import LATEST

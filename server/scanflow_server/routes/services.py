@@ -15,7 +15,7 @@ from scanflow.app.application import Application
 from scanflow.app.files import dump_document
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import LogReader
+from scanflow.backends.log_reader import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.deployer import InstanceLogs

@@ -16,7 +16,7 @@ from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.placed_secrets import place_secrets
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError
 from scanflow.names import StepName
 

@@ -18,8 +18,8 @@ from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.stopping import annotate
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event, RunRecord, RunStarted
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import NotFoundError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster
@@ -274,7 +274,7 @@ def test_outputs_that_are_gone_are_named_as_such(shop: Shop) -> None:
 def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scanflow.backends.kubernetes.runs.ENVIRONMENT_CACHE_S", 0.0)
+    monkeypatch.setattr("scanflow.backends.kubernetes.batch.runs.ENVIRONMENT_CACHE_S", 0.0)
     shop = Shop(settings, tmp_path / "app")
     shop.plays(*["Succeeded"] * 3)
     shop.drive(shop.enter().name)

@@ -18,7 +18,7 @@ from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED_FILE
 from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UsageError
 from tests.golden import batch_shapes
 

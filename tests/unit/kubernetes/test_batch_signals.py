@@ -14,8 +14,8 @@ from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import WRONG, evaluate_signal, list_signals, replay
 from scanflow.backends.parameters import StepInputs
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.names import StepName
 
 

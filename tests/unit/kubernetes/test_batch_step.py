@@ -20,7 +20,7 @@ from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.framing import split_streams
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
 from scanflow.backends.pickles import write_pickle
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from tests.s3_server import S3Store, run_s3_server
 from tests.waiting import patient
 

@@ -8,7 +8,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.batch.checks import check_definition
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 
 

@@ -20,8 +20,8 @@ from scanflow.backends.kubernetes.mpi.observed_job import QUEUE_REASONS, observe
 from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
 from scanflow.backends.kubernetes.pod_logs import LogLine
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import RunDefinition
 from scanflow.backends.records import Event
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError, UsageError
 from scanflow.settings import Settings
 from scanflow.testing.cluster import MemoryCluster

@@ -18,7 +18,7 @@ from scanflow.backends.agents import HostedAgent
 from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.errors import AccessDeniedError, UsageError
 from scanflow.knowledge.model_cache import ModelCache

@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
 from scanflow.backends.kubernetes.online.checks import check_workflow
 from scanflow.backends.kubernetes.online.pods import build_config_map, build_pod_template
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import format_pod_variable

@@ -14,7 +14,7 @@ from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.state.observed import ObservedState, is_equal_ignoring_time
-from scanflow.backends.local.services.state.report import build_record
+from scanflow.backends.local.services.supervisor.report import build_record
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow

@@ -26,21 +26,20 @@ from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.service_copy import ServiceCopy, build_copy
 from scanflow_client.cli.app import app
 from scanflow_client.cli.tune import parse_batch_sizes
-from scanflow_client.formatting.tune import draw_tuning, format_tuning, suggest_command
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning import (
     TRIALS_FILE,
     TUNED_TAG,
     TuningBudget,
-    TuningReport,
-    TuningTarget,
     build_cluster_space,
     build_search_space,
     is_remote,
     log_tuning,
     tune_service,
 )
+from scanflow_client.tuning_report import TuningReport, draw_tuning, format_tuning, suggest_command
+from scanflow_client.tuning_target import TuningTarget
 from tests.unit.test_load import say, server
 
 APP = """

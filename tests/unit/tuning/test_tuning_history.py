@@ -17,9 +17,10 @@ from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Goal
 from scanflow.tuning.warm_start import TuningHistory
-from scanflow_client.formatting.tune import format_tuning
-from scanflow_client.tuning import TuningTarget, apply_served_models, find_history, log_tuning
+from scanflow_client.tuning import find_history, log_tuning
 from scanflow_client.tuning_history import HISTORY_TAG, TuningHistories, iterate_served_versions
+from scanflow_client.tuning_report import format_tuning
+from scanflow_client.tuning_target import TuningTarget, apply_served_models
 from tests.unit.tuning.test_tuning import APP, report_of
 
 BEST = Candidate(instances=2, cores=1.0, affinity="cpu")

@@ -35,18 +35,19 @@ from scanflow.backends.kubernetes.batch.layout import CODE, DRIVE, OUTPUTS_CLAIM
 from scanflow.backends.kubernetes.batch.planning import plan_steps
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation, StepCode
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
+from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
+from scanflow.backends.kubernetes.batch.runs import ClusterRuns
+from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.batch.store_address import check_store_secret, locate_store
 from scanflow.backends.kubernetes.batch.task_results import TaskResults
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.run_writer import RunVersion, StopRequestedError
-from scanflow.backends.kubernetes.runs import ClusterRuns
 from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.kubernetes.shared_runs import RunHeader, has_object, read_begun_drive
+from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
-from scanflow.backends.port import Environment, LogReader, RunDefinition, Stream
+from scanflow.backends.port import Environment
 from scanflow.backends.records import (
     FINAL_STATES,
     FINISHED_STATES,
@@ -58,6 +59,7 @@ from scanflow.backends.records import (
     StepFile,
     TaskRecord,
 )
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,

@@ -9,7 +9,7 @@ from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
 from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 
 

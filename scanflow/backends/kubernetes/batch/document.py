@@ -24,7 +24,7 @@ from scanflow.backends.kubernetes.batch.layout import (
 )
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UsageError
 
 MAX_BYTES: int = 1_000_000

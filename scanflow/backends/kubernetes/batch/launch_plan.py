@@ -12,7 +12,7 @@ from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.signals import list_signals
 from scanflow.backends.parameters import StepInputs
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.step_process import build_step_env, iterate_options, list_secret_sources
 from scanflow.backends.tasks import format_task_name
 from scanflow.errors import ScanflowError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scanflow.backends.kubernetes.batch.framing import StreamSplitter, split_streams
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.port import LogPage, LogPart, Stream
+from scanflow.backends.log_reader import LogPage, LogPart, Stream
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
 from scanflow.processes.files import write_atomically

@@ -23,16 +23,17 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, create_empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
+from scanflow.backends.kubernetes.batch.pod_storage import open_storage
 from scanflow.backends.kubernetes.batch.process import run_process
 from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, build_error_report, build_process_report
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
-from scanflow.backends.kubernetes.batch.storage import ClaimStorage, open_storage
+from scanflow.backends.kubernetes.batch.storage import ClaimStorage
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.parameters import NO_ITEM, Resolved, StepInputs
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.placed_secrets import SecretPath
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_cache import (
     CacheKey,

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from scanflow.backends.kubernetes.batch.folders import Folders
 from scanflow.backends.kubernetes.batch.object_storage import ObjectStorage, open_store
-from scanflow.backends.kubernetes.batch.storage import open_storage
+from scanflow.backends.kubernetes.batch.pod_storage import open_storage
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt
+from scanflow.backends.kubernetes.batch.folders import begin_attempt
 from scanflow.backends.step_files import list_step_files
 from scanflow.names import StepName
 
@@ -76,12 +76,3 @@ class ClaimStorage:
         step, _, index = task.partition(".")
         folder = self._outputs / run / step / index
         return [(file.name, file.size_bytes) for file in list_step_files(task, folder)]
-
-
-def open_storage(folders: Folders) -> ClaimStorage:
-    """Return the storage of a pod."""
-    if not folders.store:
-        return ClaimStorage(folders.outputs)
-    from scanflow.backends.kubernetes.batch.object_storage import ObjectStorage
-
-    return ObjectStorage.open(folders)

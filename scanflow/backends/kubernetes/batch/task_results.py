@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.batch.records import observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
-from scanflow.backends.port import LogReader, Stream
+from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.records import FINAL_STATES, RunRecord, StepFile, TaskRecord
 from scanflow.backends.tasks import OutputsT, arrange_outputs, find_logged_task, find_output_tasks, select_tasks
 from scanflow.names import StepName

@@ -32,7 +32,7 @@ from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.batch.signals import Signal, find_root, format_static_items, list_signals
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 
 KNOWN: Final = "Known"
 """The task that reports the signals of steps that ended in an earlier drive. Steps have lower-case names."""

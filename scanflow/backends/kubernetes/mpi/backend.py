@@ -20,6 +20,9 @@ from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.facts import read_drive
 from scanflow.backends.kubernetes.batch.layout import CODE, PROGRESS
+from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
+from scanflow.backends.kubernetes.batch.runs import ClusterRuns
+from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.environment.manifests import PODS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, SERVICE
@@ -34,15 +37,14 @@ from scanflow.backends.kubernetes.mpi.results import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
 from scanflow.backends.kubernetes.nodes import sum_allocatable
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
-from scanflow.backends.kubernetes.run_writer import RunVersion, StopRequestedError
-from scanflow.backends.kubernetes.runs import ClusterRuns
-from scanflow.backends.kubernetes.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.log_files import FileLogs
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
-from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.port import Environment
 from scanflow.backends.rank_files import PLAN, RANKS, build_rank_tasks, create_rank_folder, list_rank_logs
 from scanflow.backends.records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
     add_pending_tasks,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.online.observed import get_instance_container
-from scanflow.backends.port import LogPage, LogPart
+from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.errors import ScanflowError
 
 _PAUSE_S = 1.0

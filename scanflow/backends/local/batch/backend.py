@@ -24,15 +24,16 @@ from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
 from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
-from scanflow.backends.local.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.log_files import FileLogs
+from scanflow.backends.log_reader import Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.pickles import read_home_key
-from scanflow.backends.port import Environment, RunDefinition, Stream
+from scanflow.backends.port import Environment
 from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
 from scanflow.backends.records import (
     FINAL_STATES,
@@ -44,6 +45,7 @@ from scanflow.backends.records import (
     StepFile,
     TaskRecord,
 )
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.step_files import list_step_files
 from scanflow.backends.tasks import (

@@ -25,8 +25,9 @@ from scanflow.backends.local.services.layout import ServicesHome
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.parameters import Resolved, StepInputs
 from scanflow.backends.pickles import read_home_key, read_pickle, read_signed
-from scanflow.backends.port import Environment, RunDefinition
+from scanflow.backends.port import Environment
 from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_process import (
     build_step_env,

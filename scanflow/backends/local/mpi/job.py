@@ -18,7 +18,7 @@ from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import find_launcher
 from scanflow.backends.mpi_program import build_one_step_plan, check_affinity, load_mpi_program
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.placement.mpi.local_plan import plan_local_job
 from scanflow.placement.sysfs import read_topology

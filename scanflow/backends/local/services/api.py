@@ -23,8 +23,8 @@ from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
 from scanflow.backends.local.services.state.desired import list_used_ports, read_desired, update_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
-from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
+from scanflow.backends.local.services.supervisor.report import build_record
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState, make_idempotent

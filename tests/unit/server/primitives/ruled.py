@@ -8,8 +8,8 @@ from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.state.report import build_record
-from scanflow.backends.port import LogReader
+from scanflow.backends.local.services.supervisor.report import build_record
+from scanflow.backends.log_reader import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord, Shape

@@ -16,7 +16,6 @@ from socket import socket
 from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
-from scanflow.backends.local.services.state.report import build_record
 from scanflow.backends.local.services.supervisor.attempts import rotate_log
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
@@ -35,6 +34,7 @@ from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePo
 from scanflow.backends.local.services.supervisor.readers import Readers
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, is_settled, reconcile
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
+from scanflow.backends.local.services.supervisor.report import build_record
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_spec import list_clients

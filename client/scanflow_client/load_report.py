@@ -1,10 +1,11 @@
-"""The report of a load as lines, a table and a plot."""
+"""The report of a load, and how it is shown: as lines, a table and a plot."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count
 from scanflow_client.formatting.services import format_shape
@@ -12,12 +13,120 @@ from scanflow_client.formatting.table import Screen, Table, render_html
 from scanflow_client.formatting.text import format_latency
 
 if TYPE_CHECKING:
-    from scanflow.load.load import LoadMetrics
+    from scanflow.backends.service_records import Shape
+    from scanflow.load.arrivals import RateTrace
+    from scanflow.load.load import LoadMetrics, LoadResult
     from scanflow.load.mlperf import MlperfSettings, MlperfSummary
-    from scanflow_client.service_load import LoadReport
+
+DEFAULT_S = 10.0
+"""Default duration of a load."""
 
 SLICES = 40
 """Points of the plot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """The load to generate: an open loop if there is a trace, else a closed one."""
+
+    trace: RateTrace | None = None
+    poisson: int | None = None
+    """The seed of a Poisson process; None: requests are due at even intervals."""
+
+    seconds: float = DEFAULT_S
+    """Duration of a closed loop."""
+
+    mlperf: MlperfSettings | None = None
+    """LoadGen decides when requests are due."""
+
+    connections: int = 16
+    timeout_s: float = 30.0
+    rows: int = 1
+    """Samples of a request."""
+
+    grpc: bool = False
+    """Whether requests are sent over gRPC; else over REST."""
+
+    @classmethod
+    def build(
+        cls, trace: RateTrace | None, *, poisson: int | None, seconds: float | None, connections: int
+    ) -> LoadSpec:
+        """Build a specification; ``seconds`` None: the default duration."""
+        duration_s = DEFAULT_S if seconds is None else seconds
+        return cls(trace=trace, poisson=poisson, seconds=duration_s, connections=connections)
+
+    @property
+    def duration_s(self) -> float | None:
+        """The duration; None: LoadGen decides."""
+        if self.mlperf is not None:
+            return None
+        return self.seconds if self.trace is None else self.trace.seconds
+
+    @property
+    def protocol(self) -> str:
+        return "gRPC" if self.grpc else "REST"
+
+    @property
+    def loop(self) -> str:
+        if self.mlperf is not None:
+            return f"MLPerf {self.mlperf.scenario}"
+        return "closed" if self.trace is None else "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """A load and its result."""
+
+    service: str
+    shape: Shape
+    """The shape of the service."""
+
+    spec: LoadSpec
+    result: LoadResult
+    interrupted: bool = False
+
+    @property
+    def target_rate(self) -> float | None:
+        """Requests a second that were due, on average; None in a closed loop."""
+        trace = self.spec.trace
+        return None if trace is None else trace.requests / trace.seconds
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that succeeded, from the first that was due to the last answer or the trace's end."""
+        metrics, trace = self.result.metrics(), self.spec.trace
+        seconds = metrics.seconds if trace is None or self.interrupted else max(metrics.seconds, trace.seconds)
+        return (metrics.requests - metrics.failed) / seconds if seconds else 0.0
+
+    def _summarize_mlperf(self) -> dict[str, Any] | None:
+        settings, summary = self.spec.mlperf, self.result.mlperf
+        if settings is None:
+            return None
+        return {"settings": asdict(settings), "summary": None if summary is None else asdict(summary)}
+
+    def _repr_html_(self) -> str:
+        return render_load(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the report without the individual requests, in JSON types."""
+        metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
+        return {
+            "service": self.service,
+            "shape": self.shape.model_dump(mode="json"),
+            "protocol": self.spec.protocol,
+            "loop": self.spec.loop,
+            "arrivals": None if self.spec.trace is None else "even" if self.spec.poisson is None else "poisson",
+            "connections": self.spec.connections,
+            "wanted_rate": self.target_rate,
+            **metrics,
+            "rate": self.rate,
+            "rows": self.spec.rows,
+            "samples_rate": self.rate * self.spec.rows,
+            "reasons": dict(self.result.reasons),
+            "reconnects": self.result.reconnects,
+            "interrupted": self.interrupted,
+            "mlperf": self._summarize_mlperf(),
+        }
 
 
 def format_load(report: LoadReport, *, bound_s: float | None) -> Screen:

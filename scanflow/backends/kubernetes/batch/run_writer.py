@@ -13,9 +13,9 @@ from scanflow.backends.kubernetes.batch import layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
+from scanflow.backends.kubernetes.batch.shared_runs import CopiedRecord, RunHeader
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.shared_runs import CopiedRecord, RunHeader
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder, write_private
 

@@ -21,14 +21,8 @@ from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.layout import PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
-from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.code_configmap import read_code_name, unpack_code
-from scanflow.backends.kubernetes.expiring_set import ExpiringSet
-from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.pod_image import is_independent
-from scanflow.backends.kubernetes.run_writer import NameTakenError, RunVersion, RunWriter, StopRequestedError
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.kubernetes.shared_runs import (
+from scanflow.backends.kubernetes.batch.run_writer import NameTakenError, RunVersion, RunWriter, StopRequestedError
+from scanflow.backends.kubernetes.batch.shared_runs import (
     CopiedRecord,
     RunHeader,
     SharedRuns,
@@ -36,8 +30,14 @@ from scanflow.backends.kubernetes.shared_runs import (
     locate_code,
     read_begun_drive,
 )
-from scanflow.backends.port import RunDefinition
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.code_configmap import read_code_name, unpack_code
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.pod_image import is_independent
+from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.records import Observer, RunEnded, RunRecord, RunState, StepFile, TaskRecord, Waiting
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.tasks import select_tasks
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UnsupportedError, UsageError
 from scanflow.files.private import create_private_folder, open_home, write_private

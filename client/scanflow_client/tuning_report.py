@@ -1,12 +1,13 @@
-"""The result of a tuning search as lines, a table and a plot."""
+"""The report of a tuning search, and how it is shown: as lines, a table and a plot."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count
 from scanflow.reports import drawing as svg
@@ -20,10 +21,49 @@ if TYPE_CHECKING:
     from scanflow.tuning.result import Trial, TuningResult
     from scanflow.tuning.study import SearchStep
     from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.tuning import TuningReport
+    from scanflow_client.tuning_target import TuningTarget
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 64.0, 24.0, 40.0, 56.0
 _WORDS = {"throughput": "requests/s", "latency": "p90 of a single caller", "cost": "requests/s of each core"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningReport:
+    target: TuningTarget
+    result: TuningResult
+    cores: int
+
+    def _repr_html_(self) -> str:
+        return render_tuning(self)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the report in JSON types."""
+        result = self.result
+        comparison = result.comparison
+        return {
+            "service": self.target.workflow.name,
+            "goal": result.goal.name,
+            "p99_s": result.goal.p99_s,
+            "cores": self.cores,
+            "default": asdict(result.default),
+            "best": asdict(result.best),
+            "winner": None if result.winner is None else asdict(result.winner),
+            "comparison": None if comparison is None else asdict(comparison),
+            "candidates": result.alternatives + 1,
+            "trials": [asdict(trial) for trial in result.trials],
+            "fresh": None if result.fresh is None else asdict(result.fresh),
+            "repeated": result.repeated,
+            "disturbed": result.disturbed,
+            "interrupted": result.interrupted,
+            "history": None
+            if result.history is None
+            else {
+                "source": result.history.source,
+                "valid": result.is_history_valid,
+                "trials": result.history.trials,
+                "saved_trials": result.saved_trials,
+            },
+        }
 
 
 def format_step(step: SearchStep) -> str:
