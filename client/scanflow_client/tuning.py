@@ -102,8 +102,8 @@ def build_search_space(
     default = build_candidate(shape, budget)
     if space.get_placement(default) is None:
         raise InvalidError(
-            f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete "
-            "or scale down another service meanwhile."
+            f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete or scale "
+            "down another service meanwhile."
         )
     return space, default
 

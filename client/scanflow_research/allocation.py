@@ -95,8 +95,8 @@ EXPERIMENT = Experiment(
     method=(
         f"A program that sends {MOVED_MEBIBYTES} MiB over four pairs of sockets and checks them, in place of SOS, on "
         f"any cores and on some; one that fills {MODEL_MEBIBYTES} MiB and reads them, in place of Kaldi, in control "
-        "groups with more and less memory; and several of these at once. On this machine, without "
-        "containers' file systems."
+        "groups with more and less memory; and several of these at once. On this machine, without containers' file "
+        "systems."
     ),
     rounds=4,
     round_s=40.0,

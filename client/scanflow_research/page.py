@@ -25,8 +25,7 @@ COMMANDS = (
     "`scanflow reproduce --all --out DIR` measures these tables and figures of the thesis and the papers on a machine, "
     "and writes this page, the same with plots as HTML, and each plot. It takes about 40 minutes on two cores; an "
     "interrupt loses no round, and the same command resumes. `scanflow reproduce fig6.7` measures one; `--list` "
-    "lists "
-    "them."
+    "lists them."
 )
 READING = (
     "A claim is checked on a ratio of two arms, with its 95 % interval over rounds. 'More' or 'less' holds only beyond "

@@ -37,9 +37,8 @@ def _validate_when(value: Any) -> Any:
     if isinstance(value, (SensorFunction, Sensor, str, *_TRIGGERS)):
         return value
     raise InvalidError(
-        f"when cannot be {shorten(value)}. Give it a function decorated with @sensor, the name of a "
-        "sensor, or a trigger "
-        "such as sf.every(hours=1)."
+        f"when cannot be {shorten(value)}. Give it a function decorated with @sensor, the name of a sensor, or a "
+        "trigger such as sf.every(hours=1)."
     )
 
 

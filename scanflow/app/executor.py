@@ -120,8 +120,8 @@ def _check_requirements(value: Any) -> Any:
     texts = value if isinstance(value, list | tuple) else [value]
     if value is not None and not all(isinstance(text, str) and text.strip() for text in texts):
         raise InvalidError(
-            f"requirements cannot be {shorten(value)}. Write a file's name ('requirements.txt') or a "
-            "list (['numpy>=2'])."
+            f"requirements cannot be {shorten(value)}. Write a file's name ('requirements.txt') or a list "
+            "(['numpy>=2'])."
         )
     return value
 

@@ -119,8 +119,7 @@ def _from_yaml(file: Path, workload: MPIWorkload) -> MPIWorkload:
     if isinstance(document, Mapping) and "kind" in document:
         raise UnsupportedError(
             f"{who} describes a Kubernetes {document['kind']}. Scanflow creates that object itself. Write a YAML "
-            "file with "
-            "'program', 'args' and, where it runs in pods, 'image'."
+            "file with 'program', 'args' and, where it runs in pods, 'image'."
         )
     if not isinstance(document, Mapping) or not isinstance(document.get("program"), str):
         raise InvalidError(f"{who} needs 'program' (a path), and accepts 'args' (a list) and fields of the workload.")

@@ -177,8 +177,7 @@ def format_argument(value: Any, *, who: str) -> str:
     if len(text.encode()) > MAX_ARGUMENT_LENGTH:
         raise InvalidError(
             f"{who} is {len(text):,} characters long; a command-line argument can have "
-            f"{MAX_ARGUMENT_LENGTH:,}. Pass the "
-            "path of a file."
+            f"{MAX_ARGUMENT_LENGTH:,}. Pass the path of a file."
         )
     return text
 

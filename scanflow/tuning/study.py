@@ -142,8 +142,7 @@ class Study:
             needed = (SEARCH_PAIRS + FRESH_PAIRS) * 2 * statistics.fmean(self._took)
             raise UsageError(
                 f"{self.seconds:.0f} s are too short: a measurement takes {statistics.fmean(self._took):.0f} s, and "
-                "one "
-                f"candidate and its confirmation {needed:.0f} s. Allow more: --minutes {math.ceil(needed / 60) + 1}"
+                f"one candidate and its confirmation {needed:.0f} s. Allow more: --minutes {math.ceil(needed / 60) + 1}"
             )
 
     def _search(self) -> None:

@@ -77,8 +77,7 @@ def _hold_home_lock(folder: Path) -> Iterator[None]:
                 file.seek(0)
                 raise AlreadyRunningError(
                     f"A server of {str(folder.parent)!r} is already running: process "
-                    f"{file.read().strip() or 'unknown'}. "
-                    "Check it: scanflow status. Or use another home: --home"
+                    f"{file.read().strip() or 'unknown'}. Check it: scanflow status. Or use another home: --home"
                 )
             time.sleep(0.05)
         file.truncate(0)

@@ -136,9 +136,8 @@ class ServerSettings(BaseModel):
             raise UsageError(
                 f"The server does not listen for other machines on {self.host!r} without TLS: tokens would be sent "
                 "unencrypted. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY to the files of a certificate and its key, "
-                "and "
-                "SCANFLOW_ALLOWED_HOSTS to its host names; or listen on this machine only: --host 127.0.0.1. If only "
-                "a proxy that terminates TLS can reach it, set SCANFLOW_BEHIND_PROXY=1"
+                "and SCANFLOW_ALLOWED_HOSTS to its host names; or listen on this machine only: --host 127.0.0.1. If "
+                "only a proxy that terminates TLS can reach it, set SCANFLOW_BEHIND_PROXY=1"
             )
 
     @property

@@ -97,8 +97,7 @@ class TuneWorkflow(BuiltInPrimitive):
         if busy is not None:
             raise UsageError(
                 f"A search for {self.workflow!r} is already active: {busy.name}. Wait for it, or stop it: scanflow "
-                "stop "
-                f"{busy.name}"
+                f"stop {busy.name}"
             )
         app = stored.application.replace(workflows=(workflow,), agents=())
         return RunRequest(app, workflow.name, source=stored.source)

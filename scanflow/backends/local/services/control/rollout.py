@@ -176,9 +176,8 @@ def wait_until_gone(folder: ServiceFolder, watcher: Watcher) -> None:
         now = time.monotonic()
         if now > deadline:
             raise UnavailableError(
-                f"The service {folder.path.name!r} did not stop within {_GONE_TIMEOUT_S:.0f} s. Try "
-                "again: scanflow delete "
-                f"{folder.path.name}"
+                f"The service {folder.path.name!r} did not stop within {_GONE_TIMEOUT_S:.0f} s. Try again: scanflow "
+                f"delete {folder.path.name}"
             )
         if not watched and now >= next_start:
             start_supervisor(folder)  # it ends all processes, and then itself
