@@ -157,13 +157,15 @@ def _serve_while_waiting(settings: ServerSettings, listener: socket.socket) -> I
     """Serve health checks inside; the event is set when a signal stops the server."""
     import uvicorn
 
+    from scanflow.http.tls_server import TlsServer
+
     ended = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
         ended.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    server = uvicorn.Server(
+    server = TlsServer(
         uvicorn.Config(
             _respond_while_waiting, lifespan="off", timeout_graceful_shutdown=1, **build_http_options(settings)
         )
