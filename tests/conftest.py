@@ -41,12 +41,30 @@ def pytest_configure(config: pytest.Config) -> None:
     """End what killed runs left, mark what this one starts, and let it be interrupted."""
     # A shell has what it starts in the background ignore it, and children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput"):  # pytest itself, not a worker of pytest-xdist
+    if worker := getattr(config, "workerinput", None):
+        share_rewriting(config, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+    else:  # pytest itself, not a worker of pytest-xdist
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as by Ctrl-C, with a summary
         leftovers.end_leftovers()
         config.stash[_RUN] = leftovers.mark_this_process()
         config.stash[_RESULT] = os.environ.pop(RESULT, "")
         config.stash[_ONLY] = os.environ.pop(ONLY, "").splitlines()
+
+
+def share_rewriting(config: pytest.Config, worker: int, workers: int) -> None:
+    """Have each worker of pytest-xdist collect from another file on: what one has rewritten, the others only read.
+
+    Rewriting the asserts of all tests takes longer than all else that collecting them does.
+    """
+    if config.args_source is config.ArgsSource.TESTPATHS:
+        files = sorted(str(path) for folder in config.args for path in Path(config.rootpath, folder).rglob("test_*.py"))
+        first = len(files) * worker // workers
+        config.args[:] = [*files[first:], *files[:first]]
+    sys.dont_write_bytecode = False
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -81,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         limit_s = float(marker.args[0]) if marker else 0.0
         longest[item.path] = max(longest.get(item.path, 0.0), limit_s)
         item.add_marker(pytest.mark.timeout(patient(limit_s or default)), append=False)
-    items.sort(key=lambda item: -longest[item.path])
+    items.sort(key=lambda item: (-longest[item.path], item.path))
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def name_schema(document: Document) -> str:
 def load_documents() -> Iterator[tuple[str, Document]]:
     """Yield each custom resource of the golden files, and which it is: folder, file, kind and place in the file."""
     for path in sorted(Path(__file__).parent.rglob("*.yaml")):
-        for index, document in enumerate(yaml.safe_load_all(path.read_text(encoding="utf-8"))):
+        for index, document in enumerate(yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader)):
             group = document.get("apiVersion", "").rpartition("/")[0]
             if group not in BUILT_IN_GROUPS:
                 name = f"{path.parent.name}/{path.stem}-{document['kind']}-{index}"
