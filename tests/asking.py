@@ -9,11 +9,11 @@ import httpx
 
 from scanflow.transport.clients import build_tls_context
 
-_NOBODY = build_tls_context("http://")
+NO_AUTHORITIES = build_tls_context("http://")
 
 
 def http_client(**options: Any) -> httpx.Client:
-    return httpx.Client(verify=_NOBODY, **options)
+    return httpx.Client(verify=NO_AUTHORITIES, **options)
 
 
 HTTP = http_client(

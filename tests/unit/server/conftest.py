@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from scanflow_server.context import ServerContext, make_context
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
+from tests.asking import NO_AUTHORITIES
 from tests.databases import Postgres, private_postgres
 from tests.server import bearer
 from tests.unit.server.answering import answering
@@ -65,6 +67,7 @@ def context(home: Path, database: str) -> Iterator[ServerContext]:
 def api(context: ServerContext) -> Iterator[Api]:
     """The server's application; no controller works, so nothing that is asked for is done."""
     headers = bearer(ensure_home_token(context.settings.home))
-    with answering(context) as url, Api(base_url=f"{url}/api/v1", headers=headers, timeout=patient(60)) as client:
+    options: dict[str, Any] = {"headers": headers, "timeout": patient(60), "verify": NO_AUTHORITIES}
+    with answering(context) as url, Api(base_url=f"{url}/api/v1", **options) as client:
         client.context = context
         yield client
