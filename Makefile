@@ -34,7 +34,7 @@ check: lint types imports test ## What a change must pass: lint, types, imports 
 .PHONY: test
 test: env ## Run the suite that needs no cluster, in under five minutes; PYTEST_ARGS passes more
 	@$(BIN)/python -m tests.suite -q -n 3 --dist loadscope --no-loadscope-reorder -m '$(GATE)' $(PYTEST_ARGS)
-GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or supply or cluster or cluster_slow or gpu)
+GATE := not (slow or science or endurance or benchmark or mpi or browser or torch or oidc or supply or cluster or cluster_slow or gpu)
 
 .PHONY: nightly
 nightly: ## Run what takes longer, stage by stage, in an hour or two; STAGES="mpi science" some of it
@@ -107,12 +107,13 @@ lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newe
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:dev --group ../pyproject.toml:uv -o dev.txt
 	@cd requirements && $(LOCK) ../pyproject.toml --all-extras --group ../pyproject.toml:build -c dev.txt -o demo.txt
 	@cd requirements && $(LOCK) ../pyproject.toml --extra kubernetes --extra store --extra tracking -c dev.txt -o image-base.txt
-	@cd requirements && $(LOCK) ../pyproject.toml $(patsubst %,--extra %,agents kubernetes s3 server store tracking) -c dev.txt \
+	@cd requirements && $(LOCK) ../pyproject.toml $(patsubst %,--extra %,agents kubernetes oidc s3 server store tracking) -c dev.txt \
 		-o image-server.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:uv -c dev.txt -o uv.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench -o bench.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:torch -c dev.txt -o torch.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:oidc-provider -c dev.txt -o oidc-provider.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:supply -c dev.txt -o supply.txt
 
 .PHONY: clean

@@ -41,7 +41,8 @@ def read_settings(
         field = str(first["loc"][0])
         shown = "" if _is_secret(model, field) else f"={first['input']!r:.60}"
         raise InvalidError(
-            f"The environment variable {variables.get(field, field)}{shown} is invalid: {first['msg']}. "
+            f"The environment variable {variables.get(field, field)}{shown} is invalid: "
+            f"{first['msg'].removeprefix('Value error, ').rstrip('.')}. "
             "Change it, or unset it."
         ) from error
 

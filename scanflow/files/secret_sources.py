@@ -51,6 +51,12 @@ def read_secret_source(source: str, folder: Path, variables: Mapping[str, str] |
     return value
 
 
+def find_secret_variable(source: str) -> str:
+    """Return the variable in which this process has the secret of a reference; empty: it is in a file."""
+    kind, _, place = source.partition(":")
+    return {"env": place, "k8s": format_pod_variable(source)}.get(kind, "")
+
+
 def is_secret_source(text: str) -> bool:
     """Return whether a text is a reference to a secret; ``file://`` begins an address."""
     return text.startswith(("env:", "file:", "k8s:")) and not text.startswith("file://")

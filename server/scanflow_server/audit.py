@@ -45,6 +45,9 @@ _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REGISTRY: Final = ("/registered-models/", "/model-versions/")
 _HEARTBEAT: Final = "/here"
 _READING: Final = ("/search", "/get-latest-versions")
+CALLBACK: Final = "/login/callback"
+"""Where the provider of OpenID Connect sends browsers back to."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -136,6 +139,8 @@ class AuditLog:
         async def record_and_send(message: Message) -> None:
             nonlocal is_replaced
             if message["type"] == "http.response.start":
+                if scope["path"] == CALLBACK:
+                    self._meters.count_sign_in(message["status"])
                 if is_wrong_token(scope, message["status"]) and not await self._delay(scope):
                     is_replaced = True
                     message = {**message, "status": 429, "headers": _TOO_MANY_HEADERS}
@@ -192,14 +197,17 @@ def get_address(scope: Scope) -> str:
 
 
 def is_wrong_token(scope: Scope, status: int) -> bool:
-    """Return whether a request was refused for a token that it sent, also by the form of the login page."""
+    """Return whether a request was refused for a token that it sent, also by the form of the login page, or is a
+    sign-in that failed."""
+    if scope["path"] == CALLBACK:
+        return status >= 400
     is_login = scope["path"] == "/login" and scope["method"] == "POST"
     return status == 401 and (is_login or read_bearer_token(scope["headers"]) is not None)
 
 
 def should_record(scope: Scope, status: int, caller: Any) -> bool:
     """Return whether a request is for the audit log."""
-    if status in {401, 403, 429}:
+    if status in {401, 403, 429} or scope["path"] == CALLBACK:
         return True
     if scope["method"] not in _CHANGES or (caller is not None and caller.role in {"agent", "step"}):
         return False
@@ -212,7 +220,10 @@ def should_record(scope: Scope, status: int, caller: Any) -> bool:
 
 
 def _make_too_many() -> tuple[bytes, Iterable[tuple[bytes, bytes]]]:
-    detail = "Too many requests with a wrong token came from this address. Wait, and correct SCANFLOW_TOKEN."
+    detail = (
+        "Too many requests with a wrong token, or sign-ins that failed, came from this address. Wait, and correct "
+        "SCANFLOW_TOKEN."
+    )
     document = {"type": "about:blank", "title": "Too many wrong tokens", "status": 429, "detail": detail}
     body = json.dumps(document).encode()
     headers = [(b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body))]

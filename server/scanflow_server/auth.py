@@ -69,7 +69,7 @@ class Callers:
 def _load_holders(connection: Connection) -> dict[str, tuple[TokenHolder, float | None]]:
     return {
         digest: (
-            TokenHolder(get_home_owner() if row.name == tokens.HOME else row.name, row.role, row.team),
+            TokenHolder(get_home_owner() if row.name == tokens.HOME else row.person or row.name, row.role, row.team),
             row.expires,
         )
         for digest, row in tokens.load_valid(connection).items()

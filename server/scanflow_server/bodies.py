@@ -67,6 +67,9 @@ Key = Annotated[
 """An idempotency key: a repeated request with the same key has no further effect."""
 
 Name = Annotated[str, InPath(pattern=_LABEL, max_length=63)]
+TokenName = Annotated[str, InPath(pattern=r"^[!-.0-~]+$", max_length=128)]
+"""The name of a token: a label, or a person's with a number."""
+
 RunName = Annotated[str, InPath(pattern=r"^(@latest(-[0-9]{1,6})?|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", max_length=100)]
 
 

@@ -17,6 +17,7 @@ from scanflow.app.application import Application
 from scanflow.backends.agents import AgentBackend
 from scanflow.deployer.embedded import DEFAULT, EmbeddedDeployer
 from scanflow.errors import UnsupportedError
+from scanflow.files.secret_sources import find_secret_variable
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 from scanflow.processes.jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
@@ -44,7 +45,7 @@ class ServerContext:
     streams: StreamLimit
     requests: RequestShares
     token_notifier: ChangeNotifier = field(default_factory=ChangeNotifier)
-    """Notifies of changes of agents' tokens."""
+    """Notifies of changes of tokens, of agents and of persons who sign in."""
 
     clock: Callable[[], float] = time.time
     shutdown: threading.Event = field(default_factory=threading.Event)
@@ -118,6 +119,8 @@ class ServerContext:
             "TOKEN",
         )
         hidden = {f"SCANFLOW_{name}" for name in own}
+        if self.settings.sign_in is not None and self.settings.sign_in.client_secret is not None:
+            hidden.add(find_secret_variable(self.settings.sign_in.client_secret.get_secret_value()))
         return {**{name: value for name, value in os.environ.items() if name not in hidden}, **variables}
 
 

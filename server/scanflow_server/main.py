@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = _parse_settings(argv)
         settings.check_exposure()
         locate_tracker(settings.home, settings.library.tracker_uri)  # refuses a path that no address can hold
+        if settings.sign_in is not None:
+            _check_sign_in(settings, settings.sign_in.issuer)
         with _open_listener(settings) as listener, hold_lease(settings, listener), _hold_home_lock(settings.folder):
             _serve(settings, listener)
     except EndedError:
@@ -64,6 +66,17 @@ def _parse_settings(argv: Sequence[str] | None) -> ServerSettings:
     )
     changes = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     return ServerSettings.model_validate({**dict(settings), "library": library, **changes})
+
+
+def _check_sign_in(settings: ServerSettings, issuer: str) -> None:
+    """Refuse a provider at which nobody could sign in. One that could be used before may be away for now."""
+    from scanflow_server.identity_provider import check_provider
+
+    create_private_folder(open_home(settings.home) / settings.folder.name)
+    known = settings.folder / "oidc-issuer"
+    check_provider(settings, is_known=known.exists() and known.read_text(encoding="utf-8") == issuer)
+    with open_private(known, "w", encoding="utf-8") as file:
+        file.write(issuer)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ class Meters:
         self.wrong_tokens = Counter(
             "scanflow_http_wrong_tokens", "Requests with a wrong token.", registry=self.registry
         )
+        self.sign_ins = Counter("scanflow_sign_ins", "Sign-ins by OpenID Connect.", ["outcome"], registry=self.registry)
         self.things = Gauge("scanflow_things", "Resources, by kind.", ["kind"], registry=self.registry)
 
         self.stored_bytes = Gauge(
@@ -35,6 +36,11 @@ class Meters:
             ["team"],
             registry=self.registry,
         )
+
+    def count_sign_in(self, status: int) -> None:
+        """Count a sign-in by the status of its answer."""
+        outcome = "unavailable" if status >= 500 else "refused" if status >= 400 else "succeeded"
+        self.sign_ins.labels(outcome).inc()
 
     def render(self, counts: dict[str, int], stored: Mapping[str, int]) -> bytes:
         for team, n_bytes in stored.items():

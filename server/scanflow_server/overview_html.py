@@ -12,7 +12,7 @@ from scanflow.app.quantities import format_count
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.drift.promotion import format_decision
-from scanflow_server.page_html import format_time, format_value, render_header, render_page
+from scanflow_server.page_html import COMMAND_LINE_LINK, format_time, format_value, render_header, render_page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,9 @@ class Overview:
     """The applications with events of agents."""
 
 
-def render_overview(overview: Overview, caller: str) -> str:
+def render_overview(overview: Overview, caller: str, *, signs_in: bool = False) -> str:
+    """Render the page; ``signs_in``: people sign in at a provider, and so make tokens for the command line."""
+    token = f"<h2>Command line</h2><p>{COMMAND_LINE_LINK}</p>" if signs_in else ""
     running = [run for run in overview.runs if run.state == "running"]
     ended = [run for run in overview.runs if run.state != "running"]
     return render_page(
@@ -40,7 +42,7 @@ def render_overview(overview: Overview, caller: str) -> str:
 <h2>Agents</h2>{_render_table(("agent", "state"), ((agent.full_name, agent.state) for agent in overview.agents))}
 <h2>Services</h2>{_render_table(("service", "state", "models"), map(_make_service_row, overview.services))}
 <h2>Runs</h2>{_render_table(("run", "workflow", "state", "started"), map(_make_run_row, [*running, *ended]))}
-<h2>Reports</h2>{_render_reports(overview.reports)}
+<h2>Reports</h2>{_render_reports(overview.reports)}{token}
 </main>""",
     )
 

@@ -8,6 +8,9 @@ import json
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
+from urllib.parse import urlencode
+
+from scanflow_server.store.tokens import TokenRow
 
 _MAX_TEXT_LENGTH = 500
 
@@ -28,6 +31,8 @@ th, td { font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
 input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
 :focus-visible { outline: 3px solid Highlight; outline-offset: 1px }
 .wrong { border-left: 4px solid; padding-left: .75rem }
+.button { display: inline-block; border: 1px solid; border-radius: .25rem; padding: .5rem .75rem }
+code.token { display: block; padding: .5rem; border: 1px solid GrayText; user-select: all }
 small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 """
 
@@ -52,12 +57,14 @@ def make_headers(*styles: str) -> dict[str, str]:
 HEADERS = make_headers(_STYLE)
 
 
-def render_page(title: str, body: str) -> str:
+def render_page(title: str, body: str, *, leads_to: str | None = None) -> str:
+    """Render a page; ``leads_to``: an address that the browser goes on to at once."""
+    forward = "" if leads_to is None else f'<meta http-equiv="refresh" content="0;url={escape(leads_to)}">'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)} – Scanflow</title>'
         '<link rel="icon" href="data:,">'  # else a browser requests /favicon.ico, and logs an error
-        f"<style>{_STYLE}</style></head><body>{body}</body></html>"
+        f"<style>{_STYLE}</style>{forward}</head><body>{body}</body></html>"
     )
 
 
@@ -70,18 +77,51 @@ def render_header(title: str, address: str, caller: str) -> str:
     )
 
 
-def render_login(after: str = "/", problem: str = "") -> str:
-    """Render the page that asks for a token; ``after``: the address to go to then."""
+COMMAND_LINE_LINK = '<a href="/login/oidc?for=token">Make a token for the command line</a>'
+
+
+def render_login(after: str = "/", problem: str = "", *, provider: str = "") -> str:
+    """Render the page that asks for a token; ``after``: the address to go to then; ``provider``: where people sign in
+    without one."""
+    way, focus = "", " autofocus"
+    if provider:
+        address, focus = escape("/login/oidc?" + urlencode({"next": after})), ""
+        way = f"""<p><a class="button" href="{address}">Sign in with {escape(provider)}</a></p>
+<p>{COMMAND_LINE_LINK}</p><p class="quiet">Or log in with a token:</p>"""
     alert = f'<p class="wrong" role="alert">{escape(problem)}</p>' if problem else ""
     return render_page(
         "Log in",
-        f"""<header><h1>Scanflow</h1></header><main>{alert}
+        f"""<header><h1>Scanflow</h1></header><main>{alert}{way}
 <form method="post" action="/login"><input type="hidden" name="next" value="{escape(after)}">
 <label for="token">Token</label>
-<div class="field"><input id="token" name="token" type="password" required autofocus autocomplete="current-password">
+<div class="field"><input id="token" name="token" type="password" required{focus} autocomplete="current-password">
 <button>Log in</button></div></form>
 <p class="quiet"><code>scanflow token show</code> prints the home's token where the server runs;
 <code>scanflow token make NAME</code> makes one for a person, under whose name labels are kept.</p></main>""",
+    )
+
+
+def render_sign_in_error(problem: str) -> str:
+    text = f'<p class="wrong" role="alert">{escape(problem)}</p><p><a href="/login">Go to the login</a></p>'
+    return render_page("Sign-in failed", f"<header><h1>Scanflow</h1></header><main>{text}</main>")
+
+
+def render_signed_in(person: str, after: str) -> str:
+    text = f'<p>Signed in as {escape(person)}. <a href="{escape(after)}">Go on</a></p>'
+    return render_page("Signed in", f"<header><h1>Scanflow</h1></header><main>{text}</main>", leads_to=after)
+
+
+def render_token(row: TokenRow, token: str, server: str) -> str:
+    """Render the page that shows a new token, once; ``server``: the address of this server."""
+    team = "all teams" if row.team is None else f"the team {row.team}"
+    return render_page(
+        "A token for the command line",
+        f"""<header><h1><a href="/">Scanflow</a> A token for the command line</h1></header><main>
+<p>For {escape(row.person or row.name)}, with the role {row.role} for {escape(team)}.
+It is valid until {format_time(row.expires or 0)}, and shown this once.</p>
+<code class="token">export SCANFLOW_URL={escape(server)}<br>export SCANFLOW_TOKEN={escape(token)}</code>
+<p class="quiet">An admin ends it earlier: <code>scanflow token revoke {escape(row.name)}</code></p>
+</main>""",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import parse_qsl
@@ -12,7 +13,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow_server.page_html import HEADERS
+from scanflow_server.page_sessions import COOKIE
 
+_NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _MAX_FORM_BYTES: Final = 64 * 1024
 
 
@@ -22,6 +25,15 @@ def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] 
 
 def redirect(address: str) -> Response:
     return RedirectResponse(address, 303, headers=HEADERS)
+
+
+def check_next(address: str) -> str:
+    """Return the address to go to after the login, if it is one of these pages; else the first page."""
+    return address if _NEXT.fullmatch(address) else "/"
+
+
+def set_session_cookie(response: Response, session: str, *, lifetime_s: float, secure: bool) -> None:
+    response.set_cookie(COOKIE, session, max_age=int(lifetime_s), httponly=True, samesite="strict", secure=secure)
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -18,26 +18,28 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
+from scanflow.http.home_token import hash_token
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server import overview_html, page_html, run_requests
 from scanflow_server.access import TokenHolder
+from scanflow_server.audit import CALLBACK
 from scanflow_server.bodies import check_text
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import describe_agent
 from scanflow_server.label_pages import LabelPages
 from scanflow_server.masking import mask_action
 from scanflow_server.overview_html import Overview
-from scanflow_server.page_requests import make_page_response, read_form, redirect
+from scanflow_server.page_requests import check_next, make_page_response, read_form, redirect, set_session_cookie
 from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
-from scanflow_server.store import agents, events, intents
+from scanflow_server.sign_in_pages import SignInPages
+from scanflow_server.store import agents, events, intents, tokens
 from scanflow_server.store import labels as label_store
 from scanflow_server.store.secrets import cache_maskers
 
 _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
-_NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_SHOWN: Final = 20
 _MAX_EVENTS: Final = 1_000
@@ -55,6 +57,8 @@ class Pages:
 
     def __init__(self, app: App, *, context: ServerContext, sessions: Sessions) -> None:
         self._app, self._context, self._sessions = app, context, sessions
+        settings = context.settings.sign_in
+        self._provider = "" if settings is None else settings.name
         self.routes = [
             Route("/", self._show_overview, methods=["GET"]),
             Route("/login", self._login_page, methods=["GET"]),
@@ -62,11 +66,12 @@ class Pages:
             Route("/logout", self._logout, methods=["POST"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
             *LabelPages(context, self._authenticate).routes,
+            *([] if settings is None else SignInPages(context, sessions).routes),
         ]
         pages = Starlette(
             routes=self.routes, exception_handlers={ScanflowError: _handle_error, NoSessionError: _redirect_to_login}
         )
-        self._pages = RequestGuard(pages, hosts=context.settings.names)
+        self._pages = RequestGuard(pages, hosts=context.settings.names, landing_paths={CALLBACK})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -77,28 +82,42 @@ class Pages:
             await self._pages(scope, receive, _demand_tls(send) if _may_demand_tls(scope) else send)
 
     async def _login_page(self, request: Request) -> Response:
-        return make_page_response(page_html.render_login(_check_next(request.query_params.get("next", ""))))
+        return self._make_login_page(check_next(request.query_params.get("next", "")))
+
+    def _make_login_page(self, after: str, problem: str = "", status: int = 200) -> Response:
+        return make_page_response(page_html.render_login(after, problem, provider=self._provider), status)
 
     async def _login(self, request: Request) -> Response:
         form = await read_form(request)
-        after, session = _check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
+        after, session = check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
         if session is None:
-            return make_page_response(page_html.render_login(after, "The token is not valid or has expired."), 401)
+            return self._make_login_page(after, "The token is not valid or has expired.", 401)
         request.state.caller = await self._sessions.find_caller(session)
-        answer, secure = redirect(after), request.url.scheme == "https"
-        answer.set_cookie(COOKIE, session, max_age=int(SESSION_S), httponly=True, samesite="strict", secure=secure)
+        answer = redirect(after)
+        set_session_cookie(answer, session, lifetime_s=SESSION_S, secure=request.url.scheme == "https")
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        self._sessions.end(request.cookies.get(COOKIE, ""))
+        token = self._sessions.end(request.cookies.get(COOKIE, ""))
+        if token is not None:
+            await run_in_threadpool(self._revoke, token)
         answer = redirect("/login")
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
 
+    def _revoke(self, token: str) -> None:
+        with self._context.store.write() as connection:
+            row = tokens.find_by_hash(connection, hash_token(token))
+            if row is not None:
+                tokens.revoke(connection, row, at=self._context.clock())
+        self._context.token_notifier.notify()
+
     async def _show_overview(self, request: Request) -> Response:
         caller = await self._authenticate(request)
         return make_page_response(
-            overview_html.render_overview(await run_in_threadpool(self._load_overview, caller), caller.name)
+            overview_html.render_overview(
+                await run_in_threadpool(self._load_overview, caller), caller.name, signs_in=bool(self._provider)
+            )
         )
 
     async def _report(self, request: Request) -> Response:
@@ -170,13 +189,8 @@ def _demand_tls(send: Send) -> Send:
     return send_with_header
 
 
-def _check_next(address: str) -> str:
-    """Return the address to go to after the login, if it is one of these pages; else the first page."""
-    return address if _NEXT.fullmatch(address) else "/"
-
-
 async def _redirect_to_login(request: Request, _error: Exception) -> Response:
-    after = _check_next(request.url.path)
+    after = check_next(request.url.path)
     return redirect("/login" if after == "/" else f"/login?{urlencode({'next': after})}")
 
 

@@ -14,6 +14,7 @@ from scanflow.environment_variables import list_variables, read_settings
 from scanflow.errors import UsageError
 from scanflow.http.security import is_loopback_host
 from scanflow.settings import Settings
+from scanflow_server.sign_in_settings import SignInSettings
 
 PORT = 46666
 
@@ -115,6 +116,9 @@ class ServerSettings(BaseModel):
     """``SCANFLOW_KEEP_KEYS_DAYS``: how long used idempotency keys are kept, in days. 0: forever. A week: longer than
     clients retry, and longer than most machines are offline."""
 
+    sign_in: SignInSettings | None = None
+    """``SCANFLOW_OIDC_...``: the provider of OpenID Connect at which people sign in. Unset: they use tokens."""
+
     keep_audit_days: float = Field(default=365.0, ge=0, allow_inf_nan=False)
     """``SCANFLOW_KEEP_AUDIT_DAYS``: how long the audit log is kept, in days. 0: forever. A year: audits are yearly."""
 
@@ -123,7 +127,10 @@ class ServerSettings(BaseModel):
         """Read the settings from ``environ`` (default: this process' own)."""
         variables = list_variables(cls, "SCANFLOW_")
         variables |= {field: f"SCANFLOW_SERVER_{field.upper()}" for field in ("host", "lease", "name", "port", "token")}
-        return read_settings(cls, variables, environ, given={"library": Settings.from_environment(environ)})
+        del variables["sign_in"]
+        sign_in = SignInSettings.from_environment(os.environ if environ is None else environ)
+        given = {"library": Settings.from_environment(environ), "sign_in": sign_in}
+        return read_settings(cls, variables, environ, given=given)
 
     def check_exposure(self) -> None:
         """Refuse to listen beyond loopback without TLS."""

@@ -18,6 +18,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
+from scanflow_server.sign_in_settings import GroupRule, SignInSettings
 from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
 from scanflow_server.store.labels import LabelCandidate
 from scanflow_server.store.operations import OperationRow
@@ -373,7 +374,13 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
     pages = Pages(_nothing, context=two.context, sessions=Sessions(_nobody))
     paths = {route.path for route in pages.routes}
-    assert paths == {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}, "each is attacked here"
+    attacked = {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}
+    assert paths == attacked, "each is attacked here"
+    sign_in = SignInSettings(issuer="https://id.example", groups=(GroupRule("g", "t", "viewer"),))
+    two.context.settings = two.context.settings.model_copy(update={"sign_in": sign_in})
+    pages = Pages(_nothing, context=two.context, sessions=Sessions(_nobody))
+    in_test_sign_in = {"/login/oidc", "/login/callback"}
+    assert {route.path for route in pages.routes} == attacked | in_test_sign_in
 
 
 async def _nothing(*_: Any) -> None:

@@ -57,4 +57,4 @@ def test_a_stage_that_takes_too_long_is_ended_with_what_it_started(
 
 def test_an_unknown_stage_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mip"]) == 2
-    assert "No such stage: mip. There are benchmarks, torch, gpu, supply, browser, mpi" in capsys.readouterr().err
+    assert "No such stage: mip. There are benchmarks, torch, gpu, supply, browser, oidc, mpi" in capsys.readouterr().err

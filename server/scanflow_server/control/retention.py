@@ -22,7 +22,7 @@ from scanflow_server.controller_loop import ErrorIsolation
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.intent_identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import audit, events, operations, pruning, runs, usage
+from scanflow_server.store import audit, events, operations, pruning, runs, tokens, usage
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -141,6 +141,7 @@ class RetentionController:
             yield from self._forget_folders()
             yield from self._forget_operations()
             yield from self._forget_runs()
+            yield from self._forget_tokens()
             self._forget_functions()
             yield
         yield from self._forget_intents()
@@ -222,6 +223,14 @@ class RetentionController:
         if not (self._context.settings.folder / "runs" / name).exists() and self._is_entered(name):
             with self._context.store.write() as connection:
                 pruning.forget_run(connection, name)
+
+    def _forget_tokens(self) -> Iterator[None]:
+        before = self._context.clock() - self._keep.keep_ended_days * DAY_S
+        while True:
+            with self._context.store.write() as connection:
+                if tokens.forget_ended(connection, before, most=BATCH) == 0:
+                    return
+            yield
 
     def _forget_functions(self) -> None:
         """Delete functions sent by value that neither a run nor a stored document refers to."""

@@ -12,7 +12,7 @@ from scanflow.http.home_token import Role, hash_token, make_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Admin, get_home_owner
-from scanflow_server.bodies import Name
+from scanflow_server.bodies import TokenName
 from scanflow_server.context import ContextDep
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.store import tokens as token_store
@@ -73,7 +73,7 @@ def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) 
 
 
 @router.delete("/{name}")
-def revoke(context: ContextDep, request: Request, caller: Admin, name: Name) -> TokenRow:
+def revoke(context: ContextDep, request: Request, caller: Admin, name: TokenName) -> TokenRow:
     """Revoke a token."""
     with context.store.write() as connection:
         own = {token.name: token for token in token_store.list_all(connection) if _is_own(caller, token)}

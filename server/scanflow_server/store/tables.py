@@ -166,6 +166,7 @@ tokens = Table(
     Column("role", String(16), nullable=False, server_default="viewer"),
     Column("team", String(_NAME)),  # null: all teams
     Column("expires", Float),
+    Column("person", String(_NAME), index=True),  # who made it by signing in; null: an admin made it
 )
 """Hashes of the tokens that this server accepts, never the tokens."""
 

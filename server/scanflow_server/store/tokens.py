@@ -24,6 +24,9 @@ class TokenRow(Row):
     team: str | None = None
     """The team it is for. Null: all teams."""
 
+    person: str | None = None
+    """Who made it by signing in, and acts with it. Null: an admin made it, for whom its name says."""
+
     created: float
     expires: float | None = None
     revoked: float | None = None
@@ -49,6 +52,24 @@ def add(connection: Connection, token: TokenRow, digest: str) -> TokenRow:
         )
     connection.execute(insert(tokens).values(hash=digest, **token.model_dump()))
     return token
+
+
+def add_of_person(connection: Connection, token: TokenRow, digest: str) -> TokenRow:
+    """Store a token of a person who signed in, named after the person and numbered; return it so."""
+    names = connection.scalars(select(tokens.c.name).where(tokens.c.person == token.person))
+    number = 1 + max((int(name.rpartition(":")[2]) for name in names), default=0)
+    return add(connection, token.model_copy(update={"name": f"{token.person}:{number}"}), digest)
+
+
+def forget_ended(connection: Connection, before: float, *, most: int) -> int:
+    """Delete persons' tokens that ended before a time; return their count. What they did is recorded by person."""
+    is_old = (tokens.c.expires < before) | (tokens.c.revoked < before)
+    ended = select(tokens.c.name).where(tokens.c.person.is_not(None), is_old).limit(most)
+    return connection.execute(delete(tokens).where(tokens.c.name.in_(ended))).rowcount
+
+
+def find_by_hash(connection: Connection, digest: str) -> TokenRow | None:
+    return TokenRow.load_first(connection, select(tokens).where(tokens.c.hash == digest))
 
 
 def put_home(connection: Connection, digest: str, *, at: float) -> None:

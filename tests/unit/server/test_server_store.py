@@ -71,10 +71,10 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
 
 def as_before_teams(connection: Connection) -> None:
     """Make of a new database one of step 0009."""
-    for index in ("events_team", "events_app_type_id", "events_team_type_id", "labels_id"):
+    for index in ("events_team", "events_app_type_id", "events_team_type_id", "labels_id", "tokens_person"):
         connection.execute(text(f"DROP INDEX ix_{index}"))
     added = {
-        "tokens": ("role", "team", "expires"),
+        "tokens": ("role", "team", "expires", "person"),
         "operations": ("team",),
         "events": ("team",),
         "agents": ("sensors", "token_salt", "token_hash", "strategies", "reported"),
