@@ -31,8 +31,9 @@ th, td { font-weight: 400 } th[scope] { width: 40%; opacity: .8 }
 input, button, nav a, nav span { font: inherit; padding: .5rem .75rem; min-height: 1.5rem; box-sizing: content-box }
 :focus-visible { outline: 3px solid Highlight; outline-offset: 1px }
 .wrong { border-left: 4px solid; padding-left: .75rem }
-.button { display: inline-block; border: 1px solid; border-radius: .25rem; padding: .5rem .75rem }
-code.token { display: block; padding: .5rem; border: 1px solid GrayText; user-select: all }
+.button { display: inline-block; border: 1px solid; border-radius: .25rem; padding: .5rem .75rem; margin: .25rem 0;
+  color: ButtonText; background: ButtonFace; text-decoration: none }
+code.token { display: block; padding: .5rem; border: 1px solid GrayText; user-select: all; word-break: break-all }
 small, .quiet { opacity: .8 } summary { padding: .5rem 0 }
 """
 

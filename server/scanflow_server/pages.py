@@ -98,7 +98,9 @@ class Pages:
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        token = self._sessions.end(request.cookies.get(COOKIE, ""))
+        session = request.cookies.get(COOKIE, "")
+        request.state.caller = await self._sessions.find_caller(session)
+        token = self._sessions.end(session)
         if token is not None:
             await run_in_threadpool(self._revoke, token)
         answer = redirect("/login")

@@ -40,7 +40,7 @@ class Drawing(NamedTuple):
 
 
 class Browser:
-    """A Chromium without a past, which finds no other host than 127.0.0.1."""
+    """A Chromium without a past, which finds no other hosts than 127.0.0.1 and 127.0.0.2, another site to it."""
 
     def __init__(self, driver: Chrome, folder: Path) -> None:
         self.driver, self._folder = driver, folder
@@ -111,7 +111,7 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser
         "disable-dev-shm-usage",
         "hide-scrollbars",  # which would take part of the width
         "no-proxy-server",
-        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE 127.0.0.2",
         f"user-data-dir={tmp_path / 'chromium'}",
     ):
         options.add_argument(word)
