@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -32,8 +31,6 @@ from scanflow_server.settings import ServerSettings
 from scanflow_server.sign_in_settings import SignInSettings, check_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from joserfc.jwk import KeySet
 
 DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -51,7 +48,9 @@ _FRESH_S: Final = 3600.0
 _RETRY_S: Final = 5.0
 """How long after a failure nobody asks again, in seconds."""
 
-_MAX_EXCHANGES: Final = 16
+MAX_EXCHANGES: Final = 16
+"""How many sign-ins ask the provider at once; more wait their turn, within the same time."""
+
 _MAX_KEYS: Final = 100
 
 
@@ -90,7 +89,7 @@ class IdentityProvider:
         self._home, self._clock, self._lock = settings.home, clock, asyncio.Lock()
         self._document: ProviderDocument | None = None
         self._read, self._failure = float("-inf"), ""
-        self._exchanges = 0
+        self._exchanges = asyncio.Semaphore(MAX_EXCHANGES)
 
     async def get_document(self) -> ProviderDocument:
         """Return what the provider says of itself.
@@ -106,8 +105,7 @@ class IdentityProvider:
                     self._document = await read_document(self.settings.issuer)
                 except ScanflowError as error:
                     self._failure = str(error)
-                finally:
-                    self._read = time.monotonic()
+                self._read = time.monotonic()
             if self._document is None:
                 raise UnavailableError(f"{self._failure} Try again, or log in with a token.")
             return self._document
@@ -117,14 +115,13 @@ class IdentityProvider:
 
         Raises:
             AccessDeniedError: the provider refuses the code, or its ID token is not valid.
-            UnavailableError: the provider does not answer in time, or too many sign-ins wait for it.
+            UnavailableError: the provider does not answer in time.
         """
-        with self._count_exchange():
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    return await self._redeem(exchange)
-            except TimeoutError as error:
-                raise UnavailableError(f"{self.settings.name} did not answer within {TIMEOUT_S:g} s.") from error
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._exchanges:
+                return await self._redeem(exchange)
+        except TimeoutError as error:
+            raise UnavailableError(f"{self.settings.name} did not answer within {TIMEOUT_S:g} s.") from error
 
     async def _redeem(self, exchange: CodeExchange) -> Mapping[str, Any]:
         document = await self.get_document()
@@ -200,16 +197,6 @@ class IdentityProvider:
         except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise AccessDeniedError(f"The ID token of {self.settings.name} is not valid ({error})."[:300]) from error
         return claims
-
-    @contextmanager
-    def _count_exchange(self) -> Iterator[None]:
-        if self._exchanges >= _MAX_EXCHANGES:
-            raise UnavailableError(f"{_MAX_EXCHANGES} sign-ins wait for {self.settings.name} already. Try again.")
-        self._exchanges += 1
-        try:
-            yield
-        finally:
-            self._exchanges -= 1
 
 
 async def read_document(issuer: str) -> ProviderDocument:

@@ -84,6 +84,12 @@ def test_what_the_chart_renders_to(name: str, values: tuple[str, ...]) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
+def test_variables_of_sign_in_come_from_a_secret_and_none_without() -> None:
+    for values, from_secrets in (((), None), (("server.signIn.secret=people",), [{"secretRef": {"name": "people"}}])):
+        (server,) = (made for made in of_kind("Deployment", *values) if made["metadata"]["name"] == "prod-scanflow")
+        assert server["spec"]["template"]["spec"]["containers"][0].get("envFrom") == from_secrets
+
+
 def test_the_chart_passes_helm_s_own_checks() -> None:
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout
