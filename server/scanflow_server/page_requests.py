@@ -12,8 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow.http.body_limits import SEND_LESS, read_body
+from scanflow.http.security import is_loopback_host
 from scanflow_server.page_html import HEADERS
 from scanflow_server.page_sessions import COOKIE
+from scanflow_server.settings import ServerSettings
 
 _NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _MAX_FORM_BYTES: Final = 64 * 1024
@@ -30,6 +32,12 @@ def redirect(address: str) -> Response:
 def check_next(address: str) -> str:
     """Return the address to go to after the login, if it is one of these pages; else the first page."""
     return address if _NEXT.fullmatch(address) else "/"
+
+
+def is_private(request: Request, settings: ServerSettings) -> bool:
+    """Return whether the browser speaks TLS, with this server or with the proxy before it."""
+    is_behind = settings.behind_proxy and not is_loopback_host(request.url.hostname or "")
+    return request.url.scheme == "https" or is_behind
 
 
 def set_session_cookie(response: Response, session: str, *, lifetime_s: float, secure: bool) -> None:

@@ -32,7 +32,14 @@ from scanflow_server.control.agents import describe_agent
 from scanflow_server.label_pages import LabelPages
 from scanflow_server.masking import mask_action
 from scanflow_server.overview_html import Overview
-from scanflow_server.page_requests import check_next, make_page_response, read_form, redirect, set_session_cookie
+from scanflow_server.page_requests import (
+    check_next,
+    is_private,
+    make_page_response,
+    read_form,
+    redirect,
+    set_session_cookie,
+)
 from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
 from scanflow_server.sign_in_pages import SignInPages
 from scanflow_server.store import agents, events, intents, tokens
@@ -94,7 +101,8 @@ class Pages:
             return self._make_login_page(after, "The token is not valid or has expired.", 401)
         request.state.caller = await self._sessions.find_caller(session)
         answer = redirect(after)
-        set_session_cookie(answer, session, lifetime_s=SESSION_S, secure=request.url.scheme == "https")
+        secure = is_private(request, self._context.settings)
+        set_session_cookie(answer, session, lifetime_s=SESSION_S, secure=secure)
         return answer
 
     async def _logout(self, request: Request) -> Response:

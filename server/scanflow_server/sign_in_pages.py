@@ -11,11 +11,10 @@ from starlette.routing import Route
 
 from scanflow.errors import ScanflowError
 from scanflow.http.problems import build_problem
-from scanflow.http.security import is_loopback_host
 from scanflow_server import page_html
 from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.context import ServerContext
-from scanflow_server.page_requests import check_next, make_page_response, redirect, set_session_cookie
+from scanflow_server.page_requests import check_next, is_private, make_page_response, redirect, set_session_cookie
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.sign_in import LIFETIME_S, Person, SignIn
 
@@ -40,7 +39,7 @@ class SignInPages:
         # Lax: the provider's page leads back, and a cookie that is Strict would not come along.
         answer.set_cookie(
             _COOKIE, cookie, max_age=int(LIFETIME_S), path=CALLBACK, httponly=True, samesite="lax",
-            secure=self._is_private(request),
+            secure=is_private(request, self._context.settings),
         )  # fmt: skip
         return answer
 
@@ -66,7 +65,7 @@ class SignInPages:
         assert session is not None
         # A redirect would still be the provider's to the browser, which then leaves out the cookie that is Strict.
         answer = make_page_response(page_html.render_signed_in(person.holder.name, after))
-        set_session_cookie(answer, session, lifetime_s=lifetime_s, secure=self._is_private(request))
+        set_session_cookie(answer, session, lifetime_s=lifetime_s, secure=is_private(request, self._context.settings))
         return answer
 
     async def _make_token(self, request: Request, person: Person, _after: str) -> Response:
@@ -81,9 +80,4 @@ class SignInPages:
 
     def _build_base(self, request: Request) -> str:
         """Return this server's address as the browser knows it. Its host was checked, as of every request."""
-        return f"{'https' if self._is_private(request) else 'http'}://{request.url.netloc}"
-
-    def _is_private(self, request: Request) -> bool:
-        """Return whether the browser speaks TLS, with this server or with the proxy before it."""
-        is_behind = self._context.settings.behind_proxy and not is_loopback_host(request.url.hostname or "")
-        return request.url.scheme == "https" or is_behind
+        return f"{'https' if is_private(request, self._context.settings) else 'http'}://{request.url.netloc}"

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import pytest
@@ -324,6 +325,23 @@ def test_a_token_that_a_person_makes_has_the_persons_rights_and_an_end(
     assert (other["who"], other["role"]) == ("ada@example.org", "editor")
     provider.now += 24 * 3600
     assert HTTP.get(f"{api}/runs", headers=mine).status_code == 401
+
+
+def test_behind_a_proxy_that_ends_tls_the_way_back_and_cookies_are_for_tls(
+    context: ServerContext, provider: StandInProvider
+) -> None:
+    changes = {"behind_proxy": True, "allowed_hosts": "ml.example.org"}
+    context.settings = context.settings.model_copy(update=changes)
+    with browsing(context) as browser:
+        began = browser.get("/login/oidc", headers={"host": "ml.example.org"})
+        query = dict(parse_qsl(urlsplit(began.headers["location"]).query))
+        assert query["redirect_uri"] == "https://ml.example.org/login/callback"
+        assert "; Secure" in began.headers["set-cookie"]
+        token = {"token": ensure_home_token(context.settings.home)}
+        assert (
+            "; Secure" in browser.post("/login", data=token, headers={"host": "ml.example.org"}).headers["set-cookie"]
+        )
+        assert "; Secure" not in browser.post("/login", data=token).headers["set-cookie"]
 
 
 def test_failed_sign_ins_are_counted_and_slowed(browser: Browser, context: ServerContext) -> None:

@@ -97,7 +97,8 @@ def test_a_server_starts_only_where_people_can_sign_in(
         monkeypatch.setenv("OIDC_TEST", "shh")
         code, said = start(**{discovery: (503, {})})
         assert (code, "Nobody could sign in" in said) == (3, True)
-        for wrong in ((404, {}), (200, []), (200, {"issuer": provider.issuer})):
+        answers: list[tuple[int, Any]] = [(404, {}), (200, []), (200, {"issuer": provider.issuer})]
+        for wrong in answers:
             code, said = start(**{discovery: wrong})
             assert (code, "Set SCANFLOW_OIDC_ISSUER to the address below" in said) == (2, True), wrong
         provider.document = {"token_endpoint": "http://elsewhere.example/token"}
