@@ -177,7 +177,7 @@ class RequestGuard:
             401,
             "A token is needed",
             f"{what} Set SCANFLOW_TOKEN to one that this server accepts: 'scanflow token show' prints it where the "
-            "server runs, in its home (SCANFLOW_HOME).",
+            "server runs, in its home (SCANFLOW_HOME). Where people sign in, the server's login page makes one.",
         )
 
 
