@@ -41,6 +41,7 @@ from scanflow_server.page_requests import (
     set_session_cookie,
 )
 from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
+from scanflow_server.request_shares import SharedRequests
 from scanflow_server.sign_in_pages import SignInPages
 from scanflow_server.store import agents, events, intents, tokens
 from scanflow_server.store import labels as label_store
@@ -78,7 +79,14 @@ class Pages:
         pages = Starlette(
             routes=self.routes, exception_handlers={ScanflowError: _handle_error, NoSessionError: _redirect_to_login}
         )
-        self._pages = RequestGuard(pages, hosts=context.settings.names, landing_paths={CALLBACK})
+        shared = SharedRequests(pages, shares=context.requests)
+
+        async def find_caller(scope: Scope, receive: Receive, send: Send) -> None:
+            session = Request(scope).cookies.get(COOKIE, "")
+            scope.setdefault("state", {})["caller"] = await sessions.find_caller(session)
+            await shared(scope, receive, send)
+
+        self._pages = RequestGuard(find_caller, hosts=context.settings.names, landing_paths={CALLBACK})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -106,9 +114,7 @@ class Pages:
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        session = request.cookies.get(COOKIE, "")
-        request.state.caller = await self._sessions.find_caller(session)
-        token = self._sessions.end(session)
+        token = self._sessions.end(request.cookies.get(COOKIE, ""))
         if token is not None:
             await run_in_threadpool(self._revoke, token)
         answer = redirect("/login")
@@ -175,8 +181,7 @@ class Pages:
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])
 
     async def _authenticate(self, request: Request) -> TokenHolder:
-        caller = await self._sessions.find_caller(request.cookies.get(COOKIE, ""))
-        request.state.caller = caller
+        caller: TokenHolder | None = request.state.caller
         if caller is None:
             raise NoSessionError
         return caller

@@ -308,6 +308,23 @@ def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: http
         assert sum("autofocus" in given for _, given in read.tags) == min(1, len(fields))
 
 
+def test_pages_have_a_share_of_what_is_answered_at_once_as_requests_of_their_token_have(
+    api: Api, ada: httpx.Client
+) -> None:
+    shares = api.context.requests
+    shares.max_waiting = 0
+    shares._by_token["ada", None] = shares.max_of_token
+    for page in ("/", "/labels"):
+        refused = ada.get(page)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert ada.get("/login").status_code == 429
+    with http_client(base_url=ada.base_url) as stranger:
+        assert stranger.get("/login").status_code == 200
+    del shares._by_token["ada", None]
+    assert ada.get("/").status_code == 200
+    assert (shares.answered, shares.waiting) == (0, 0)
+
+
 def test_other_paths_are_the_api_s(api: Api) -> None:
     root = str(api.base_url).removesuffix("/api/v1/")
     assert HTTP.get(f"{root}/labelsx").status_code == 401
