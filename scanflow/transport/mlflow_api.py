@@ -23,6 +23,9 @@ TIMEOUT_S = 60.0
 MLFLOW_PATH = "/mlflow"
 """Where Scanflow's server has MLflow."""
 
+TEAM_HEADER = "x-scanflow-team"
+"""The header that tells MLflow's server, behind Scanflow's, for which team a request is. Without it: for all."""
+
 _API, _ARTIFACTS = "/api/2.0/mlflow", "/api/2.0/mlflow-artifacts/artifacts"
 
 

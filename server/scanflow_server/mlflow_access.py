@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -16,7 +17,9 @@ from scanflow_server.access import PERMISSIONS, TokenHolder, explain_refusal
 Access = Literal["read", "log"]
 
 _API: Final = re.compile(r"/(?:api|ajax-api)/[23]\.0/mlflow/(?P<resource>[A-Za-z-]+)(?:/.*)?")
-_ARTIFACTS: Final = re.compile(r"/(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts(?:/.*)?|mpu/.+|presigned/.+)")
+_ARTIFACTS: Final = re.compile(
+    r"/(?:api|ajax-api)/2\.0/mlflow-artifacts/(?:artifacts|mpu/(?:create|complete|abort)|presigned)(?:/(?P<path>.*))?"
+)
 _FILES: Final = re.compile(
     r"/(?:model-versions/)?get-artifact"
     r"|/(?:api|ajax-api)/[23]\.0/mlflow/(?:get-trace-artifact|logged-models/[^/]+/artifacts/files)(?:/.*)?"
@@ -81,19 +84,32 @@ def explain_mlflow_refusal(
         )
     if access == "log" and "log" not in permissions:
         return explain_refusal(caller, "log", caller.team)
-    if "log" not in permissions and caller.team is not None:
-        return (
-            f"The token {caller.name!r} reads what is the team {caller.team!r}'s alone, and MLflow does not tell teams "
-            "apart. Use a viewer's token of all teams, or an editor's of the team."
-        )
     return None
 
 
 def _names_application(text: str) -> bool:
-    """Return whether a text names the file of a saved application; MLflow decodes paths until nothing changes."""
+    """Return whether a text names the file of a saved application."""
+    return APPLICATION_FILE in _decode(text).split("/")
+
+
+def _decode(text: str) -> str:
+    """Decode a path until nothing changes, as MLflow does."""
     while (decoded := unquote(text)) != text:
         text = decoded
-    return APPLICATION_FILE in text.split("/")
+    return text
+
+
+def list_artifact_paths(path: str, folders: Sequence[str]) -> list[str]:
+    """Return the paths below the store's root that a request for streamed artifacts names.
+
+    Args:
+        path: The request's.
+        folders: The values of ``path`` in its query, which name the folder to list.
+    """
+    artifacts = _ARTIFACTS.fullmatch(path)
+    if artifacts is None:
+        return []
+    return [_decode(artifacts["path"])] if artifacts["path"] else [_decode(folder) for folder in folders or [""]]
 
 
 def holds_files(path: str) -> bool:
@@ -103,7 +119,7 @@ def holds_files(path: str) -> bool:
 
 _LOCATIONS: Final = ("artifact_location", "artifact_uri", "storage_location", "source")
 _SERVED: Final = "mlflow-artifacts:"
-_TRACE_LOCATION: Final = "mlflow.artifactLocation"
+_TRACE_LOCATIONS: Final = ("mlflow.artifactLocation", "mlflow.trace.archiveLocation")
 """The tag with the place of a trace's files, which MLflow believes whoever sets it."""
 
 MAX_QUERY_BYTES: Final = 2**16
@@ -119,6 +135,12 @@ def names_location(method: str, path: str) -> bool:
     return creates or (method in {"POST", "PATCH", "PUT"} and "/mlflow/traces" in path)
 
 
+def sends_document(method: str, path: str) -> bool:
+    """Return whether a request writes by a JSON document."""
+    is_log = path != _TRACES and classify_request(method, path) == "log"
+    return is_log and find_body_limit("log", path) is not None
+
+
 def find_body_limit(access: Access, path: str) -> int | None:
     """Return how many bytes the body of a request to MLflow may have; None: a file, which is streamed."""
     if _ARTIFACTS.fullmatch(path) or path.endswith("/upload-artifact"):
@@ -132,7 +154,8 @@ class ArtifactAddresses:
     def __init__(self, root: Path | None) -> None:
         """``root``: the folder of MLflow's artifacts. None: it is elsewhere, and MLflow names them as for clients."""
         self._root = None if root is None else root.as_uri()
-        keys = rf'"(?:{"|".join(_LOCATIONS)})"\s*:|"{re.escape(_TRACE_LOCATION)}"\s*(?:,\s*"value"\s*)?:'
+        fields, tags = "|".join(_LOCATIONS), "|".join(map(re.escape, _TRACE_LOCATIONS))
+        keys = rf'"(?:{fields})"\s*:|"(?:{tags})"\s*(?:,\s*"value"\s*)?:'
         self._stored = re.compile(rf'((?:{keys})\s*"){re.escape(self._root or "")}(?=[/"])'.encode())
 
     @property
@@ -143,8 +166,12 @@ class ArtifactAddresses:
         """Return a JSON answer of MLflow in which the folder's address is ``mlflow-artifacts:``."""
         return answer if self._root is None else self._stored.sub(rb"\g<1>" + _SERVED.encode(), answer)
 
-    def convert_request(self, body: bytes) -> bytes:
+    def convert_request(self, body: bytes, note: Callable[[str], None] = lambda _: None) -> bytes:
         """Return a JSON request that says where files lie, with addresses as MLflow's database has them.
+
+        Args:
+            body: The request's.
+            note: Gets the path of each place, below the store's root.
 
         Raises:
             InvalidError: it is not JSON, or a place is not in the tracker's own store.
@@ -155,20 +182,20 @@ class ArtifactAddresses:
             raise InvalidError(f"The body is not JSON: {error}.") from error
         if not isinstance(document, dict):
             raise InvalidError("The body must be a JSON object.")
-        return json.dumps(self._convert_members(document)).encode()
+        return json.dumps(self._convert_members(document, note)).encode()
 
-    def _convert_members(self, value: Any) -> Any:
+    def _convert_members(self, value: Any, note: Callable[[str], None]) -> Any:
         if isinstance(value, list):
-            return [self._convert_members(inner) for inner in value]
+            return [self._convert_members(inner, note) for inner in value]
         if not isinstance(value, dict):
             return value
-        if value.get("key") == _TRACE_LOCATION:
-            return {**value, "value": self._convert(_TRACE_LOCATION, value.get("value"))}
-        return {key: self._convert(key, self._convert_members(inner)) for key, inner in value.items()}
+        if (key := value.get("key")) in _TRACE_LOCATIONS:
+            return {**value, "value": self._convert(key, value.get("value"), note)}
+        return {key: self._convert(key, self._convert_members(inner, note), note) for key, inner in value.items()}
 
-    def _convert(self, key: str, value: Any) -> Any:
+    def _convert(self, key: str, value: Any, note: Callable[[str], None]) -> Any:
         snake = re.sub(r"(?<!^)([A-Z])", r"_\1", key).lower()  # protocol buffers accept both spellings
-        if snake not in _LOCATIONS and key != _TRACE_LOCATION:
+        if snake not in _LOCATIONS and key not in _TRACE_LOCATIONS:
             return value
         if value in (None, "") or not isinstance(value, str):
             return value
@@ -184,4 +211,5 @@ class ArtifactAddresses:
                 f"{str(value)!r:.200} is not in the tracker's own artifact store. Leave {key!r} out: files are then "
                 "stored there."
             )
+        note(unquote(text.removeprefix(self._root or _SERVED)).strip("/"))
         return text

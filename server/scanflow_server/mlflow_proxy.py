@@ -1,7 +1,7 @@
 """MLflow behind this server: pages, REST API and artifacts below ``/mlflow``, for those whose token or login allows it.
 
 MLflow itself knows no users here: it listens on a socket that only the home's user can open, or asks for a token that
-this server alone has (see ``mlflow_server.py``).
+this server alone has (see ``mlflow_server.py``). It is told the caller's team, and shows that team's alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, read
 from scanflow.knowledge.mlflow.server_address import find_server_socket
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.forwarding import MAX_CONNECTIONS, ForwardedReply, Forwarder
-from scanflow.transport.mlflow_api import MLFLOW_PATH
+from scanflow.transport.mlflow_api import MLFLOW_PATH, TEAM_HEADER
 from scanflow_server.access import TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.limits import StreamLimit
@@ -38,8 +38,8 @@ from scanflow_server.mlflow_access import (
 from scanflow_server.page_sessions import COOKIE, FindCaller, Sessions
 
 _PRIVATE_HEADERS: Final = frozenset(
-    (b"host", b"authorization", b"cookie", b"origin", b"referer", b"accept-encoding", b"set-cookie", b"server", b"date")
-)
+    b"host authorization cookie origin referer accept-encoding set-cookie server date x-mlflow-workspace".split()
+) | {TEAM_HEADER.encode()}
 """What ends at this server in either direction. Compressed answers could not be read here."""
 
 _SAFE: Final = [(b"x-content-type-options", b"nosniff"), (b"x-frame-options", b"SAMEORIGIN")]
@@ -122,6 +122,7 @@ class MlflowProxy:
     async def _forward(self, request: Request, send: Send, caller: TokenHolder, limit: int | None) -> None:
         path, method = _strip_prefix(request), request.method
         headers = _drop_private(request.scope["headers"])
+        headers += [] if caller.team is None else [(TEAM_HEADER.encode(), caller.team.encode())]
         body: AsyncIterator[bytes] | None = request.stream()
         if limit is not None:  # read first: a body that never ends holds no connection to MLflow
             content = await read_body(request.receive, max_bytes=limit, advice=SEND_LESS)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hmac
-import importlib
-import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import anyio
 import uvicorn
@@ -35,10 +34,14 @@ from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, l
 from scanflow.processes.home_watch import end_with_home
 from scanflow.settings import Settings
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, ArtifactAddresses, classify_request, names_location
+from scanflow_server.mlflow_teams import answer, format_refusal, load_app, replace_body, set_team
 
 TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
 _HEALTH = "/health"
-_REMOVED_VARIABLES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
+_REMOVED_VARIABLES = (
+    "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ENABLE_WORKSPACES",
+)  # fmt: skip
 
 
 class LazyApp:
@@ -51,7 +54,7 @@ class LazyApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("path") == _HEALTH:
-            await _answer(send, 200, b"OK")
+            await answer(send, 200, b"OK")
             return
         async with self._lock:
             if self._app is None:
@@ -72,53 +75,28 @@ class TokenCheck:
         token = read_bearer_token(scope["headers"]) or ""
         if scope["path"] == _HEALTH or hmac.compare_digest(token.encode(), self._token.encode()):
             await self._app(scope, receive, send)
-        elif parse_step_token(self._token, token) is None:
-            await _answer(
-                send, 401, _refusal("UNAUTHENTICATED", "The token in MLFLOW_TRACKING_TOKEN is missing or wrong.")
+        elif (pod := parse_step_token(self._token, token)) is None:
+            await answer(
+                send, 401, format_refusal("UNAUTHENTICATED", "The token in MLFLOW_TRACKING_TOKEN is missing or wrong.")
             )
         else:
-            await self._serve_pod(Request(scope, receive), send)
+            await self._serve_pod(Request(set_team(scope, pod[1]), receive), send)
 
     async def _serve_pod(self, request: Request, send: Send) -> None:
         method, path = request.method, str(request.scope["path"])
         if classify_request(method, path) is None:
-            await _answer(send, 404, _refusal("ENDPOINT_NOT_FOUND", f"{method} {path!r:.200} is not offered."))
+            await answer(send, 404, format_refusal("ENDPOINT_NOT_FOUND", f"{method} {path!r:.200} is not offered."))
             return
         scope, receive = request.scope, request.receive
         if names_location(method, path):
             try:
                 body = await read_body(receive, max_bytes=MAX_DOCUMENT_BYTES, advice=SEND_LESS)
                 body = ArtifactAddresses(None).convert_request(body)
-                scope, receive = _replace_length(scope, len(body)), _replay(body)
+                scope, receive = replace_body(scope, body)
             except InvalidError as error:
-                await _answer(send, 422, _refusal("INVALID_PARAMETER_VALUE", str(error)))
+                await answer(send, 422, format_refusal("INVALID_PARAMETER_VALUE", str(error)))
                 return
         await self._app(scope, receive, send)
-
-
-def _refusal(code: str, message: str) -> bytes:
-    return json.dumps({"error_code": code, "message": message}).encode()
-
-
-def _replace_length(scope: Scope, length: int) -> Scope:
-    headers = [pair for pair in scope["headers"] if pair[0] not in {b"content-length", b"transfer-encoding"}]
-    return {**scope, "headers": [*headers, (b"content-length", b"%d" % length)]}
-
-
-def _replay(body: bytes) -> Receive:
-    """Return what gives a body that was read and changed."""
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive() -> MutableMapping[str, Any]:
-        return messages.pop() if messages else {"type": "http.disconnect"}
-
-    return receive
-
-
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def build_environment(place: TrackerPlace) -> dict[str, str]:
@@ -165,11 +143,10 @@ _COMMON = {
 }
 
 
-def _load_mlflow() -> App:
+def _load_mlflow(root: Path | None) -> App:
     for name in _UNUSED_LIBRARIES:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say that one is missing
-    app: App = importlib.import_module("mlflow.server.fastapi_app").app
-    return app
+    return load_app(ArtifactAddresses(root))
 
 
 _UNUSED_LIBRARIES = ("pyarrow", "pygments", "scipy")
@@ -189,7 +166,7 @@ def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
     maker = _start_database_maker(place)
 
     def load() -> App:
-        app = _load_mlflow()
+        app = _load_mlflow(place.artifact_root)
         if maker is not None and maker.wait() != 0 and (again := _start_database_maker(place)) is not None:
             again.wait()
         return app
@@ -240,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             app: App = LazyApp(load)
         else:
             os.environ.update(build_port_environment(os.environ))
-            app = TokenCheck(LazyApp(_load_mlflow), os.environ[TOKEN])
+            app = TokenCheck(LazyApp(partial(_load_mlflow, None)), os.environ[TOKEN])
             listener = _listen_on_port(port)
     except ScanflowError as error:
         sys.stderr.write(f"{error}\n")

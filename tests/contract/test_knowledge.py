@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.errors import NotFoundError
+from scanflow.errors import InvalidError, NotFoundError
 from scanflow.http.home_token import ensure_home_token, make_step_token
 from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
 from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
@@ -99,17 +99,27 @@ class TestMlflowThroughTheServerOfTheHome(MlflowContract):
         return open_knowledge(served_home, served=True)
 
 
+class TeamContract(MlflowContract):
+    """By a token of the team, which has all that there is without teams, and nothing else."""
+
+    def test_two_applications_cannot_share_an_environment(self, knowledge: KnowledgeBase, team: str) -> None:
+        with pytest.raises(InvalidError, match=f"a token of the team '{team}' cannot change that"):
+            knowledge.prepare("a", f"b-{team}")
+        knowledge.prepare("a-b", team)
+
+
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-class TestMlflowBehindTheServer(MlflowContract):
-    """By a token alone: artifacts are streamed, and MLflow is not loaded."""
+class TestMlflowBehindTheServer(TeamContract):
+    """By a token of the team alone: artifacts are streamed, and MLflow is not loaded."""
 
     @pytest.fixture
     def knowledge(
-        self, tmp_path: Path, proxied_home: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, proxied_home: tuple[Path, str], team: str, monkeypatch: pytest.MonkeyPatch
     ) -> KnowledgeBase:
-        _, url, token = proxied_home
+        home, url = proxied_home
+        token = make_step_token(ensure_home_token(home), "shop", team)
         monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)  # of MLflow's own client, where a test has one
         return open_knowledge(tmp_path / "elsewhere", url, token=token)
 
@@ -117,14 +127,15 @@ class TestMlflowBehindTheServer(MlflowContract):
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-class TestMlflowsClientBehindTheServer(MlflowContract):
+class TestMlflowsClientBehindTheServer(TeamContract):
     """As steps and notebooks reach it, with MLflow's own client."""
 
     @pytest.fixture
     def knowledge(
-        self, tmp_path: Path, proxied_home: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, proxied_home: tuple[Path, str], team: str, monkeypatch: pytest.MonkeyPatch
     ) -> KnowledgeBase:
-        _, url, token = proxied_home
+        home, url = proxied_home
+        token = make_step_token(ensure_home_token(home), "shop", team)
         monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", token)
         return open_knowledge(tmp_path / "elsewhere", url)
 
@@ -169,12 +180,12 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def proxied_home(served_home: Path) -> Iterator[tuple[Path, str, str]]:
-    """Return the same home, the address of MLflow behind the home's server, and a step's token for it."""
+def proxied_home(served_home: Path) -> Iterator[tuple[Path, str]]:
+    """Return the same home, and the address of MLflow behind the home's server."""
     server = ServerProcess(served_home)
     server.start()
     try:
-        yield served_home, f"{server.url}/mlflow", make_step_token(ensure_home_token(served_home), "shop", "data")
+        yield served_home, f"{server.url}/mlflow"
     finally:
         server.close()
 

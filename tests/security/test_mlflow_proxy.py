@@ -124,6 +124,15 @@ def test_a_browser_is_led_to_the_login_and_back(url: str, client: httpx.Client, 
     assert foreign.status_code == 403
 
 
+def test_mlflow_hears_the_team_of_the_token_and_no_other(
+    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+) -> None:
+    editor = make_token(url, client, owner, name="e", role="editor", team="data")
+    for headers in (owner, editor):
+        client.post(f"{url}/{SEARCH}", json={}, headers={**headers, "x-scanflow-team": "another"}).raise_for_status()
+    assert [headers.get(b"x-scanflow-team") for _, _, headers, _ in upstream.requests] == [None, b"data"]
+
+
 def test_a_role_that_may_not_write_there_does_not(
     url: str, client: httpx.Client, owner: dict[str, str], context: ServerContext, upstream: Upstream
 ) -> None:
@@ -143,7 +152,7 @@ def test_a_role_that_may_not_write_there_does_not(
         for name, headers in callers.items()
     }
     assert statuses == {
-        "owner": (200, 200), "viewer": (200, 403), "viewer of a team": (403, 403), "editor of a team": (200, 200),
+        "owner": (200, 200), "viewer": (200, 403), "viewer of a team": (200, 403), "editor of a team": (200, 200),
         "step": (200, 200),
     }  # fmt: skip
     assert len(upstream.requests) == sum(code == 200 for both in statuses.values() for code in both)
