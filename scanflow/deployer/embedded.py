@@ -71,14 +71,19 @@ class EmbeddedDeployer(Deployer):
     """
 
     def __init__(
-        self, settings: Settings, *, backend: Backend | None = None, sleep: Callable[[float], None] = time.sleep
+        self,
+        settings: Settings,
+        *,
+        backend: Backend | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        models_of: str | None = None,
     ) -> None:
-        """Create a deployer on ``backend``.
+        """Create a deployer on ``backend``. ``models_of``: the team whose registered models alone are there.
 
         Raises:
             NotFoundError: the one that the settings name is not installed.
         """
-        self._settings, self._sleep = settings, sleep
+        self._settings, self._sleep, self._models_of = settings, sleep, models_of
         self._chosen_before = backend is not None or settings.backend is not None
         self._opened: dict[str | None, Backend] = {}
         self._background: dict[str, BackgroundRun] = {}
@@ -92,7 +97,7 @@ class EmbeddedDeployer(Deployer):
 
     def _open(self, name: str | None) -> Backend:
         if name not in self._opened:
-            self._opened[name] = open_backend(self._settings, name)
+            self._opened[name] = open_backend(self._settings, name, models_of=self._models_of)
         return self._opened[name]
 
     def _use(self, app: Application) -> Application:
@@ -369,8 +374,9 @@ def reload_application(record: RunRecord) -> Application | None:
     return app
 
 
-def open_backend(settings: Settings, name: str | None = None) -> Backend:
-    """Return the backend that the settings name, else the backend ``name``, else this machine.
+def open_backend(settings: Settings, name: str | None = None, *, models_of: str | None = None) -> Backend:
+    """Return the backend that the settings name, else the backend ``name``, else this machine. ``models_of``: the team
+    whose registered models alone are there.
 
     Raises:
         NotFoundError: it is not installed; the message says which are, and what to install.
@@ -382,20 +388,21 @@ def open_backend(settings: Settings, name: str | None = None) -> Backend:
     except NotFoundError as error:
         how = f" {explain_install('kubernetes')}" if chosen == "kubernetes" else ""
         raise NotFoundError(f"{error} Choose one: SCANFLOW_BACKEND.{how}") from error
-    backend: Backend = factory(settings, lambda tracker: open_models(home, tracker or settings.tracker_uri))
+    backend: Backend = factory(settings, lambda tracker: open_models(home, tracker or settings.tracker_uri, models_of))
     return backend
 
 
-def open_models(home: Path, uri: str | None) -> Models:
-    """Return a tracker's registry; MLflow, where it is not loaded, runs in a separate process."""
+def open_models(home: Path, uri: str | None, team: str | None = None) -> Models:
+    """Return a tracker's registry, with a team's models alone; MLflow, where it is not loaded, runs in a separate
+    process."""
     if "mlflow" not in sys.modules:
         from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 
-        return RegistrySubprocess(home, uri)
+        return RegistrySubprocess(home, uri, team=team)
     from scanflow.knowledge import open_knowledge
     from scanflow.knowledge.model_cache import ModelCache
 
-    return ModelCache(home / "models", lambda: open_knowledge(home, uri))
+    return ModelCache(home / "models", lambda: open_knowledge(home, uri).for_team(team))
 
 
 def _to_planned_object(change: ObjectChange) -> PlannedObject:

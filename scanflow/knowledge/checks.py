@@ -19,6 +19,12 @@ from scanflow.names import check_name, format_environment_name
 RESERVED_PREFIX = "scanflow.kb."
 """Prefix of the tags that adapters use internally; other clients cannot set them."""
 
+OWNER = "scanflow.team"
+"""The tag with the team that owns an experiment or a registered model, or that made a version."""
+
+DEFAULT_TEAM = "default"
+"""The owner of what has no such tag."""
+
 MAX_KEY = 250
 MAX_PARAM = 6000  # MLflow cuts longer ones short, with a warning in the log only
 MAX_TAG = 5000

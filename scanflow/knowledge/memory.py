@@ -87,8 +87,11 @@ class _MemoryStore:
         model.files.append(files)
         return number
 
-    def list_model_names(self) -> Iterable[str]:
-        return self._models
+    def list_model_names(self, team: str | None = None) -> Iterable[str]:
+        return [name for name in self._models if team in {None, self.find_model_owner(name)}]
+
+    def find_model_owner(self, name: str) -> str | None:
+        return self._models[name].versions[0].tags[checks.OWNER] if name in self._models else None
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         model = self._models.get(name, _Model())

@@ -41,18 +41,19 @@ class ModelCache:
         self._folder = folder
         self._registry = registry
 
-    def fetch(self, uri: str) -> FoundModel:
-        """Return the version that ``uri`` refers to now, with its files on this machine's disk."""
+    def fetch(self, uri: str, team: str | None = None) -> FoundModel:
+        """Return the version that ``uri`` refers to now, with its files on this machine's disk. ``team``: if it is this
+        team's."""
         name, wanted = split_model_uri(uri)
-        version = self._registry().get_model(name, wanted)
+        version = self._registry().for_team(team).get_model(name, wanted)
         path = self._get_path(version)
         if not path.is_dir():
             self._download(version, path)
         return _build_files(version, str(path))
 
-    def find(self, uri: str) -> FoundModel:
-        """Return the version that ``uri`` refers to now, without fetching its files."""
-        version = self._registry().get_model(*split_model_uri(uri))
+    def find(self, uri: str, team: str | None = None) -> FoundModel:
+        """Return the version that ``uri`` refers to now, without fetching its files. ``team``: if it is this team's."""
+        version = self._registry().for_team(team).get_model(*split_model_uri(uri))
         return _build_files(version, "")
 
     def remember(self, name: str, version: int, shape: str) -> None:

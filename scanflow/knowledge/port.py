@@ -7,19 +7,20 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from scanflow.app.application import Application
 from scanflow.app.files import dump_json, load_json
-from scanflow.errors import NotFoundError, did_you_mean
+from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge import checks
 from scanflow.knowledge.files import check_source, stage_destination
 from scanflow.knowledge.filters import Clause, parse_filter
@@ -92,7 +93,13 @@ class KnowledgeStore(Protocol[Place]):
         name the application and team that own it."""
         ...
 
-    def list_model_names(self) -> Iterable[str]: ...
+    def list_model_names(self, team: str | None = None) -> Iterable[str]:
+        """Return the names of the models that a team owns; None: of all teams."""
+        ...
+
+    def find_model_owner(self, name: str) -> str | None:
+        """Return the team that owns a model; None: nothing of it says a team, or there is no such model."""
+        ...
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first; none: there is no such model."""
@@ -122,8 +129,9 @@ class KnowledgeStore(Protocol[Place]):
 class KnowledgeBase(ABC):
     """The knowledge base. Methods may be called from several threads and by several processes at once.
 
-    *Whose.* Runs, applications and artifacts belong to one environment, ``scanflow-<app>-<team>``. Models are shared by
-    all teams: their names are global, and a version carries the tags ``scanflow.app`` and ``scanflow.team``.
+    *Whose.* Runs, applications and artifacts belong to one environment, ``scanflow-<app>-<team>``. A model is the
+    team's that registered it first, and one of which nothing says a team is the default team's. Names are shared by all
+    teams. :meth:`for_team` is for what acts for a team; without it the models of all teams are there.
 
     *All or nothing.* What a save, log or register has not finished is not visible to any reader, also when its process
     was killed; what a fetch has not finished leaves no destination folder. Nothing already saved is ever changed,
@@ -143,6 +151,15 @@ class KnowledgeBase(ABC):
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._clock = clock
+        self._team: str | None = None
+
+    def for_team(self, team: str | None) -> Self:
+        """Return the same knowledge base, in which no other team's models are there; None: with those that are."""
+        if team is None:
+            return self
+        confined = copy.copy(self)
+        confined._team = team
+        return confined
 
     @abstractmethod
     def _open(self, doing: str, /) -> AbstractContextManager[KnowledgeStore[Any]]:
@@ -191,6 +208,9 @@ class KnowledgeBase(ABC):
         """Register the files as the next version of the model; ``run_id`` is the run that created them.
 
         Versions count from 1, and the model exists from its first version on.
+
+        Raises:
+            InvalidError: another team has a model of this name.
         """
         checks.check_model_name(name)
         checks.check_environment(app, team)
@@ -199,44 +219,49 @@ class KnowledgeBase(ABC):
         with self._open(f"register the model {name!r}") as store:
             if run_id is not None:
                 _get_run(store, run_id)
+            if store.find_model_owner(name) not in {None, team}:
+                raise InvalidError(
+                    f"The model name {name!r} is taken by another team. Names of models are shared by all teams: "
+                    "choose another."
+                )
             number = store.add_version(name, source, run_id, owned, self._clock())
-            return _get_version(store, name, number)
+            return self._get_version(store, name, number)
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
         """Return the version of that number or alias, or the latest."""
         with self._open(f"read the model {name!r}") as store:
-            return _get_version(store, name, version)
+            return self._get_version(store, name, version)
 
     def list_models(self) -> list[str]:
-        """Return the names of the models of all teams, in order."""
+        """Return the names of the models, in order."""
         with self._open("list the models") as store:
-            return sorted(store.list_model_names())
+            return sorted(store.list_model_names(self._team))
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """Return every version, the highest number first."""
         with self._open(f"list the versions of the model {name!r}") as store:
-            return _list_versions(store, name)
+            return self._list_versions(store, name)
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
         """Move ``alias`` to this version of the model; return the updated version."""
         checks.check_alias(alias)
         with self._open(f"set the alias {alias!r} of the model {name!r}") as store:
-            number = _get_version(store, name, version).version
+            number = self._get_version(store, name, version).version
             store.set_alias(name, alias, number)
-            return _get_version(store, name, number)
+            return self._get_version(store, name, number)
 
     def set_model_tags(self, name: str, version: int, tags: Mapping[str, str]) -> ModelVersion:
         """Set these tags and keep the others; return the updated version."""
         checked_tags = checks.check_tags(tags)
         with self._open(f"tag the model {name!r}") as store:
-            number = _get_version(store, name, version).version
+            number = self._get_version(store, name, version).version
             store.set_tags(name, number, checked_tags)
-            return _get_version(store, name, number)
+            return self._get_version(store, name, number)
 
     def fetch_model(self, name: str, destination: Path, *, version: int | str = LATEST) -> Path:
         """Write the files of a version into ``destination``."""
         with self._open(f"fetch the model {name!r}") as store:
-            number = _get_version(store, name, version).version
+            number = self._get_version(store, name, version).version
             return _download(store, store.locate_version(name, number), destination)
 
     def log_run(
@@ -323,6 +348,18 @@ class KnowledgeBase(ABC):
                 raise NotFoundError(f"{key} has no version {version!r}.{near} Omit the version for the newest.")
             return _download(store, store.save_at(key, saved.version), destination)
 
+    def _get_version(self, store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
+        return _select_version(self._list_versions(store, name), name, version)
+
+    def _list_versions(self, store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
+        versions = store.list_versions(checks.check_model_name(name))
+        own = self._team is None or (store.find_model_owner(name) or checks.DEFAULT_TEAM) == self._team
+        if not versions or not own:
+            whose = "" if self._team is None else f" of the team {self._team!r}"
+            advice = did_you_mean(name, store.list_model_names(self._team)) or " Register a version of it first."
+            raise NotFoundError(f"There is no model {name!r}{whose}.{advice}")
+        return versions
+
 
 def _build_not_saved_error(store: KnowledgeStore[Any], key: SaveKey) -> NotFoundError:
     whose = f"Application {key.app!r} of team {key.team!r}"
@@ -334,16 +371,7 @@ def _build_not_saved_error(store: KnowledgeStore[Any], key: SaveKey) -> NotFound
     return NotFoundError(f"{whose} has no artifacts {key.name!r}.{advice}")
 
 
-def _list_versions(store: KnowledgeStore[Any], name: str) -> list[ModelVersion]:
-    versions = store.list_versions(checks.check_model_name(name))
-    if not versions:
-        advice = did_you_mean(name, store.list_model_names()) or " Register a version of it first."
-        raise NotFoundError(f"There is no model {name!r}.{advice}")
-    return versions
-
-
-def _get_version(store: KnowledgeStore[Any], name: str, version: int | str) -> ModelVersion:
-    versions = _list_versions(store, name)
+def _select_version(versions: Sequence[ModelVersion], name: str, version: int | str) -> ModelVersion:
     for model_version in versions:
         if version == LATEST or version == model_version.version or version in model_version.aliases:
             return model_version

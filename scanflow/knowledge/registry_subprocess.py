@@ -38,15 +38,16 @@ _NAMES = ("fetch", "find", "remember", "recall")
 class RegistrySubprocess:
     """A :class:`~scanflow.knowledge.model_cache.ModelCache` in another process, which ends with this one."""
 
-    def __init__(self, home: Path, uri: str | None) -> None:
-        self._command, self._uri = [sys.executable, "-m", __name__, str(home)], uri
+    def __init__(self, home: Path, uri: str | None, *, team: str | None = None) -> None:
+        """``team``: whose models alone are there. None: those of all teams."""
+        self._command, self._uri, self._team = [sys.executable, "-m", __name__, str(home)], uri, team
         self._process: subprocess.Popen[bytes] | None = None
 
     def fetch(self, uri: str) -> FoundModel:
-        return decode(FoundModel, self._request("fetch", uri))
+        return decode(FoundModel, self._request("fetch", uri, self._team))
 
-    def find(self, uri: str) -> FoundModel:
-        return decode(FoundModel, self._request("find", uri))
+    def find(self, uri: str, team: str | None = None) -> FoundModel:
+        return decode(FoundModel, self._request("find", uri, team or self._team))
 
     def remember(self, name: str, version: int, shape: str) -> None:
         self._request("remember", name, version, shape)

@@ -106,6 +106,30 @@ class ModelsContract:
             knowledge.register_model(model, source, app=APP, team=team, run_id="nonesuch")
         assert len(knowledge.list_model_versions(model)) == 2
 
+    def test_a_model_is_the_team_s_that_registered_it_first(
+        self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path
+    ) -> None:
+        source = write_folder(tmp_path / "in", {"w": b"1"})
+        version = knowledge.register_model(model, source, app=APP, team=team)
+        own, other = knowledge.for_team(team), knowledge.for_team("another")
+        assert own.get_model(model) == version
+        assert model in own.list_models()
+        assert model not in other.list_models()
+        asks: list[Callable[[], object]] = [
+            lambda: other.get_model(model, 1),
+            lambda: other.list_model_versions(model),
+            lambda: other.set_model_alias(model, "champion", 1),
+            lambda: other.set_model_tags(model, 1, {"a": "b"}),
+            lambda: other.fetch_model(model, tmp_path / "out"),
+            lambda: ModelCache(tmp_path / "models", lambda: knowledge).find(f"models:/{model}/1", "another"),
+        ]
+        for unknown in asks:
+            with pytest.raises(NotFoundError, match=f"no model {model!r} of the team 'another'"):
+                unknown()
+        with pytest.raises(InvalidError, match=f"{model!r} is taken by another team"):
+            knowledge.register_model(model, source, app=APP, team="another")
+        assert knowledge.list_model_versions(model) == [version]
+
     def test_a_version_is_kept_on_disk(self, knowledge: KnowledgeBase, team: str, model: str, tmp_path: Path) -> None:
         source = write_folder(tmp_path / "in", {"MLmodel": b"flavors: {}", "data/wëights": b"1"})
         knowledge.register_model(model, source, app=APP, team=team)

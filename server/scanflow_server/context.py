@@ -69,12 +69,13 @@ class ServerContext:
             self._last_time = max(self.clock(), math.nextafter(self._last_time, math.inf))
             return self._last_time
 
-    def find_model(self, model: str, tracker: str | None) -> None:
-        """Find a model version in a tracker's registry (None: the default tracker's); NotFoundError: there is none."""
+    def find_model(self, model: str, tracker: str | None, *, team: str) -> None:
+        """Find a team's model version in a tracker's registry (None: the default tracker's); NotFoundError: there is
+        none."""
         uri = tracker or self.settings.library.tracker_uri
         with self._registries_lock:  # one process for each tracker, which serves one request at a time
             registry = self._registries.setdefault(uri, RegistrySubprocess(self.settings.home, uri))
-            registry.find(model)
+            registry.find(model, team)
 
     def check_backend(self, app: Application) -> None:
         """Refuse an application of another backend, unless this server's was set explicitly.

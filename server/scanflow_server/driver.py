@@ -46,7 +46,8 @@ def main(folder: Path) -> int:
         return 0
     # A job may go on in a home that was moved since it was written.
     home = next((str(parent.parent) for parent in folder.parents if parent.name == "server"), order["settings"]["home"])
-    deployer = EmbeddedDeployer(Settings.model_validate({**order["settings"], "home": home}))
+    settings = Settings.model_validate({**order["settings"], "home": home})
+    deployer = EmbeddedDeployer(settings, models_of=order.get("team"))
     try:
         (drive if order["what"] == "run" else operate)(job, order, deployer)
     except Exception:  # noqa: BLE001  a defect: its traceback is logged without the secrets that it may quote

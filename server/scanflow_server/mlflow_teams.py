@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from scanflow.errors import ForbiddenError, InvalidError, NotFoundError, ScanflowError
+from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.security import App, Receive, Scope, Send
+from scanflow.knowledge.checks import OWNER
 from scanflow.transport.mlflow_api import TEAM_HEADER
 from scanflow_server.mlflow_access import (
     MAX_DOCUMENT_BYTES,
@@ -27,14 +28,7 @@ from scanflow_server.mlflow_access import (
     sends_document,
 )
 
-OWNER: Final = "scanflow.team"
-"""The tag of an experiment or a registered model with its team."""
-
 _HEADER: Final = TEAM_HEADER.encode()
-_CODES: Final[Mapping[type[ScanflowError], tuple[str, int]]] = {
-    NotFoundError: ("RESOURCE_DOES_NOT_EXIST", 404),
-    ForbiddenError: ("PERMISSION_DENIED", 403),
-}
 _MAKES_OWNED: Final = ("/experiments/create", "/registered-models/create")
 _LOCATION: Final = frozenset(("artifact_location", "artifactLocation"))  # protocol buffers accept both spellings
 
@@ -55,8 +49,9 @@ class TeamRequests:
         try:
             scope, receive = await self._check(scope, receive, team)
         except ScanflowError as error:
-            code, status = _CODES.get(type(error), ("INVALID_PARAMETER_VALUE", 422))
-            await answer(send, status, format_refusal(code, str(error)))
+            missing = isinstance(error, NotFoundError)
+            code = "RESOURCE_DOES_NOT_EXIST" if missing else "INVALID_PARAMETER_VALUE"
+            await answer(send, 404 if missing else 422, format_refusal(code, str(error)))
             return
         await self._app(scope, receive, _hide_refusals(send, team))
 
@@ -65,8 +60,7 @@ class TeamRequests:
 
         Raises:
             NotFoundError: it names files that are not the team's.
-            ForbiddenError: it makes something under a name that another team has.
-            InvalidError: it says whose something is, or where files lie.
+            InvalidError: it says whose something is, or where files lie, or takes a name that another team has.
         """
         path, method = str(scope["path"]), str(scope["method"])
         if paths := list_artifact_paths(path, Request(scope).query_params.getlist("path")):
@@ -91,7 +85,7 @@ class TeamRequests:
         """Refuse a name that another team has: MLflow's client goes on without a word where it already exists."""
         owner = self._access.find_owner("experiments" if "/experiments/" in path else "registered_models", str(name))
         if owner not in {None, team}:
-            raise ForbiddenError(
+            raise InvalidError(
                 f"The name {name!r:.300} is taken. Names of experiments and models are shared by all teams: choose "
                 "another."
             )

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scanflow.files.unchanged_reads import UnchangedReads
-from scanflow.knowledge.checks import RESERVED_PREFIX
+from scanflow.knowledge.checks import DEFAULT_TEAM, OWNER, RESERVED_PREFIX
 from scanflow.knowledge.filters import Clause, matches, to_mlflow
 from scanflow.knowledge.mlflow.artifacts import (
     ArtifactLocation,
@@ -83,11 +83,11 @@ class MlflowKnowledge(KnowledgeBase):
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
         """See the port."""
-        return self._unchanged.get(("model", name, version), partial(super().get_model, name, version))
+        return self._unchanged.get(("model", self._team, name, version), partial(super().get_model, name, version))
 
     def list_model_versions(self, name: str) -> list[ModelVersion]:
         """See the port."""
-        return list(self._unchanged.get(("versions", name), partial(super().list_model_versions, name)))
+        return list(self._unchanged.get(("versions", self._team, name), partial(super().list_model_versions, name)))
 
     def search_runs(self, app: str, team: str, filter_text: str = "", *, limit: int = 100) -> list[TrackedRun]:
         """See the port."""
@@ -144,21 +144,52 @@ class _MlflowStore:
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
         app, team = tags["scanflow.app"], tags["scanflow.team"]
-        holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
         try:
-            self.client.create_registered_model(name)
+            self.client.create_registered_model(name, {OWNER: team})
         except list_refusal_types() as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+        holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
         # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
         # process has set as its global one, which need not be ours.
         address, owned = append_path(get_artifact_root(holder), _MODEL), {**tags, _MADE_BY: run_id or ""}
         return int(self.client.create_model_version(name, address, run_id=holder.info.run_id, tags=owned).version)
 
-    def list_model_names(self) -> Iterable[str]:
+    def list_model_names(self, team: str | None = None) -> Iterable[str]:
         # A process killed while it registered may have left a name without a version: not a model yet.
         models = items(partial(self.client.search_registered_models, max_results=200))
-        return (model.name for model in models if model.latest_versions)
+        return (
+            model.name
+            for model in models
+            if model.latest_versions and team in {None, self._find_owner(model) or DEFAULT_TEAM}
+        )
+
+    def find_model_owner(self, name: str) -> str | None:
+        try:
+            return self._find_owner(self.client.get_registered_model(name))
+        except list_refusal_types() as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def _find_owner(self, model: Any) -> str | None:
+        """Return the team of a registered model as ``team_access.find_owner`` does, which asks the database."""
+        if (owner := model.tags.get(OWNER)) is not None:
+            return str(owner)
+        records = sorted(self._search_versions(model.name), key=lambda record: int(record.version))
+        owners = [record.tags[OWNER] for record in records if OWNER in record.tags]
+        return next(iter(owners), None) or next(filter(None, map(self._find_run_team, records)), None)
+
+    def _find_run_team(self, record: Any) -> str | None:
+        try:
+            run = self.client.get_run(record.run_id) if record.run_id else None
+            tags = {} if run is None else self.client.get_experiment(run.info.experiment_id).tags
+        except list_refusal_types():  # the run was removed
+            return None
+        return tags.get(OWNER)
+
+    def _search_versions(self, name: str) -> Iterator[Any]:
+        return items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
 
     def list_versions(self, name: str) -> list[ModelVersion]:
         try:
@@ -167,7 +198,6 @@ class _MlflowStore:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return []
             raise
-        records = items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
         versions = [
             ModelVersion(
                 name=record.name,
@@ -178,7 +208,7 @@ class _MlflowStore:
                 uri=f"models:/{record.name}/{record.version}",
                 created_at=_to_datetime(record.creation_timestamp),
             )
-            for record in records
+            for record in self._search_versions(name)
         ]
         return sorted(versions, key=lambda version: version.version, reverse=True)
 

@@ -135,13 +135,11 @@ class RestClient:
 
     # -- registered models
 
-    def create_registered_model(self, name: str) -> None:
-        self._api.post("/registered-models/create", {"name": name})
+    def create_registered_model(self, name: str, tags: Mapping[str, str]) -> None:
+        self._api.post("/registered-models/create", {"name": name, "tags": _to_pairs(tags)})
 
     def get_registered_model(self, name: str) -> Any:
-        model = self._api.get("/registered-models/get", {"name": name})["registered_model"]
-        aliases = {alias["alias"]: alias["version"] for alias in model.get("aliases", ())}
-        return SimpleNamespace(name=model["name"], aliases=aliases)
+        return _to_registered_model(self._api.get("/registered-models/get", {"name": name})["registered_model"])
 
     def search_registered_models(self, *, max_results: int, page_token: str | None) -> Page:
         query = {"max_results": max_results, "page_token": page_token}
@@ -316,7 +314,11 @@ def _to_run(fields: Mapping[str, Any]) -> SimpleNamespace:
 
 
 def _to_registered_model(fields: Mapping[str, Any]) -> SimpleNamespace:
-    return SimpleNamespace(name=fields["name"], latest_versions=fields.get("latest_versions", ()))
+    aliases = {alias["alias"]: alias["version"] for alias in fields.get("aliases", ())}
+    tags = _from_pairs(fields.get("tags", ()))
+    return SimpleNamespace(
+        name=fields["name"], latest_versions=fields.get("latest_versions", ()), aliases=aliases, tags=tags
+    )
 
 
 def _to_logged_model(fields: Mapping[str, Any]) -> SimpleNamespace:

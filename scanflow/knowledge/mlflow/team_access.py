@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from scanflow.knowledge.checks import DEFAULT_TEAM, OWNER
 from scanflow.transport.mlflow_api import TEAM_HEADER
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
     from mlflow.server.auth.entities import User
     from mlflow.server.auth.sqlalchemy_store import RoleGrantRow
     from werkzeug.datastructures import Authorization
-
-OWNER: Final = "scanflow.team"
-"""The tag of an experiment or a registered model with its team."""
-
-DEFAULT_TEAM: Final = "default"
 
 _ALL_TEAMS: Final = "*"
 """The user of requests without a team, who may everything. No team has such a name."""
@@ -178,5 +174,6 @@ def _get_engine() -> sa.Engine:
     from mlflow.server import handlers
 
     handlers._get_model_registry_store()
-    engine: sa.Engine = handlers._get_tracking_store().engine
+    store: Any = handlers._get_tracking_store()
+    engine: sa.Engine = store.engine
     return engine

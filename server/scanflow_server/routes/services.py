@@ -191,15 +191,17 @@ def _check_deployable(
             f"{workflow.name}"
         )
     tracker = None if app.tracker is None else app.tracker.uri
-    _check_models(context, workflow.name, tracker, [node.model for node in workflow.services])
+    _check_models(context, workflow.name, tracker, [node.model for node in workflow.services], team=app.team)
     return own
 
 
-def _check_models(context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None]) -> None:
+def _check_models(
+    context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None], *, team: str
+) -> None:
     """Refuse a model that does not exist, if the change is queued behind others."""
     if list_pending_operations(context, service):
         for model in filter(None, models):
-            context.find_model(model, tracker)
+            context.find_model(model, tracker, team=team)
 
 
 def _begin(
@@ -228,7 +230,7 @@ def _begin(
             if request.get("backup"):
                 check_service_exists(request["backup"], own)
         record = record or context.deployer.service(name)
-        _check_models(context, name, record.tracker, [request.get("model")])
+        _check_models(context, name, record.tracker, [request.get("model")], team=record.team)
         return record.app, record.team
 
     return OperationAccepted(
