@@ -297,7 +297,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ServerContext, "find_model", lambda *_: None)
+    monkeypatch.setattr(ServerContext, "find_model", lambda *_, **__: None)
     given = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}}
 
     def deploy(key: str, **more: Any) -> str:

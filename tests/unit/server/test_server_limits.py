@@ -172,8 +172,8 @@ def test_a_name_that_another_team_serves_is_refused_at_once_and_the_owner_told(
 
 
 def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(_: ServerContext, model: str, tracker: str | None) -> None:
-        raise NotFoundError(f"There is no {model}, {tracker}.")
+    def find(_: ServerContext, model: str, tracker: str | None, *, team: str) -> None:
+        raise NotFoundError(f"There is no {model}, {tracker}, {team}.")
 
     monkeypatch.setattr(ServerContext, "find_model", find)
     with api.context.store.write() as connection:
