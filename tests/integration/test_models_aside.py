@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def test_it_answers_as_one_in_this_process_does(models: RegistrySubprocess, home
     assert models.recall("cnn", 1) == here.recall("cnn", 1) == '{"instances": 2}'
     with pytest.raises(NotFoundError, match="There is no model 'dog'"):
         models.fetch("models:/dog/1")
+
+
+def test_it_looks_in_a_team_s_models_alone_where_it_is_told_so(
+    models: RegistrySubprocess, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "MLmodel").write_text("flavors: {}")
+    open_knowledge(home).register_model("cnn", tmp_path / "MLmodel", app="shop", team="data")
+    assert models.find("models:/cnn/1", "data") == models.find("models:/cnn/1")
+    for find in (partial(models.find, team="other"), RegistrySubprocess(home, None, team="other").fetch):
+        with pytest.raises(NotFoundError, match="There is no model 'cnn' of the team 'other'"):
+            find("models:/cnn/1")
 
 
 def test_it_comes_last_for_a_while_only(models: RegistrySubprocess, monkeypatch: pytest.MonkeyPatch) -> None:

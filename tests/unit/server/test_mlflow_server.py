@@ -22,6 +22,7 @@ class Mlflow:
 
     def __init__(self) -> None:
         self.loaded, self.requests = 0, list[tuple[str, str, bytes]]()
+        self.teams: list[bytes | None] = []
 
     def load(self) -> App:
         self.loaded += 1
@@ -31,11 +32,12 @@ class Mlflow:
         length = int(dict(scope["headers"]).get(b"content-length", b"0"))
         body = (await receive())["body"][:length]  # as a WSGI application reads it
         self.requests.append((scope["method"], scope["path"], body))
+        self.teams.append(dict(scope["headers"]).get(b"x-scanflow-team"))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
 
-def ask(mlflow: Mlflow, *requests: tuple[str, str, str | None, Any]) -> list[int]:
+def ask(mlflow: Mlflow, *requests: tuple[str, str, str | None, Any], **headers: str) -> list[int]:
     """Send requests (method, path, token, document) at once, and return the statuses."""
 
     async def send_all() -> list[int]:
@@ -47,7 +49,7 @@ def ask(mlflow: Mlflow, *requests: tuple[str, str, str | None, Any]) -> list[int
                         method,
                         path,
                         json=document,
-                        headers={} if token is None else {"authorization": f"Bearer {token}"},
+                        headers={**headers, **({} if token is None else {"authorization": f"Bearer {token}"})},
                     )
                     for method, path, token, document in requests
                 )
@@ -88,3 +90,12 @@ def test_pods_track_and_register_and_do_nothing_else() -> None:
     ) == [200, 200, 404, 404, 422, 200]
     sent = {path: json.loads(body) for _, path, body in mlflow.requests}
     assert sent[CREATE] == {"name": "n", "artifact_location": "mlflow-artifacts:/n"}
+
+
+def test_a_pod_is_of_the_team_of_its_token_and_the_server_says_which_a_request_is_of() -> None:
+    mlflow, path = Mlflow(), "/api/2.0/mlflow/runs/get"
+    header = {"x-scanflow-team": "another"}
+    assert ask(mlflow, ("GET", path, POD, None), ("GET", path, POD, None), **header) == [200, 200]
+    assert ask(mlflow, ("GET", path, POD, None), ("GET", path, KEY, None)) == [200, 200]
+    assert ask(mlflow, ("GET", path, KEY, None), **header) == [200]
+    assert mlflow.teams == [b"data", b"data", b"data", None, b"another"]
