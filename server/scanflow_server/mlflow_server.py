@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -34,7 +33,7 @@ from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, l
 from scanflow.processes.home_watch import end_with_home
 from scanflow.settings import Settings
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, ArtifactAddresses, classify_request, names_location
-from scanflow_server.mlflow_teams import answer, format_refusal, load_app, replace_body, set_team
+from scanflow_server.mlflow_teams import TeamRequests, answer, format_refusal, load_app, replace_body, set_team
 
 TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
 _HEALTH = "/health"
@@ -143,7 +142,13 @@ _COMMON = {
 }
 
 
-def _load_mlflow(root: Path | None) -> App:
+def _load_mlflow_at_port() -> App:
+    app = _load_mlflow(None)
+    app.open_stores()
+    return app
+
+
+def _load_mlflow(root: Path | None) -> TeamRequests:
     for name in _UNUSED_LIBRARIES:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # Python's own way to say that one is missing
     return load_app(ArtifactAddresses(root))
@@ -169,6 +174,7 @@ def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
         app = _load_mlflow(place.artifact_root)
         if maker is not None and maker.wait() != 0 and (again := _start_database_maker(place)) is not None:
             again.wait()
+        app.open_stores()
         return app
 
     return listener, load
@@ -217,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             app: App = LazyApp(load)
         else:
             os.environ.update(build_port_environment(os.environ))
-            app = TokenCheck(LazyApp(partial(_load_mlflow, None)), os.environ[TOKEN])
+            app = TokenCheck(LazyApp(_load_mlflow_at_port), os.environ[TOKEN])
             listener = _listen_on_port(port)
     except ScanflowError as error:
         sys.stderr.write(f"{error}\n")

@@ -41,6 +41,10 @@ class TeamRequests:
         """``access``: the module :mod:`scanflow.knowledge.mlflow.team_access`."""
         self._app, self._access, self._addresses = app, access, addresses
 
+    def open_stores(self) -> None:
+        """Open MLflow's stores, whose database has to be there."""
+        self._access.open_stores()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         team = dict(scope["headers"]).get(_HEADER, b"").decode("latin-1")
         if not team:
@@ -96,7 +100,7 @@ class TeamRequests:
                 raise NotFoundError(f"There are no files of the team {team!r} at {place!r:.200}.")
 
 
-def load_app(addresses: ArtifactAddresses) -> App:
+def load_app(addresses: ArtifactAddresses) -> TeamRequests:
     """Return MLflow's application, with each team confined to its own."""
     access = importlib.import_module("scanflow.knowledge.mlflow.team_access")
     return TeamRequests(access.load_app(), access=access, addresses=addresses)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +125,9 @@ def see(client: Any) -> dict[str, list[Any]]:
     """Return all that MLflow's client shows, without numbers and times: to compare it with what another one shows."""
     from mlflow.entities import ViewType
 
-    experiments = client.search_experiments(ViewType.ALL)
+    experiments = _read_pages(partial(client.search_experiments, ViewType.ALL, max_results=2))
     runs = client.search_runs(EXPERIMENTS, run_view_type=ViewType.ALL)
-    models = client.search_registered_models()
+    models = _read_pages(partial(client.search_registered_models, max_results=2))
     versions = [version for model in models for version in client.search_model_versions(f"name = '{model.name}'")]
     logged = client.search_logged_models(EXPERIMENTS)
     everyones = client.search_model_versions()
@@ -141,6 +142,15 @@ def see(client: Any) -> dict[str, list[Any]]:
         "versions": sorted(map(_describe_version, versions)),
         "logged models": sorted((one.name, str(one.status)) for one in logged),
     }
+
+
+def _read_pages(search: Callable[..., Any]) -> list[Any]:
+    rows, token = [], None
+    while token != "":
+        page = search(page_token=token)
+        rows += page
+        token = page.token or ""
+    return rows
 
 
 def _tags(entity: Any) -> str:

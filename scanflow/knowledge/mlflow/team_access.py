@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import secrets
 from collections.abc import Collection
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from mlflow.server.auth.entities import User
     from mlflow.server.auth.sqlalchemy_store import RoleGrantRow
+    from sqlalchemy.orm import LoaderCriteriaOption, ORMExecuteState
     from werkzeug.datastructures import Authorization
 
 _ALL_TEAMS: Final = "*"
@@ -33,6 +36,16 @@ _KINDS: Final = {
     "prompt": ("registered_models", "name"),
 }
 """What MLflow grants rights for: the tables, and the columns by which it names their rows. All else is below them."""
+
+_SEARCHED: Final = {
+    "experiments": ("experiments", "experiment_id"),
+    "registered_models": ("registered_models", "name"),
+    "model_versions": ("registered_models", "name"),
+    "logged_models": ("experiments", "experiment_id"),
+}
+"""The tables that searches list, and by which column their rows belong to an owner's."""
+
+_SEARCH: Final = re.compile(r".*/mlflow/(?:experiments|registered-models|model-versions|logged-models)/search")
 
 _ROOT: Final = "_MLFLOW_SERVER_ARTIFACT_ROOT"
 
@@ -51,6 +64,43 @@ def load_app() -> Any:
     rules = {"default_permission": "NO_PERMISSIONS", "authorization_function": f"{__name__}:authenticate"}
     auth.store, auth.auth_config = TeamGrants(), auth.auth_config._replace(**rules)
     return auth.create_app()
+
+
+def open_stores() -> None:
+    """Open MLflow's stores, which look for what there is as they open, and from then on let searches read the team's
+    rows alone: MLflow's own filter asks for page after page, until one is full of what a team may see."""
+    from mlflow import MlflowClient
+    from sqlalchemy import event
+    from sqlalchemy.orm import Session
+
+    _get_engine()  # which says what the client of MLflow's own process uses
+    MlflowClient().search_experiments(max_results=1)
+    event.listen(Session, "do_orm_execute", _narrow_search)
+
+
+def _narrow_search(state: ORMExecuteState) -> None:
+    from flask import has_request_context, request
+
+    if has_request_context() and state.is_select and _SEARCH.fullmatch(request.path):
+        team = request.headers.get(TEAM_HEADER)
+        state.statement = state.statement if team is None else state.statement.options(*_build_criteria(team))
+
+
+@lru_cache(maxsize=64)
+def _build_criteria(team: str) -> tuple[LoaderCriteriaOption, ...]:
+    from mlflow.store.db.base_sql_model import Base
+    from sqlalchemy.orm import with_loader_criteria
+
+    kinds = {mapper.local_table.name: mapper.class_ for mapper in Base.registry.mappers}
+    return tuple(
+        with_loader_criteria(
+            kinds[table],
+            _get_tables()[table].c[key].in_(_select_owned(owner, key, team)),
+            include_aliases=True,
+            propagate_to_loaders=False,
+        )
+        for table, (owner, key) in _SEARCHED.items()
+    )
 
 
 def authenticate() -> Authorization:
@@ -118,11 +168,14 @@ def owns_place(team: str, path: str) -> bool:
 
 
 def _list_owned(table: str, key: str, team: str) -> list[str]:
+    with _get_engine().connect() as connection:
+        return [str(name) for name in connection.execute(_select_owned(table, key, team)).scalars()]
+
+
+def _select_owned(table: str, key: str, team: str) -> sa.Select[Any]:
     import sqlalchemy as sa
 
-    query = sa.select(_get_tables()[table].c[key]).where(_build_owner(table) == team)
-    with _get_engine().connect() as connection:
-        return [str(name) for name in connection.execute(query).scalars()]
+    return sa.select(_get_tables()[table].c[key]).where(_build_owner(table) == team)
 
 
 def _build_owner(table: str) -> sa.ColumnElement[str]:
@@ -145,16 +198,18 @@ def _build_model_owner() -> sa.ColumnElement[str]:
 
     names = "registered_models registered_model_tags model_version_tags model_versions runs experiment_tags".split()
     models, model_tags, version_tags, versions, runs, run_tags = (_get_tables()[name] for name in names)
-    of_model = sa.select(model_tags.c.value).where(model_tags.c.key == OWNER, model_tags.c.name == models.c.name)
-    of_version = sa.select(version_tags.c.value).where(
-        version_tags.c.key == OWNER, version_tags.c.name == models.c.name
-    )
+
+    def is_of_model(rows: sa.Table) -> sa.ColumnElement[bool]:
+        return sa.and_(rows.c.workspace == models.c.workspace, rows.c.name == models.c.name)  # by the index
+
+    of_model = sa.select(model_tags.c.value).where(is_of_model(model_tags), model_tags.c.key == OWNER)
+    of_version = sa.select(version_tags.c.value).where(is_of_model(version_tags), version_tags.c.key == OWNER)
     of_run = (
         sa.select(run_tags.c.value)
         .select_from(versions)
         .join(runs, runs.c.run_uuid == versions.c.run_id)
         .join(run_tags, sa.and_(run_tags.c.experiment_id == runs.c.experiment_id, run_tags.c.key == OWNER))
-        .where(versions.c.name == models.c.name)
+        .where(is_of_model(versions))
     )
     return sa.func.coalesce(
         of_model.scalar_subquery(),
