@@ -190,7 +190,8 @@ def _drop_private(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes
     return [
         (name, value)
         for name, value in headers
-        if name not in _PRIVATE_HEADERS and not name.startswith((b"sec-", b"x-frame-", b"x-content-type"))
+        if name.replace(b"_", b"-") not in _PRIVATE_HEADERS  # which are the same to WSGI
+        and not name.startswith((b"sec-", b"x-frame-", b"x-content-type"))
     ]
 
 

@@ -113,7 +113,7 @@ def set_team(scope: Scope, team: str) -> Scope:
 
 def replace_headers(scope: Scope, values: dict[bytes, bytes | None]) -> Scope:
     """Return a request with other values of some headers; None: without that header."""
-    kept_headers = [pair for pair in scope["headers"] if pair[0] not in values]
+    kept_headers = [pair for pair in scope["headers"] if pair[0].replace(b"_", b"-") not in values]  # WSGI: the same
     return {
         **scope,
         "headers": [*kept_headers, *((name, value) for name, value in values.items() if value is not None)],

@@ -129,8 +129,10 @@ def test_mlflow_hears_the_team_of_the_token_and_no_other(
 ) -> None:
     editor = make_token(url, client, owner, name="e", role="editor", team="data")
     for headers in (owner, editor):
-        client.post(f"{url}/{SEARCH}", json={}, headers={**headers, "x-scanflow-team": "another"}).raise_for_status()
+        forged = {"x-scanflow-team": "another", "x_scanflow_team": "another"}
+        client.post(f"{url}/{SEARCH}", json={}, headers={**headers, **forged}).raise_for_status()
     assert [headers.get(b"x-scanflow-team") for _, _, headers, _ in upstream.requests] == [None, b"data"]
+    assert all(b"x_scanflow_team" not in headers for _, _, headers, _ in upstream.requests)
 
 
 def test_a_role_that_may_not_write_there_does_not(

@@ -229,6 +229,44 @@ def test_what_is_the_team_s_own_takes_nothing_of_another_team(
     assert [row for row in made if any(id in row for id in ids)] == []
 
 
+def build_spans(trace: str) -> bytes:
+    """Return a request of OpenTelemetry's protocol with a span of a trace, by its id of 32 hexadecimal digits."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    request = ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add()
+    span.trace_id, span.span_id, span.name = bytes.fromhex(trace), b"\x02" * 8, "stolen"
+    span.start_time_unix_nano, span.end_time_unix_nano = 1, 2
+    return request.SerializeToString()
+
+
+def test_a_trace_s_id_which_its_sender_chooses_leads_to_no_other_team_s_trace(
+    door: Door, things: dict[str, str]
+) -> None:
+    def send_spans(caller: str, trace: str, experiment: str, run: str = "") -> int:
+        headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": experiment}
+        headers |= {"x-mlflow-run-id": run} if run else {}
+        return door.send(caller, "POST", "/v1/traces", content=build_spans(trace), headers=headers).status_code
+
+    def start_trace(trace: str) -> int:
+        location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": own["experiment_id"]}}
+        info = {"trace_id": trace, "trace_location": location, "request_time": "2026-01-01T00:00:00Z", "state": "OK"}
+        body = {"trace": {"trace_info": info}}
+        return door.send("beta", "POST", "/api/3.0/mlflow/traces", json=body).status_code
+
+    own, trace = make_things(door, "beta", 3), "01" * 16
+    assert send_spans("alpha", trace, things["experiment_id"]) == 200
+    before = read_rows(door.database)
+    assert send_spans("beta", trace, things["experiment_id"]) == 404
+    assert send_spans("beta", trace, own["experiment_id"]) == 404
+    assert start_trace(things["trace_id"]) == start_trace(f"tr-{trace}") == 404
+    assert read_rows(door.database) == before
+    assert send_spans("beta", "02" * 16, own["experiment_id"], things["run_id"]) == 200
+    assert start_trace("tr-" + "03" * 16) == 200
+    after = read_rows(door.database)
+    assert [row for name in after for row in after[name] - before[name] if things["run_id"] in row] == []
+
+
 GRAPH_QUERIES = (
     'query {{ mlflowGetExperiment(input: {{experimentId: "{experiment_id}"}}) {{ experiment {{ name }} }} }}',
     'query {{ mlflowGetRun(input: {{runId: "{run_id}"}}) {{ run {{ info {{ runUuid artifactUri }} }} }} }}',
@@ -299,7 +337,7 @@ def test_no_name_place_or_owner_of_another_team_is_taken(door: Door, things: dic
         assert door.send("beta", "DELETE", "/registered-models/delete-tag", **content).status_code in {400, 422}
     with door.client("beta") as client:
         assert {"b2", "b3"}.isdisjoint(experiment.name for experiment in client.search_experiments())
-        assert client.search_model_versions() == []
+        assert client.search_model_versions("name = 'beta-model-2'") == []
 
 
 def test_a_taken_name_is_refused_by_mlflow_s_client_too(

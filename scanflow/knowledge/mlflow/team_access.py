@@ -12,9 +12,9 @@ import os
 import re
 import secrets
 from collections.abc import Collection
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from scanflow.knowledge.checks import DEFAULT_TEAM, OWNER
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow.server.auth.sqlalchemy_store import RoleGrantRow
     from sqlalchemy.orm import LoaderCriteriaOption, ORMExecuteState
     from werkzeug.datastructures import Authorization
+
+_T = TypeVar("_T")
 
 _ALL_TEAMS: Final = "*"
 """The user of requests without a team, who may everything. No team has such a name."""
@@ -50,6 +52,7 @@ _SEARCH: Final = re.compile(r".*/mlflow/(?:experiments|registered-models|model-v
 _ROOT: Final = "_MLFLOW_SERVER_ARTIFACT_ROOT"
 
 
+@cache
 def load_app() -> Any:
     """Return MLflow's application, in which a request may what the team in its header may; without one, everything."""
     os.environ.update(
@@ -73,9 +76,33 @@ def open_stores() -> None:
     from sqlalchemy import event
     from sqlalchemy.orm import Session
 
-    _get_engine()  # which says what the client of MLflow's own process uses
+    store = _open_store()  # which says what the client of MLflow's own process uses
     MlflowClient().search_experiments(max_results=1)
     event.listen(Session, "do_orm_execute", _narrow_search)
+    start, log, link = store.start_trace, store.log_spans, store.link_traces_to_run
+    store.link_traces_to_run = lambda traces, run: link(
+        _check_traces(store.get_run(run).info.experiment_id, traces, traces), run
+    )
+    store.start_trace = lambda trace: start(_check_traces(trace.experiment_id, [trace.trace_id], trace))
+    store.log_spans = lambda experiment, spans, *more, **options: log(
+        experiment, _check_traces(experiment, [span.trace_id for span in spans], spans), *more, **options
+    )
+
+
+def _check_traces(experiment: str, traces: Collection[str], content: _T) -> _T:
+    """Return what is to be written to traces, if these are not another team's: a trace's id is its sender's choice."""
+    import sqlalchemy as sa
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+
+    experiments, rows, owner = _get_tables()["experiments"], _get_tables()["trace_info"], _build_owner("experiments")
+    target = sa.select(owner).where(experiments.c.experiment_id == int(experiment))
+    present = sa.select(owner).join(rows, rows.c.experiment_id == experiments.c.experiment_id)
+    with _get_engine().connect() as connection:
+        owners = {*connection.execute(present.where(rows.c.request_id.in_(traces)).select_from(experiments)).scalars()}
+        if owners - {connection.execute(target).scalar()}:
+            raise MlflowException("There is no such trace in the experiment.", RESOURCE_DOES_NOT_EXIST)
+    return content
 
 
 def _narrow_search(state: ORMExecuteState) -> None:
@@ -226,9 +253,12 @@ def _get_tables() -> Any:
 
 
 def _get_engine() -> sa.Engine:
+    engine: sa.Engine = _open_store().engine
+    return engine
+
+
+def _open_store() -> Any:
     from mlflow.server import handlers
 
     handlers._get_model_registry_store()
-    store: Any = handlers._get_tracking_store()
-    engine: sa.Engine = store.engine
-    return engine
+    return handlers._get_tracking_store()

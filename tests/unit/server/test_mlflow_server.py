@@ -32,7 +32,8 @@ class Mlflow:
         length = int(dict(scope["headers"]).get(b"content-length", b"0"))
         body = (await receive())["body"][:length]  # as a WSGI application reads it
         self.requests.append((scope["method"], scope["path"], body))
-        self.teams.append(dict(scope["headers"]).get(b"x-scanflow-team"))
+        teams = [value for name, value in scope["headers"] if name.replace(b"_", b"-") == b"x-scanflow-team"]
+        self.teams.append(b",".join(teams) or None)  # as WSGI has them
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
@@ -95,7 +96,9 @@ def test_pods_track_and_register_and_do_nothing_else() -> None:
 def test_a_pod_is_of_the_team_of_its_token_and_the_server_says_which_a_request_is_of() -> None:
     mlflow, path = Mlflow(), "/api/2.0/mlflow/runs/get"
     header = {"x-scanflow-team": "another"}
+    underscores = {"x_scanflow_team": "another"}
     assert ask(mlflow, ("GET", path, POD, None), ("GET", path, POD, None), **header) == [200, 200]
+    assert ask(mlflow, ("GET", path, POD, None), **underscores) == [200]
     assert ask(mlflow, ("GET", path, POD, None), ("GET", path, KEY, None)) == [200, 200]
     assert ask(mlflow, ("GET", path, KEY, None), **header) == [200]
-    assert mlflow.teams == [b"data", b"data", b"data", None, b"another"]
+    assert mlflow.teams == [b"data", b"data", b"data", b"data", None, b"another"]
