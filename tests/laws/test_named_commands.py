@@ -19,6 +19,7 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.images.settings import ImageSettings
 from scanflow.settings import Settings
 from scanflow_server.settings import ServerSettings
+from scanflow_server.sign_in_settings import SignInSettings
 from tests.command_tree import load_command_tree
 
 CHECKOUT = Path(__file__).parents[2]
@@ -198,6 +199,7 @@ SETTINGS: dict[type[BaseModel], str] = {
     ImageSettings: "SCANFLOW_",
     ServerSettings: "SCANFLOW_",
     KubernetesSettings: "SCANFLOW_KUBERNETES_",
+    SignInSettings: "SCANFLOW_OIDC_",
 }
 VARIABLE = re.compile(r"\bSCANFLOW_[A-Z][A-Z_]*[A-Z]\b")
 
