@@ -89,7 +89,7 @@ class InstancePool:
             instance = Instance(name=name, template=template, path=path, devices=devices, since=now, began=now)
             record = attempts.read_started(path)
             if exit_ is None:
-                instance.began = instance.since = now - max(0.0, wall - float(record["began"] if record else wall))
+                instance.began = now - max(0.0, wall - float(record["began"] if record else wall))
                 self._register(instance)
                 self._log_event(f"instance {name} is adopted")
             elif template.spec_hash == spec_hash and exit_.exit_code != 0 and exit_.reason not in {"void", "stopped"}:

@@ -1,0 +1,43 @@
+"""The pool's instances: those of an earlier supervisor, and those that answer with an error."""
+
+from __future__ import annotations
+
+import selectors
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.supervisor.attempts import Template
+from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
+from scanflow.backends.local.services.supervisor.pool import InstancePool
+from scanflow.backends.local.services.supervisor.reconcile import START_S, PoolTarget, reconcile
+from scanflow.placement.place import Grant
+from scanflow.wire import encode
+
+NOW, AGE_S = 2000.0, 1000.0
+TARGET = PoolTarget(spec_hash="a", count=1, serves=1, cores=1.0, deadline_s=30.0, changing=False)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> InstancePool:
+    """The pool of a supervisor that adopts an instance, 1000 s old, before it answers."""
+    folder = ServiceFolder(tmp_path / "services" / "w")
+    attempt = folder.get_attempts_folder("1") / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "alive").touch()
+    (attempt / "template.json").write_bytes(encode(Template("a", 1.0, Grant(cpus=(), memory_nodes=()))))
+    (attempt / "started").write_text('{"pid": 1, "birth": "", "began": 5000}')
+    shims, desired = Mock(adopt=Mock(return_value=None)), Mock()
+    desired.definition.spec_hash, desired.definition.shape.gpu = "a", 0
+    pool = InstancePool(folder, shims, ServiceMetrics(folder.counted), selectors.DefaultSelector(), Mock())
+    pool.adopt(desired, NOW, 5000 + AGE_S)
+    return pool
+
+
+def test_an_old_instance_has_the_time_of_a_start_to_answer_its_next_supervisor(pool: InstancePool) -> None:
+    (instance,) = pool.instances
+    assert (instance.phase, instance.began) == ("starting", NOW - AGE_S)
+    assert reconcile(TARGET, pool.instances, NOW + START_S - 1) == []
+    assert [action.kind for action in reconcile(TARGET, pool.instances, NOW + START_S + 1)] == ["kill"]
