@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +13,7 @@ from scanflow.backends.local.services.layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
-from scanflow.backends.local.services.supervisor.reconcile import START_S, PoolTarget, reconcile
+from scanflow.backends.local.services.supervisor.reconcile import SILENT_S, START_S, PoolTarget, reconcile
 from scanflow.placement.place import Grant
 from scanflow.wire import encode
 
@@ -36,8 +37,21 @@ def pool(tmp_path: Path) -> InstancePool:
     return pool
 
 
+def list_actions(target: PoolTarget, pool: InstancePool, now: float) -> list[str]:
+    return [f"{action.kind} {action.name}" for action in reconcile(target, pool.instances, now)]
+
+
 def test_an_old_instance_has_the_time_of_a_start_to_answer_its_next_supervisor(pool: InstancePool) -> None:
     (instance,) = pool.instances
     assert (instance.phase, instance.began) == ("starting", NOW - AGE_S)
-    assert reconcile(TARGET, pool.instances, NOW + START_S - 1) == []
-    assert [action.kind for action in reconcile(TARGET, pool.instances, NOW + START_S + 1)] == ["kill"]
+    assert list_actions(TARGET, pool, NOW + START_S - 1) == []
+    assert list_actions(TARGET, pool, NOW + START_S + 1) == ["kill 1"]
+
+
+def test_an_adopted_instance_is_not_replaced_before_it_says_whether_it_serves(pool: InstancePool) -> None:
+    (instance,) = pool.instances
+    target = replace(TARGET, spec_hash="b")
+    assert list_actions(target, pool, NOW) == []
+    assert list_actions(target, pool, NOW + SILENT_S) == ["end 1", "start 2"]
+    instance.update_state({"ready": True, "generation": 1}, NOW)
+    assert list_actions(target, pool, NOW) == ["start 2"]

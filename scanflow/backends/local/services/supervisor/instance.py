@@ -49,6 +49,7 @@ class Instance:
     answered: float = 0.0  # time of the last answer
     serves: int = 0  # the generation it serves; 0: none yet
     was_ready: bool = False  # now, or in an earlier attempt
+    is_unreported: bool = False  # whether it was adopted, and has not reported its state since
     lives: list[float] = field(default_factory=list)  # lifetimes of its attempts in seconds
     due: float = 0.0  # time of the next restart
     restarts: int = 0
@@ -105,7 +106,7 @@ class Instance:
 
     def update_state(self, state: dict[str, Any], now: float) -> None:
         """Update the phase from the instance's report."""
-        self.state, self.answered = state, now
+        self.state, self.answered, self.is_unreported = state, now, False
         self.serves = int(state.get("generation") or 0)
         if state.get("draining"):  # requested by another process
             self.enter("draining", now)
@@ -129,6 +130,7 @@ class Instance:
 
     def record_exit(self, now: float, reason: str | None, *, restart: bool) -> None:
         self.disconnect()
+        self.is_unreported = False
         self.lives = [*self.lives, now - self.began][-_LIVES_KEPT:]
         self.error, self.pid, self.state, self.usage, self.serves = reason, None, {}, None, 0
         self.due = now + pause_s(self.failures)

@@ -89,6 +89,7 @@ class InstancePool:
             instance = Instance(name=name, template=template, path=path, devices=devices, since=now, began=now)
             record = attempts.read_started(path)
             if exit_ is None:
+                instance.is_unreported = True
                 instance.began = now - max(0.0, wall - float(record["began"] if record else wall))
                 self._register(instance)
                 self._log_event(f"instance {name} is adopted")

@@ -52,6 +52,8 @@ class InstanceAction:
 
 def reconcile(target: PoolTarget, instances: Sequence[Instance], now: float) -> list[InstanceAction]:
     actions = [action for instance in instances if (action := _check_health(target, instance, now)) is not None]
+    if any(instance.is_unreported and now - instance.since < SILENT_S for instance in instances):
+        return actions  # it may serve
     alive = [instance for instance in instances if instance.phase != "draining"]
     new = [instance for instance in alive if instance.spec_hash == target.spec_hash]
     old = [instance for instance in alive if instance.spec_hash != target.spec_hash]
