@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import selectors
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +17,7 @@ from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import SILENT_S, START_S, PoolTarget, reconcile
 from scanflow.placement.place import Grant
-from scanflow.wire import encode
+from scanflow.wire import ControlMessage, encode
 
 NOW, AGE_S = 2000.0, 1000.0
 TARGET = PoolTarget(spec_hash="a", count=1, serves=1, cores=1.0, deadline_s=30.0, changing=False)
@@ -55,3 +57,18 @@ def test_an_adopted_instance_is_not_replaced_before_it_says_whether_it_serves(po
     assert list_actions(target, pool, NOW + SILENT_S) == ["end 1", "start 2"]
     instance.update_state({"ready": True, "generation": 1}, NOW)
     assert list_actions(target, pool, NOW) == ["start 2"]
+
+
+def test_an_instance_that_answers_with_an_error_is_not_silent(
+    pool: InstancePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (instance,) = pool.instances
+    instance.update_state({"ready": True, "generation": 1}, NOW)
+    channel: Any = Mock(is_awaiting=Mock(return_value=False))
+    error = (ControlMessage(kind="state"), {"error": "[Errno 24] Too many open files"})
+    channel.receive_answers.return_value = ([error], True)
+    instance.channel = channel
+    monkeypatch.setattr(time, "monotonic", lambda: NOW + SILENT_S)
+    pool._receive(instance, channel)
+    assert list_actions(TARGET, pool, NOW + SILENT_S + 1) == []
+    assert instance.phase == "ready"

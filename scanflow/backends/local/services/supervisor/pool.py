@@ -268,7 +268,9 @@ class InstancePool:
 
     def _handle_answer(self, instance: Instance, request: ControlMessage, body: dict[str, Any], now: float) -> None:
         error = body.get("error")
-        if request.kind == "state" and error is None:
+        if request.kind == "state" and error is not None:
+            instance.answered = now  # it cannot report, as when it may open no more files, but it is not stuck
+        elif request.kind == "state":
             phase = instance.phase
             if "metrics" in body:
                 self._metrics.report(str(instance.path), body.pop("metrics"))
