@@ -1,36 +1,52 @@
-"""uvicorn's server, whose TLS handshakes are bounded in time, and which takes a renewed certificate while it runs."""
+"""uvicorn's server with bounds: on the time of TLS handshakes, and on connections while few files are left. It takes a
+renewed certificate while it runs."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 
+from scanflow.http.acceptor import Acceptor, SilentConnection
+from scanflow.http.connections import LimitedConnection
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow.http.tls_files import TlsFiles
 
 
 class TlsServer(uvicorn.Server):
-    """Serves over TLS if its configuration names a certificate."""
+    """Serves over TLS if its configuration names a certificate, from sockets that it is given."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept: uvicorn passes no timeout of handshakes to the loop, whose own is a minute."""
-        config = self.config
-        if config.ssl is None:
+        """Start to accept with :class:`Acceptor` in the place of the loop's own server, which uvicorn would have."""
+        if self.config.ssl is not None:
+            self._choose_certificates()
+        loop: Any = asyncio.get_running_loop()
+        loop.create_server = self._listen
+        try:
             await super().startup(sockets)
-            return
+        finally:
+            del loop.create_server
+
+    async def _listen(
+        self, make_connection: Callable[[], asyncio.Protocol], *, sock: socket.socket, ssl: Any, backlog: int
+    ) -> Acceptor:
+        sock.listen(backlog)
+        options = {} if ssl is None else {"ssl": ssl, "ssl_handshake_timeout": HANDSHAKE_S}
+        return Acceptor(sock, make_connection, self._list_silent, **options)
+
+    def _list_silent(self) -> list[SilentConnection]:
+        connections = [one for one in self.server_state.connections if isinstance(one, LimitedConnection)]
+        return [connection.describe_silence() for connection in connections if connection.is_silent]
+
+    def _choose_certificates(self) -> None:
+        config = self.config
         tls = ServerTls(TlsFiles(certificate=str(config.ssl_certfile), key=str(config.ssl_keyfile)))
 
         def choose_context(connection: Any, _name: object, _context: object) -> None:
             connection.context = tls.get_context()
 
-        config.ssl.sni_callback = choose_context
-        loop: Any = asyncio.get_running_loop()
-        loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE_S)
-        try:
-            await super().startup(sockets)
-        finally:
-            del loop.create_server
+        if config.ssl is not None:
+            config.ssl.sni_callback = choose_context

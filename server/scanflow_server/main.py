@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
+from scanflow.files.open_files import raise_open_file_limit
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.files import try_lock
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = _parse_settings(argv)
         settings.check_exposure()
+        raise_open_file_limit()
         locate_tracker(settings.home, settings.library.tracker_uri)  # refuses a path that no address can hold
         if settings.sign_in is not None:
             _check_sign_in(settings, settings.sign_in.issuer)

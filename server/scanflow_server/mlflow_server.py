@@ -27,6 +27,7 @@ from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.connections import LimitedConnection
 from scanflow.http.home_token import parse_step_token
 from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
+from scanflow.http.tls_server import TlsServer
 from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.mlflow.server_address import listen_as_server
 from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
@@ -232,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = uvicorn.Config(
         app, http=LimitedConnection, lifespan="off", access_log=False, log_level="warning", timeout_graceful_shutdown=5
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    TlsServer(config).run(sockets=[listener])
     return 0
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from scanflow.errors import ScanflowError, UsageError
+from scanflow.files.open_files import raise_open_file_limit
 from scanflow.http.tls import create_tls
 from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
-from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
 from scanflow_serving.secrets import secrets
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.errors import ScanflowError, UsageError
+from scanflow.files.open_files import raise_open_file_limit
 from scanflow.http.security import ANY_HOST
 from scanflow.http.tls import create_tls
-from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
 from scanflow_serving.secrets import secrets

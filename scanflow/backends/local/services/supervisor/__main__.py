@@ -25,11 +25,11 @@ from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import ScanflowError
+from scanflow.files.open_files import raise_open_file_limit
 from scanflow.processes import seqpacket
 from scanflow.processes.cpu_priority import take_short_slices
 from scanflow.processes.files import take_lock
 from scanflow.processes.home_watch import is_same_file
-from scanflow.processes.open_files import raise_open_file_limit
 from scanflow.processes.shims import Shims
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,118 @@
+"""Accepting connections as long as files are left: at the limit those that are silent for longest make room."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final
+
+from scanflow.files.open_files import is_only_reserve_left
+
+PAUSE_S: Final = 0.5
+"""How long nothing is accepted where no connection can make room, in seconds."""
+
+SilentConnection = tuple[tuple[bool, float], Callable[[], object]]
+"""A connection without a request in progress: whether it has ever sent one, when it was last heard of, in seconds, and
+what closes it."""
+
+_SHARE: Final = 16
+"""The part of the silent connections that is closed at once, so that they are not sorted for each new one."""
+
+_log = logging.getLogger(__name__)
+
+
+def make_room(connections: Iterable[SilentConnection]) -> bool:
+    """Close those connections first that never sent a request, and are silent for longest; return whether there were
+    any."""
+    ordered = sorted(connections, key=itemgetter(0))
+    for _, close in ordered[: 1 + len(ordered) // _SHARE]:
+        close()
+    return bool(ordered)
+
+
+class Acceptor:
+    """Accepts from one listening socket, as :class:`asyncio.Server` does, but leaves files to the process itself."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_connection: Callable[[], asyncio.Protocol],
+        list_silent: Callable[[], list[SilentConnection]],
+        **options: Any,
+    ) -> None:
+        """Start to accept.
+
+        Args:
+            listener: The socket, which its owner closes.
+            make_connection: Makes the protocol of a connection.
+            list_silent: Lists the connections of which some may be closed.
+            options: Those of :meth:`asyncio.loop.connect_accepted_socket`, which does the TLS handshake.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._listener, self._make_connection, self._list_silent = listener, make_connection, list_silent
+        self._options = options
+        self._opening: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        self._resume()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._listener)
+        if self._pause is not None:
+            self._pause.cancel()
+        for task in list(self._opening):
+            self._end(task)
+
+    async def wait_closed(self) -> None:
+        """Return at once: nothing goes on after :meth:`close`."""
+
+    def _resume(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _wait_for_room(self, why: object) -> None:
+        _log.warning("No connections are accepted for now: %s.", why)
+        self._loop.remove_reader(self._listener)
+        self._pause = self._loop.call_later(PAUSE_S, self._resume)
+
+    def _accept(self) -> None:
+        if is_only_reserve_left(self._listener.fileno()) and not make_room(self._list_all_silent()):
+            self._wait_for_room("too many files are open, and all connections are at work")
+            return
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._wait_for_room(error)
+            return
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._open(sock))
+        self._opening[task] = time.monotonic(), sock
+        task.add_done_callback(lambda ended: self._opening.pop(ended, None))
+
+    def _list_all_silent(self) -> list[SilentConnection]:
+        opening = [((False, began), partial(self._end, task)) for task, (began, _) in self._opening.items()]
+        return [*opening, *self._list_silent()]
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """End a connection whose handshake may go on: what reads from its socket then closes it."""
+        _, sock = self._opening.pop(task)
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            _log.debug("A connection was lost before it was ended: %s.", error)
+
+    async def _open(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_connection, sock, **self._options)
+        except OSError as error:  # its client has gone, or speaks no TLS
+            _log.debug("A connection was lost before it was served: %s.", error)
+            sock.close()
