@@ -6,10 +6,10 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from scanflow.files.open_files import is_only_reserve_left
 
@@ -35,6 +35,57 @@ def make_room(connections: Iterable[SilentConnection]) -> bool:
     return bool(ordered)
 
 
+class OpenedConnection(Protocol):
+    """What a connection on uvicorn's protocol has, beside ``cycle``: its newest request, or None."""
+
+    cycle: Any
+    transport: Any
+    heard_at: float
+
+    def close_idle(self) -> None: ...
+
+
+def list_silent(connections: Iterable[OpenedConnection]) -> list[SilentConnection]:
+    """Return the connections that have no request in progress."""
+    return [
+        ((connection.cycle is not None, connection.heard_at), connection.close_idle)
+        for connection in connections
+        if (connection.cycle is None or connection.cycle.response_complete)
+        and not connection.transport.is_closing()
+        and not connection.transport.get_write_buffer_size()
+    ]
+
+
+class Handshakes:
+    """Accepted sockets whose connections are not made yet."""
+
+    def __init__(self) -> None:
+        self._sockets: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sockets)
+
+    def add(self, task: asyncio.Task[None], sock: socket.socket) -> None:
+        """Add one, until its task is done."""
+        self._sockets[task] = time.monotonic(), sock
+        task.add_done_callback(lambda ended: self._sockets.pop(ended, None))
+
+    def list_silent(self) -> list[SilentConnection]:
+        return [((False, began), partial(self._end, task)) for task, (began, _) in self._sockets.items()]
+
+    def close(self) -> None:
+        for task in list(self._sockets):
+            self._end(task)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """End a connection whose handshake may go on: what reads from its socket then closes it."""
+        _, sock = self._sockets.pop(task)
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            _log.debug("A connection was lost before it was ended: %s.", error)
+
+
 class Acceptor:
     """Accepts from one listening socket, as :class:`asyncio.Server` does, but leaves files to the process itself."""
 
@@ -42,7 +93,7 @@ class Acceptor:
         self,
         listener: socket.socket,
         make_connection: Callable[[], asyncio.Protocol],
-        list_silent: Callable[[], list[SilentConnection]],
+        connections: Collection[OpenedConnection],
         **options: Any,
     ) -> None:
         """Start to accept.
@@ -50,13 +101,13 @@ class Acceptor:
         Args:
             listener: The socket, which its owner closes.
             make_connection: Makes the protocol of a connection.
-            list_silent: Lists the connections of which some may be closed.
+            connections: Those that are made, as they come and go.
             options: Those of :meth:`asyncio.loop.connect_accepted_socket`, which does the TLS handshake.
         """
         self._loop = asyncio.get_running_loop()
-        self._listener, self._make_connection, self._list_silent = listener, make_connection, list_silent
+        self._listener, self._make_connection, self._connections = listener, make_connection, connections
         self._options = options
-        self._opening: dict[asyncio.Task[None], tuple[float, socket.socket]] = {}
+        self._handshakes = Handshakes()
         self._pause: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         self._resume()
@@ -65,8 +116,7 @@ class Acceptor:
         self._loop.remove_reader(self._listener)
         if self._pause is not None:
             self._pause.cancel()
-        for task in list(self._opening):
-            self._end(task)
+        self._handshakes.close()
 
     async def wait_closed(self) -> None:
         """Return at once: nothing goes on after :meth:`close`."""
@@ -81,7 +131,7 @@ class Acceptor:
         self._pause = self._loop.call_later(PAUSE_S, self._resume)
 
     def _accept(self) -> None:
-        if is_only_reserve_left(self._listener.fileno()) and not make_room(self._list_all_silent()):
+        if is_only_reserve_left(self._listener.fileno()) and not make_room(self._list_silent()):
             self._wait_for_room("too many files are open, and all connections are at work")
             return
         try:
@@ -94,21 +144,10 @@ class Acceptor:
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._open(sock))
-        self._opening[task] = time.monotonic(), sock
-        task.add_done_callback(lambda ended: self._opening.pop(ended, None))
+        self._handshakes.add(self._loop.create_task(self._open(sock)), sock)
 
-    def _list_all_silent(self) -> list[SilentConnection]:
-        opening = [((False, began), partial(self._end, task)) for task, (began, _) in self._opening.items()]
-        return [*opening, *self._list_silent()]
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        """End a connection whose handshake may go on: what reads from its socket then closes it."""
-        _, sock = self._opening.pop(task)
-        try:
-            sock.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            _log.debug("A connection was lost before it was ended: %s.", error)
+    def _list_silent(self) -> list[SilentConnection]:
+        return [*self._handshakes.list_silent(), *list_silent(self._connections)]
 
     async def _open(self, sock: socket.socket) -> None:
         try:

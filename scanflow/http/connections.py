@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from scanflow.http.acceptor import SilentConnection
-
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The largest head of a request that arrives in several pieces, in bytes."""
 
@@ -31,11 +29,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._is_receiving = False
         self._head_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self.heard_at = 0.0
+        """When its last byte arrived, on the monotonic clock."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         self._deadline = self.loop.call_later(HEAD_S, self._expire)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -43,7 +42,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -72,14 +71,9 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
         self._is_receiving = False
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether it has no request in progress, so that it may be closed to make room."""
-        is_at_work = self._cycle is not None and not self._cycle.response_complete
-        return not (is_at_work or self.transport.is_closing() or self.transport.get_write_buffer_size())
-
-    def describe_silence(self) -> SilentConnection:
-        return (self._cycle is not None, self._heard_at), self.transport.abort
+    def close_idle(self) -> None:
+        """Close it at once, as it has no request in progress."""
+        self.transport.abort()
 
     @property
     def _cycle(self) -> Any:

@@ -10,14 +10,16 @@ from typing import Any
 
 import uvicorn
 
-from scanflow.http.acceptor import Acceptor, SilentConnection
-from scanflow.http.connections import LimitedConnection
+from scanflow.http.acceptor import Acceptor
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow.http.tls_files import TlsFiles
 
 
 class TlsServer(uvicorn.Server):
-    """Serves over TLS if its configuration names a certificate, from sockets that it is given."""
+    """Serves over TLS if its configuration names a certificate, from sockets that it is given.
+
+    Its connections are :class:`scanflow.http.connections.LimitedConnection`.
+    """
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept with :class:`Acceptor` in the place of the loop's own server, which uvicorn would have."""
@@ -35,11 +37,8 @@ class TlsServer(uvicorn.Server):
     ) -> Acceptor:
         sock.listen(backlog)
         options = {} if ssl is None else {"ssl": ssl, "ssl_handshake_timeout": HANDSHAKE_S}
-        return Acceptor(sock, make_connection, self._list_silent, **options)
-
-    def _list_silent(self) -> list[SilentConnection]:
-        connections = [one for one in self.server_state.connections if isinstance(one, LimitedConnection)]
-        return [connection.describe_silence() for connection in connections if connection.is_silent]
+        connections: Any = self.server_state.connections
+        return Acceptor(sock, make_connection, connections, **options)
 
     def _choose_certificates(self) -> None:
         config = self.config

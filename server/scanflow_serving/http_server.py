@@ -24,13 +24,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from scanflow.files.open_files import is_only_reserve_left
+from scanflow.http.acceptor import Handshakes, SilentConnection, list_silent, make_room
 from scanflow.http.client_certificates import FORWARDED, PeerCertificate
 from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow_serving.problems import ProblemError
 
 IDLE_S: Final = 120.0
-"""The timeout of a connection without a request, in seconds."""
+"""The timeout of a connection without a request, in seconds; it has :data:`HEAD_S` for its first."""
 
 WRITE_S: Final = 30.0
 """The timeout of a client that reads none of a response, in seconds."""
@@ -191,10 +193,15 @@ class Connection(HttpToolsProtocol):
             self._since = now
             if self._has_ended:
                 self._probe_client()
-        elif silent_s > idle_s:
-            self._close_idle()
+        elif silent_s > idle_s or (self.scope is None and now - self._opened > HEAD_S):
+            self.close_idle()
 
-    def _close_idle(self) -> None:
+    @property
+    def heard_at(self) -> float:
+        """When its last byte arrived, on the monotonic clock."""
+        return self._since
+
+    def close_idle(self) -> None:
         """Close the connection unless a request has arrived that the loop has not read yet: that would be lost.
 
         The socket is shut down here, not in the loop's next turn, so that the client sends none in between.
@@ -278,7 +285,7 @@ class HttpServer:
         self._short_lived = False
         self._listeners: dict[str, socket.socket] = {}
         self._tls: dict[str, ServerTls] = {}
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening = Handshakes()
         self._fewer = asyncio.Event()
         self._sweep()
 
@@ -341,6 +348,10 @@ class HttpServer:
 
     def _accept_one(self, key: str, listener: socket.socket) -> bool:
         """Accept one connection; return whether there was one."""
+        if is_only_reserve_left(listener.fileno()) and not make_room(self._list_silent()):
+            _log.warning("No connections are accepted for now: too many files are open, and all are at work.")
+            self._pause_accepting(key, listener, _PAUSE_S)
+            return False
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -357,7 +368,7 @@ class HttpServer:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self.loop.create_task(self._open(key, sock, self._tls.get(key)))
-        self._opening.add(task)
+        self._opening.add(task, sock)
         task.add_done_callback(self._finish_opening)
         return True
 
@@ -394,8 +405,7 @@ class HttpServer:
         if self.leaving or key not in self._listeners:
             connection.close_soon()
 
-    def _finish_opening(self, task: asyncio.Task[None]) -> None:
-        self._opening.discard(task)
+    def _finish_opening(self, _task: asyncio.Task[None]) -> None:
         self._fewer.set()
 
     # -- shutdown
@@ -457,6 +467,9 @@ class HttpServer:
 
     def _list_connections(self) -> list[Connection]:
         return [connection for connection in self.state.connections if isinstance(connection, Connection)]
+
+    def _list_silent(self) -> list[SilentConnection]:
+        return [*self._opening.list_silent(), *list_silent(self._list_connections())]
 
     def _sweep(self) -> None:
         """Expire connections that are slow, idle or closing, twice a second."""

@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -76,7 +77,7 @@ class Served:
 
     def count(self) -> int:
         (accepting,) = self.server.servers
-        return len(self.server.server_state.connections) + len(accepting._opening)  # type: ignore[attr-defined]
+        return len(self.server.server_state.connections) + len(accepting._handshakes)  # type: ignore[attr-defined]
 
     async def connect(self, sent: bytes = b"") -> asyncio.StreamReader:
         """Connect with TCP alone if nothing is sent."""
@@ -146,7 +147,7 @@ def test_requests_in_progress_are_not_cut_off_and_others_wait(monkeypatch: pytes
 def test_those_go_first_that_never_sent_a_request_then_the_longest_silent() -> None:
     closed: list[str] = []
     silent = {"new": (False, 5.0), "old": (False, 1.0), "has asked": (True, 0.0)}
-    assert make_room([(key, lambda name=name: closed.append(name)) for name, key in silent.items()])
+    assert make_room([(key, partial(closed.append, name)) for name, key in silent.items()])
     assert closed == ["old"]
     assert not make_room([])
 

@@ -21,6 +21,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scanflow.http.connections import HEAD_S
 from scanflow_serving import asgi, http_server
 from scanflow_serving.asgi import HttpApi
 from scanflow_serving.http_server import HttpServer
@@ -365,6 +366,44 @@ def test_a_connection_without_requests_is_closed(server: Server, first: bytes, m
         sock.sendall(first)
         while sock.recv(65536):
             pass
+
+
+def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: Server) -> None:
+    with server.connect() as silent, server.connect() as idle:
+        idle.sendall(get("/"))
+        read_answer(idle)
+        silent.sendall(b"\r\n")  # no request yet
+        until(lambda: len(server.http.state.connections) == 2, "both are accepted")
+
+        def expire(age_s: float) -> None:
+            for connection in list(server.http.state.connections):
+                connection.expire(server.http.now + age_s, http_server.IDLE_S)  # type: ignore[union-attr]
+
+        server.call(lambda: expire(HEAD_S - 1))
+        idle.sendall(get("/"))
+        read_answer(idle)
+        assert len(server.http.state.connections) == 2
+        server.call(lambda: expire(HEAD_S + 1))
+        assert silent.recv(1) == b""
+        idle.sendall(get("/"))
+        assert read_answer(idle)[0] == 200
+
+
+def test_silent_connections_make_room_while_files_are_few(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "is_only_reserve_left", lambda _: len(server.http) >= 3)
+    monkeypatch.setattr(http_server, "_PAUSE_S", 0.01)
+    with ExitStack() as stack:
+        busy = stack.enter_context(server.connect())
+        busy.sendall(get("/hold"))
+        server.until_held()
+        for _ in range(10):
+            stack.enter_context(server.connect())
+        client = stack.enter_context(server.connect())
+        client.sendall(get("/late"))
+        assert read_answer(client)[2] == b"/late"
+        assert len(server.http) <= 6
+        server.release()
+        assert read_answer(busy)[2] == b"held"
 
 
 def test_an_old_connection_says_that_its_response_is_the_last() -> None:
