@@ -4,6 +4,7 @@ connections that are open, too."""
 from __future__ import annotations
 
 import base64
+import logging
 import ssl
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ FORWARDED: Final = "x-forwarded-tls-client-cert"
 CHECK_S: Final = 2.0
 """How often files of certificates are looked at, in seconds."""
 
+_log = logging.getLogger(__name__)
 _HOW: Final = "Get one, scanflow pki issue NAME, and name its file: SCANFLOW_TLS_CLIENT_CERT"
 _LEAD: Final = "This service answers clients by their certificates"
 
@@ -150,8 +152,12 @@ def read_revocations(file: Path, authority: Path) -> RevocationList:
     try:
         revocations = x509.load_pem_x509_crl(file.read_bytes())
         authorities = x509.load_pem_x509_certificates(authority.read_bytes())
-    except (OSError, ValueError) as error:
-        return RevocationList(problem=f"{error}.")
+    except OSError as error:  # its text names the file, which is none of the client's business
+        _log.warning("The list of revoked certificates cannot be used: %s", error)
+        return RevocationList(problem=f"{error.strerror}.")
+    except ValueError as error:
+        _log.warning("The list of revoked certificates %s cannot be used: %s", file, error)
+        return RevocationList(problem="it is not PEM, or is damaged.")
     if not any(revocations.is_signature_valid(signer.public_key()) for signer in authorities):  # type: ignore[arg-type]
         return RevocationList(problem="it is not signed by the authority of the clients.")
     expires = revocations.next_update_utc

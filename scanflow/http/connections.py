@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""The largest head of a request that arrives in several pieces, in bytes."""
+"""The largest head of a request, in bytes."""
+
+TOO_LONG: Final = f"The head of the request is longer than {MAX_HEAD_BYTES} bytes. Send fewer headers."
 
 HEAD_S: Final = 10.0
 """How long a head may take from the opening of its connection or its first byte to its last, in seconds; and the rest
-of a body after an answer that did not wait for it."""
+of a body, whose last byte came before an answer that did not wait for it."""
+
+
+class HeadTooLargeError(Exception):
+    """The parser's callback ends with it, so that uvicorn stops reading the connection."""
+
+
+def check_head(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a complete head by its length, without spaces around values.
+
+    Raises:
+        HeadTooLargeError: it is longer than :data:`MAX_HEAD_BYTES`.
+    """
+    if len(url) + sum(len(name) + len(value) + 4 for name, value in headers) > MAX_HEAD_BYTES:
+        raise HeadTooLargeError
+
+
+def is_head_too_large(error: BaseException | None) -> bool:
+    """Return whether a parser's error comes of :func:`check_head`."""
+    return error is not None and isinstance(error.__context__, HeadTooLargeError)
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -53,15 +76,26 @@ class LimitedConnection(HttpToolsProtocol):
             return
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes. Send fewer headers.")
+            self._refuse(431, TOO_LONG)
         elif self._deadline is None:
             self._deadline = self.loop.call_later(HEAD_S, self._expire)
+
+    def on_headers_complete(self) -> None:
+        check_head(self.url, self.headers)
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if is_head_too_large(sys.exception()):
+            self._refuse(431, TOO_LONG)
+        else:
+            super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._discards_body() and not self.transport.is_closing():
             self._stop_timer()
-            self._deadline = self.loop.call_later(HEAD_S, self.transport.close)
+            rest_s = max(0.0, self.heard_at + HEAD_S - time.monotonic())
+            self._deadline = self.loop.call_later(rest_s, self.transport.close)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -27,7 +27,7 @@ from uvicorn.server import ServerState
 from scanflow.files.open_files import is_only_reserve_left
 from scanflow.http.acceptor import Handshakes, SilentConnection, list_silent, make_room
 from scanflow.http.client_certificates import FORWARDED, PeerCertificate
-from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES
+from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES, TOO_LONG, check_head, is_head_too_large
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow_serving.problems import ProblemError
 
@@ -80,7 +80,7 @@ class Connection(HttpToolsProtocol):
 
         self.refused = False
         self._server = server
-        self._opened = self._since = server.now
+        self._opened = self.heard_at = server.now
         self._head_since: float | None = None
         self._head_bytes = 0
         self._unsent = 0
@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
             self._peer = PeerCertificate.from_ssl(transport.get_extra_info("ssl_object").getpeercert())
 
     def data_received(self, data: bytes) -> None:
-        self._since = self._server.now
+        self.heard_at = self._server.now
         if self.refused:
             return
         if data.find(b"pgrade:", 0, _USUAL_HEAD_BYTES) > 0 and self.idle:
@@ -111,15 +111,16 @@ class Connection(HttpToolsProtocol):
             self._head_since = None
             return
         if self._head_since is None:
-            self._head_since, self._head_bytes = self._since, 0
+            self._head_since, self._head_bytes = self.heard_at, 0
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.refused:
-            self._refuse(ProblemError(431, f"The head of the request is longer than {MAX_HEAD_BYTES} bytes."))
+            self._refuse(ProblemError(431, TOO_LONG))
 
     def is_busy(self, now: float) -> bool:
-        return not self.closing and (not self.idle or now - self._since < _BUSY_S)
+        return not self.closing and (not self.idle or now - self.heard_at < _BUSY_S)
 
     def on_headers_complete(self) -> None:
+        check_head(self.url, self.headers)
         super().on_headers_complete()
         server = self._server
         if self.closing or (server.age_s and server.now - self._opened > server.age_s):
@@ -170,16 +171,16 @@ class Connection(HttpToolsProtocol):
     def close_soon(self) -> None:
         """Close after the current response, or after the next one if the current head was sent already."""
         self.closing = True
-        self._since = self._server.now
+        self.heard_at = self._server.now
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def expire(self, now: float, idle_s: float) -> None:
         unsent = self.transport.get_write_buffer_size()
         if unsent and unsent != self._unsent:
-            self._since = now
+            self.heard_at = now
         self._unsent = unsent
-        silent_s = now - self._since
+        silent_s = now - self.heard_at
         if self.refused:
             if silent_s > LINGER_S or now - self._opened > IDLE_S:
                 self.transport.abort()
@@ -190,16 +191,11 @@ class Connection(HttpToolsProtocol):
             if now - self._head_since > HEAD_S:
                 self._refuse(ProblemError(408, "The request was not received in time."))
         elif not self.idle:
-            self._since = now
+            self.heard_at = now
             if self._has_ended:
                 self._probe_client()
         elif silent_s > idle_s or (self.scope is None and now - self._opened > HEAD_S):
             self.close_idle()
-
-    @property
-    def heard_at(self) -> float:
-        """When its last byte arrived, on the monotonic clock."""
-        return self._since
 
     def close_idle(self) -> None:
         """Close the connection unless a request has arrived that the loop has not read yet: that would be lost.
@@ -492,6 +488,8 @@ def _remove_upgrade(data: bytes) -> bytes:
 
 
 def _make_unreadable_problem(error: BaseException | None, words: str) -> ProblemError:
+    if is_head_too_large(error):
+        return ProblemError(431, TOO_LONG)
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return ProblemError(501, "There is no such HTTP method.")
     return ProblemError(400, f"The request is not valid HTTP/1.1: {str(error or words).rstrip('.')}.")

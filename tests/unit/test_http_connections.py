@@ -122,6 +122,21 @@ def test_a_head_that_is_too_large_is_refused(piece: bytes) -> None:
     assert client.loop.timers == []
 
 
+@pytest.mark.parametrize("name", ["x-a", "x-b: 1\r\nx-a"])
+def test_a_head_that_is_too_large_is_refused_even_if_it_arrives_at_once(name: str) -> None:
+    client = Client()
+    client.send(REQUEST[:-2] + name.encode() + b": " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n")
+    assert client.status == "HTTP/1.1 431 Request Header Fields Too Large"
+    assert (client.transport.closed, client.loop.requests) == (True, [])
+
+
+def test_a_head_of_the_largest_size_is_read() -> None:
+    client = Client()
+    client.send(REQUEST[:-2] + b"x-a: " + b"a" * (MAX_HEAD_BYTES - 100) + b"\r\n\r\n")
+    client.get_answer()
+    assert client.status == "HTTP/1.1 200 OK"
+
+
 def test_a_request_in_time_is_answered_and_its_connection_kept_as_long_as_usual() -> None:
     client = Client()
     client.send(REQUEST[:10])
@@ -149,6 +164,15 @@ def test_a_body_that_no_one_waits_for_is_not_waited_for() -> None:
     client.send(b"d")
     assert not client.transport.closed
     client.loop.wait(HEAD_S)
+    assert client.transport.closed
+
+
+def test_a_body_that_stopped_before_its_answer_is_not_waited_for_again() -> None:
+    client = Client()
+    client.send(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\nabc")
+    client.connection.heard_at -= HEAD_S
+    client.get_answer()
+    client.loop.wait(0.0)
     assert client.transport.closed
 
 

@@ -220,6 +220,7 @@ def test_a_body_is_requested_when_the_sender_waits(server: Server) -> None:
         (b"\x16\x03\x01 no http\r\n\r\n", 501),
         (get("/", "Content-Length: x\r\n", "POST"), 400),
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 400_000, 431),
+        (get("/", f"X: {'a' * 65_536}\r\n"), 431),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_a_problem(server: Server, request_: bytes, status: int) -> None:
