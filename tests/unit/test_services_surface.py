@@ -191,6 +191,21 @@ def test_deploying_tells_of_each_instance_and_ends_with_a_way_to_ask(run: Run) -
     assert told[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")
 
 
+@pytest.mark.parametrize(
+    ("serving", "options"), [("", ""), (", serving=sf.Serving(clients=['CN=ada'])", "--cert FILE --key FILE ")]
+)
+def test_deploying_for_named_clients_ends_with_a_request_that_shows_a_certificate(
+    run: Run, backend: StandIn, source: Path, monkeypatch: pytest.MonkeyPatch, serving: str, options: str
+) -> None:
+    for name in ("CLIENT_CERT", "CA"):
+        monkeypatch.delenv(f"SCANFLOW_TLS_{name}", raising=False)
+    backend.url = "https://127.0.0.1:9"
+    source.write_text(APP.replace("nodes=[cnn]", f"nodes=[cnn]{serving}"))
+    curl = run("deploy").output.splitlines()[-2]
+    assert f"{options}https://127.0.0.1:9/v2/models/digits/infer" in curl
+    assert ("--cert" in curl) == bool(options)
+
+
 def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
     done = run("deploy", "app.py:digits", "--instances", "1", "--cores", "500m", "--affinity", "ANY", "--json")
     assert json.loads(done.output)["shape"] == {

@@ -80,16 +80,14 @@ def deploy(
     deployer = open_deployer()
     application, path, workflow = load_application(target)
     sizing = Sizing(**parse_shape_options(instances, cores, affinity, cut, into))
-    record = _watch(
-        lambda observe: deployer.deploy(
-            Deployment(application, workflow, sizing=sizing, port=port, source=path), observe=observe
-        ),
-        as_json,
-        after="",
-        is_version=True,
-    )
+    deployment = Deployment(application, workflow, sizing=sizing, port=port, source=path)
+    record = _watch(lambda observe: deployer.deploy(deployment, observe=observe), as_json, after="", is_version=True)
     if not as_json:
-        say(*_fetch_notes(deployer, record), *format_request_examples(record, _fetch_inputs(deployer, record)))
+        serving = deployment.online.serving
+        needs_certificate = serving is not None and serving.clients is not None
+        inputs = _fetch_inputs(deployer, record)
+        examples = format_request_examples(record, inputs, needs_certificate=needs_certificate)
+        say(*_fetch_notes(deployer, record), *examples)
 
 
 def services(

@@ -97,12 +97,17 @@ def format_explanation(explanation: Explanation) -> list[str]:
     ]
 
 
-def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str, Any]]) -> list[str]:
+def format_request_examples(
+    record: ServiceRecord, inputs: Sequence[Mapping[str, Any]], *, needs_certificate: bool = False
+) -> list[str]:
     """Return commands that request a prediction. ``inputs`` are the tensors that the service declares.
+
+    ``needs_certificate``: whether it answers clients by their certificates; then two files are named where none is set.
 
     A table is written as records, an input of unnamed rows as a list. Where an example cannot be made, since it would
     be too long, or is JSON of a type that is not known, a file is named.
     """
+    curl = _format_curl(record, needs_certificate=needs_certificate)
     declared: list[dict[str, Any]] = [
         {"name": tensor["name"], "shape": [max(size, 1) for size in tensor["shape"]], "datatype": tensor["datatype"]}
         for tensor in inputs
@@ -111,13 +116,13 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
         shape = "x".join(map(str, declared[0]["shape"][1:]))
         about = f"Its input: rows of {shape}, {declared[0]['datatype']}."
         return [
-            f"{about} See: {_format_curl(record)}/v2/models/{record.name}",
+            f"{about} See: {curl}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.npy",
         ]
     contents = {tensor["name"]: (tensor.get("parameters") or {}).get("content_type") for tensor in inputs}
     if taken := next((name for name, content in contents.items() if content == "application/json"), None):
         return [
-            f"Its input {taken!r}: a JSON value for each row. See: {_format_curl(record)}/v2/models/{record.name}",
+            f"Its input {taken!r}: a JSON value for each row. See: {curl}/v2/models/{record.name}",
             f"Request a prediction: scanflow predict {record.name} rows.json",
         ]
     for tensor in declared:
@@ -127,17 +132,19 @@ def format_request_examples(record: ServiceRecord, inputs: Sequence[Mapping[str,
     body = shlex.quote(json.dumps({"inputs": declared}, separators=(",", ":")))
     data = shlex.quote(json.dumps(_write_rows(rows, declared)))
     return [
-        f"{_format_curl(record)}/v2/models/{record.name}/infer -H 'content-type: application/json' -d {body}",
+        f"{curl}/v2/models/{record.name}/infer -H 'content-type: application/json' -d {body}",
         f"Request a prediction: scanflow predict {record.name} --data {data}",
     ]
 
 
-def _format_curl(record: ServiceRecord) -> str:
+def _format_curl(record: ServiceRecord, *, needs_certificate: bool) -> str:
     if not record.url.startswith("https:"):
         return f"curl -s {record.url}"
     authority, certificate = find_authority_file(), find_client_certificate()
     options = [] if authority is None else ["--cacert", str(authority)]
-    options += [] if certificate is None else ["--cert", str(certificate[0]), "--key", str(certificate[1])]
+    if certificate is not None or needs_certificate:
+        file, key = certificate or ("FILE", "FILE")
+        options += ["--cert", str(file), "--key", str(key)]
     return f"curl -s {shlex.join([*options, record.url])}"
 
 
