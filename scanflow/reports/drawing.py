@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
+
+from scanflow.text.times import to_datetime
 
 WIDTH, NARROW = 960.0, 350.0
 """Width of a plot on a wide page, and on a phone."""
@@ -143,7 +144,7 @@ STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800,
 
 def format_time(at: float, form: str = "%H:%M:%S") -> str:
     """Format a time in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime(form)
+    return to_datetime(at).strftime(form)
 
 
 LONG = "%Y-%m-%d %H:%M:%S"

@@ -17,6 +17,7 @@ from scanflow.app.files import load_document
 from scanflow.app.parameters import refuse_mask
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
+from scanflow.text.times import LAST_TIME
 from scanflow_server.access import TEAM_KEYS
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -45,6 +46,25 @@ def check_text(value: Any, depth: int = 0) -> Any:
             if isinstance(value, Mapping):
                 check_text(value[inner], depth + 1)
     return value
+
+
+def check_time(what: str, at: float | None) -> None:
+    """Refuse a time that has no date."""
+    if at is not None and not 0 <= at <= LAST_TIME:
+        raise InvalidError(f"{what} is {at!r}, which is no time from 1970 to 9999. Send seconds since the epoch.")
+
+
+def check_line(what: str, text: str) -> None:
+    """Refuse text that would not be shown on one line as it is."""
+    if not text.isprintable():
+        raise InvalidError(f"{what} {text!r:.60} contains a line break or a control character. Remove it.")
+
+
+def _check_sensor_times(sensors: list[SensorReport] | None) -> list[SensorReport] | None:
+    for sensor in sensors or ():
+        check_time(f"The last firing of the sensor {sensor.name!r:.60}", sensor.last)
+        check_time(f"The next firing of the sensor {sensor.name!r:.60}", sensor.next)
+    return sensors
 
 
 Document = Annotated[dict[str, Any], AfterValidator(check_text), AfterValidator(refuse_mask)]
@@ -164,7 +184,7 @@ class HeartbeatBody(_Body):
 
     url: Annotated[str, AfterValidator(check_text), Field(pattern=r"^https?://[!-~]+$", max_length=500)]
     pid: int = Field(ge=1, le=2**31 - 1)
-    sensors: list[SensorReport] | None = Field(default=None, max_length=1000)
+    sensors: Annotated[list[SensorReport] | None, Field(max_length=1000), AfterValidator(_check_sensor_times)] = None
 
 
 class TrackerStatus(_Body):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from datetime import UTC, datetime
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
 
+from scanflow.text.times import to_datetime
 from scanflow_server.store.tokens import TokenRow
 
 _MAX_TEXT_LENGTH = 500
@@ -139,7 +139,7 @@ def format_value(value: Any) -> str:
 
 
 def format_time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{to_datetime(at):%Y-%m-%d %H:%M} UTC"
 
 
 def to_json(value: Any) -> str:

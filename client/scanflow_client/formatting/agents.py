@@ -11,6 +11,7 @@ from scanflow.agent.records import Action, AgentView, Intent, SensorReport
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.drift.promotion import format_decision
 from scanflow.text.masking import mask_secrets
+from scanflow.text.times import bound_time
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten, to_json
 
@@ -200,7 +201,7 @@ def _format_sensor(sensor: SensorReport) -> tuple[str, ...]:
         format_trigger(sensor.trigger),
         str(sensor.fired),
         format_age(sensor.last),
-        "-" if sensor.next is None else f"in {format_duration(max(0.0, sensor.next - time.time()))}",
+        "-" if sensor.next is None else f"in {format_duration(max(0.0, bound_time(sensor.next) - time.time()))}",
         str(sensor.missed),
         str(sensor.errors),
     )

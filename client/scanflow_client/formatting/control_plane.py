@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from scanflow.agent.records import AgentView
 from scanflow.drift.promotion import format_decision
 from scanflow.text.masking import mask_secrets
+from scanflow.text.printable import make_one_line
 from scanflow_client.formatting.agents import format_agent_row
 from scanflow_client.formatting.table import Screen, Table
 from scanflow_client.formatting.text import format_age, format_time, shorten, to_json
@@ -91,7 +92,8 @@ def format_event(event: Event) -> str:
     evidence = event.data.get("evidence")
     data = format_decision(evidence) if isinstance(evidence, dict) else ""
     data = data or (shorten(to_json(mask_secrets(event.data))) if event.data else "")
-    return f"{format_time(event.at)}  {event.type:<18}  {event.app:<12}  {event.subject}  {data}".rstrip()
+    kind, app, subject = map(make_one_line, (event.type, event.app, event.subject))
+    return f"{format_time(event.at)}  {kind:<18}  {app:<12}  {subject}  {data}".rstrip()
 
 
 def _format_tracker(tracker: dict[str, Any]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import datetime
 from typing import Any
 
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.text.printable import make_one_line
+from scanflow.text.times import bound_time, to_datetime
 
 MARKS = {
     "succeeded": "✓", "failed": "✗", "skipped": "–", "empty": "–", "stopped": "■", "running": "●", "pending": "·",
@@ -37,7 +37,7 @@ def format_age(when: float | None, *, now: float | None = None) -> str:
     """Return the age of a moment: ``"3 min ago"``; ``"-"`` for None."""
     if when is None:
         return "-"
-    seconds = max(0.0, (time.time() if now is None else now) - when)
+    seconds = max(0.0, (time.time() if now is None else now) - bound_time(when))
     for limit, size, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
             return f"{seconds // size:.0f} {unit} ago"
@@ -45,7 +45,7 @@ def format_age(when: float | None, *, now: float | None = None) -> str:
 
 
 def format_time(at: float) -> str:
-    return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{to_datetime(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def format_seconds(seconds: float | None) -> str:

@@ -43,6 +43,7 @@ from scanflow.knowledge.step_environment import (
     remember,
 )
 from scanflow.names import format_environment_name
+from scanflow.text.times import to_datetime
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -297,7 +298,7 @@ def _to_tracked_run(run: Run, environment: str) -> TrackedRun:
 
 
 def _to_datetime(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return to_datetime(milliseconds / 1000)
 
 
 def _compute_digest(label: str) -> str:

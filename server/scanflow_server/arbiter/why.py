@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Sequence
 
 from scanflow.agent.records import JSON, Action
 from scanflow.drift.promotion import format_decision
+from scanflow.text.times import to_datetime
 
 _NO_RESULT = {
     "pending": "none yet",
@@ -75,10 +75,7 @@ def _describe_effect(action: Action) -> str:
 
 
 def _format_time(at: float) -> str:
-    try:
-        return dt.datetime.fromtimestamp(at, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # beyond the range of dates
-        return f"{at:g}"
+    return f"{to_datetime(at):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _shorten(value: JSON) -> str:

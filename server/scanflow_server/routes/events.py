@@ -17,7 +17,7 @@ from scanflow.http.body_limits import MAX_EVENT_BYTES, format_size
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Proposer, Reader
-from scanflow_server.bodies import check_text
+from scanflow_server.bodies import check_line, check_text, check_time
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import parse_event_number
@@ -118,6 +118,7 @@ def tell(
     for number, event in enumerate(happened, 1):
         _check_source(caller, event)
         check_text([event.type, event.app, event.subject, event.data])
+        _check_shown(event)
         if (size := len(event.model_dump_json().encode())) > MAX_EVENT_BYTES:
             raise TooLargeError(
                 f"Event {number} of the body, of type {event.type!r:.60}, has {size:,} bytes, but an event has at most "
@@ -130,6 +131,13 @@ def tell(
         happened = [_name_person(event, caller.name) for event in happened]
     with context.store.write() as connection:
         return event_store.append(connection, happened, team=caller.team, max_mib=context.settings.max_team_mib)
+
+
+def _check_shown(event: Event) -> None:
+    """Refuse an event that a list or a report could not show as it is."""
+    check_time(f"The time of the event {event.type!r:.60}", event.at)
+    for what, text in (("type", event.type), ("application", event.app), ("subject", event.subject)):
+        check_line(f"The event's {what}", text)
 
 
 def _name_person(event: Event, person: str) -> Event:

@@ -16,7 +16,7 @@ from scanflow.errors import InvalidError
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.auth import Approver, Proposer, Reader
-from scanflow_server.bodies import Named, Text, check_text
+from scanflow_server.bodies import Named, Text, check_text, check_time
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.masking import Mask, mask_action, mask_action_text
 from scanflow_server.problems import PROBLEMS
@@ -156,6 +156,8 @@ def _list_evaluations(connection: Connection, action: Action) -> list[tuple[floa
 
 def _check(intent: Intent) -> None:
     check_text(intent.model_dump(mode="json"))
+    check_time("The intent's time", intent.at)
+    check_time("The sample's time", None if intent.sample is None else intent.sample.at)
     refuse_mask(intent.arguments)
     if not _ID.fullmatch(intent.id):
         raise InvalidError(f"The id {intent.id!r:.60} cannot be part of a URL. Use letters, digits and -._:@+=~.")

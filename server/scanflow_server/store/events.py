@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from scanflow.agent.records import Event
+from scanflow.text.times import bound_time
 from scanflow_server.store import usage
 from scanflow_server.store.applications import find_only_team
 from scanflow_server.store.secrets import LoadMasker, cache_maskers
@@ -198,7 +199,8 @@ def find_newest(connection: Connection, type: str, subject: str, *, app: str) ->
 
 def _parse_event(row: RowMapping, maskers: LoadMasker) -> Event:
     # Masked again: its application may have got the secret after the event.
-    return _mask_event(Event.model_validate({name: row[name] for name in Event.model_fields}), maskers)
+    event = Event.model_validate({name: row[name] for name in Event.model_fields} | {"at": bound_time(row["at"])})
+    return _mask_event(event, maskers)
 
 
 def _mask_event(event: Event, maskers: LoadMasker) -> Event:
