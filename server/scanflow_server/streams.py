@@ -10,6 +10,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.log_reader import LogPart, LogReader
+from scanflow.text.printable import make_one_line
 from scanflow_server.limits import LimitedStream, StreamLimit
 
 PING_S: Final = 15.0
@@ -23,7 +24,7 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 
 
 def format_event(data: str, *, name: str | None = None, id: str | None = None) -> bytes:
-    return format_sse_event(data_str=data, event=name, id=id)
+    return format_sse_event(data_str=data, event=None if name is None else make_one_line(name), id=id)
 
 
 def make_events_response(slots: StreamLimit, events: AsyncIterator[bytes]) -> LimitedStream:

@@ -9,6 +9,7 @@ import pytest
 from scanflow.agent.records import Event, Sample
 from scanflow.text.times import LAST_TIME
 from scanflow_client.formatting.control_plane import format_event
+from scanflow_server import streams
 from scanflow_server.store import events
 from tests.asking import http_client
 from tests.unit.server.arbiter.making import intent
@@ -69,3 +70,8 @@ def test_events_that_are_stored_already_are_shown(api: Api) -> None:
         report = browser.get("/reports/shop")
     assert report.status_code == 200
     assert "The loop of shop" in report.text
+
+
+def test_the_name_of_an_event_forges_no_message_of_a_stream() -> None:
+    message = streams.format_event("{}", name="a\ndata: forged\n\nevent: b", id="1").decode()
+    assert message.splitlines() == ["event: a data: forged event: b", "data: {}", "id: 1", ""]
