@@ -35,7 +35,7 @@ def render_sample(
         f'<input type="hidden" name="{name}" value="{escape(value)}">'
         for name, value in (("app", label.app), ("team", label.team), ("id", label.id))
     )
-    mine = next((vote.label for vote in reversed(label.votes or []) if vote.by == caller), None)
+    mine = next((vote.label for vote in reversed(label.votes or []) if vote.voter == caller), None)
     own = (
         ""
         if mine is None

@@ -58,7 +58,7 @@ class _Labels(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     via: Annotated[Text, Field(max_length=_MAX_LENGTH)] = ""
-    """The program that labelled the sample, if no person did; it is recorded with the caller."""
+    """The program that labelled the sample, if no person did; it is noted with the caller, whose vote it is."""
 
     app: Annotated[Text | None, Field(max_length=_MAX_LENGTH)] = None
     """The application of the queue; needed only if several have a sample of that id."""
@@ -229,7 +229,8 @@ def _name_line(item: LabelEntry, error: ScanflowError) -> ScanflowError:
 
 def _make_labeller(how: _Labels, caller: TokenHolder) -> Labeller:
     return Labeller(
-        f"{how.via}, for {caller.name}" if how.via else caller.name,
+        caller.name,
+        via=how.via,
         app=how.app,
         team=restrict_team(caller, how.team),
         own=caller.team,

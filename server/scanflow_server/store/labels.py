@@ -1,6 +1,7 @@
 """The label queue: the samples that agents want labelled, and all their labels.
 
-A labeller has one vote per sample: the label they gave last. The label with the most votes is in use; on a tie, the one
+A labeller has one vote per sample: the label they gave last. Whoever a token names is one labeller, whatever programs
+label with it. The label with the most votes is in use; on a tie, the one
 given last. A sample with votes for several labels is disputed. Labels are never deleted.
 """
 
@@ -25,6 +26,9 @@ from scanflow_server.store.tables import labels
 from scanflow_server.store.tables import votes as votes_table
 
 LabelState = Literal["wanted", "given"]
+
+_FOR = ", for "
+"""What stands between a program and the holder of the token that it labels with."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MAX_PICTURE_LENGTH = 200_000
@@ -73,8 +77,15 @@ class Vote(Row):
     """A label by one labeller."""
 
     by: str
+    """Who gave it: the holder of a token, or ``PROGRAM, for HOLDER``."""
+
     label: JSON
     at: float
+
+    @property
+    def voter(self) -> str:
+        """The holder of the token, whose one vote it is, whatever program gave it."""
+        return self.by.rpartition(_FOR)[2]
 
 
 class Label(Row):
@@ -220,7 +231,7 @@ def _load_votes(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple
 
 def tally_votes(votes: Sequence[Vote]) -> tuple[Vote, bool]:
     """Return the newest vote for the winning label, and whether there are votes for another. Pure."""
-    last = {vote.by: number for number, vote in enumerate(votes)}
+    last = {vote.voter: number for number, vote in enumerate(votes)}
     numbers: defaultdict[str, list[int]] = defaultdict(list)
     for number in last.values():
         numbers[_dump_label(votes[number].label)].append(number)
@@ -253,10 +264,19 @@ class Labeller:
     """Labels samples in one's name: those of an application and team (None: any) that are visible."""
 
     def __init__(
-        self, by: str, *, app: str | None = None, team: str | None = None, own: str | None = None, replace: bool = False
+        self,
+        name: str,
+        *,
+        via: str = "",
+        app: str | None = None,
+        team: str | None = None,
+        own: str | None = None,
+        replace: bool = False,
     ) -> None:
-        """``replace``: whether a label replaces another one of the same labeller."""
-        self.by, self._app, self._team, self._own, self._replace = by, app, team, own, replace
+        """``via``: the program that labels in that name; a note, and no vote of its own. ``replace``: whether a label
+        replaces another one of the same labeller."""
+        self.by = f"{via}{_FOR}{name}" if via else name
+        self._name, self._app, self._team, self._own, self._replace = name, app, team, own, replace
 
     def check(self, connection: Connection, wanted: Mapping[str, JSON]) -> dict[str, Assignable | ScanflowError]:
         """Return for each sample's id what its label would be recorded for, or why it cannot be.
@@ -321,10 +341,10 @@ class Labeller:
         return rows[0]
 
     def _check_previous(self, id: str, label: JSON, votes: Sequence[Vote]) -> JSON:
-        previous = next((vote.label for vote in reversed(votes) if vote.by == self.by), None)
+        previous = next((vote.label for vote in reversed(votes) if vote.voter == self._name), None)
         if previous is not None and not self._replace and _dump_label(previous) != _dump_label(label):
             raise UsageError(
-                f"{self.by!r} has already labelled {id!r} as {previous!r}. Replace that label: "
+                f"{self._name!r} has already labelled {id!r} as {previous!r}. Replace that label: "
                 f"{_format_command(id, label, self._app, self._team)} --replace"
             )
         return previous

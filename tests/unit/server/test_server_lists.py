@@ -162,6 +162,30 @@ def test_people_who_disagree_are_both_kept_and_most_votes_decide_then_the_newest
     assert [(one["label"], one.get("in_use")) for one in told] == [(1, None), (True, True), (1, 1), (1, None), (2, 1)]
 
 
+def test_a_token_has_one_vote_whatever_programs_label_with_it(api: Api) -> None:
+    ada, bob, bot = (
+        bearer(api.post("/tokens", json={"name": name, "role": role}).json()["token"])
+        for name, role in (("ada", "editor"), ("bob", "editor"), ("bot", "agent"))
+    )
+    api.post("/labels", json={"app": "mnist", "items": [{"id": "p"}, {"id": "q"}]})
+    for who in (ada, bob):
+        api.post("/labels/p", json={"label": "right"}, headers=who).raise_for_status()
+    for via in ("p1", "p2", "p3, for ada", "p4, for bob"):
+        api.post("/labels/p", json={"label": "wrong", "via": via}, headers=bot).raise_for_status()
+    (sample,) = api.get("/labels", params={"disputed": "true", "details": "true"}).json()
+    assert (sample["label"], [vote["by"] for vote in sample["votes"]]) == ("right", ["ada", "bob", "p1, for bot"])
+    refused = api.post("/labels/p", json={"label": "left", "via": "mine.py"}, headers=ada)
+    assert (refused.status_code, "'ada' has already labelled" in refused.text) == (400, True)
+    own = api.post("/labels/p", json={"label": "wrong", "via": "mine.py", "replace": True}, headers=ada).json()
+    assert (own["label"], own["by"]) == ("wrong", "mine.py, for ada")
+
+
+def test_votes_that_were_recorded_for_each_program_are_read_as_one() -> None:
+    votes = [labels.Vote(by=f"p{number}, for bot", label="wrong", at=number) for number in range(3)]
+    votes += [labels.Vote(by=name, label="right", at=9.0) for name in ("ada", "bob")]
+    assert labels.tally_votes(votes) == (votes[-1], True)
+
+
 def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: Api) -> None:
     api.post("/labels", json={"app": "mnist", "items": [{"id": id} for id in "abc"]})
     sent = [{"id": id, "label": 1, "line": line} for line, id in enumerate("abxa", start=2)]
@@ -185,7 +209,8 @@ def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: A
     assert (told["type"], told["subject"], told["data"]["count"]) == ("labels.given", "labels", 2)
     assert told["data"]["by"] == done.json()[0]["by"]
 
-    api.patch("/labels", json={"labels": [{"id": "a", "label": 2}, {"id": "c", "label": 2}], "replace": True})
+    eve = bearer(api.post("/tokens", json={"name": "eve"}).json()["token"])
+    api.patch("/labels", json={"labels": [{"id": "a", "label": 2}, {"id": "c", "label": 2}]}, headers=eve)
     told = [(one["type"], one["subject"]) for one in api.get("/events").json() if one["type"].startswith("label")]
     assert told[1:] == [("label.added", "label/a"), ("labels.given", "labels")], "who disagrees is told of alone"
 
