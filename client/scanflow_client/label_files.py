@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,11 @@ from scanflow.app.parameter_texts import parse_json
 from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.tables.delimited import HEAD_BYTES, Dialect, find_binary_format, guess_dialect
+from scanflow.text.printable import make_one_line, make_printable
 
 _MAX_CLASSES = 50
 _TRUTHS = {"true": True, "false": False}
+_FORMULA_MARKS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # and full-width
 FIRST_COLUMNS, LAST_COLUMNS = ("id",), ("guess", "purpose", "label")
 
 
@@ -26,7 +29,8 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
     """
     columns = list(dict.fromkeys(name for sample in samples for name in sample.get("row") or {}))
     own = {*FIRST_COLUMNS, *LAST_COLUMNS}
-    heads = [*FIRST_COLUMNS, *(f"row.{name}" if name in own else name for name in columns), *LAST_COLUMNS]
+    shown = [_make_text(make_one_line(name)) for name in columns]
+    heads = [*FIRST_COLUMNS, *(f"row.{name}" if name in own else name for name in shown), *LAST_COLUMNS]
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             lines = csv.writer(file)
@@ -34,7 +38,9 @@ def write(path: Path, samples: Sequence[Mapping[str, Any]]) -> int:
             for sample in samples:
                 row = sample.get("row") or {}
                 values = [_format_cell(row.get(name)) for name in columns]
-                lines.writerow([sample["id"], *values, _format_cell(sample.get("guess")), sample.get("purpose"), ""])
+                lines.writerow(
+                    [_make_text(sample["id"]), *values, _format_cell(sample.get("guess")), sample.get("purpose"), ""]
+                )
     except FileExistsError as error:
         raise InvalidError(
             f"The file {str(path)!r} exists already and may contain labels. Name another file."
@@ -75,7 +81,7 @@ def read(path: Path, *, encoding: str = "", separator: str = "", decimal: str = 
                     f"{str(path)!r} has no column {missing[0]!r}. Its first line has to name the columns: id,label"
                 )
             for row in rows:
-                id, label = (row["id"] or "").strip(), (row["label"] or "").strip()
+                id, label = _read_text(row["id"] or ""), _read_text(row["label"] or "")
                 if not label:
                     unlabelled += 1
                 elif not id:
@@ -108,6 +114,8 @@ def _guess_dialect(path: Path, encoding: str, separator: str) -> Dialect:
         head = file.read(HEAD_BYTES)
     if binary := find_binary_format(head):
         raise InvalidError(f"{str(path)!r:.300} is {binary}, and no CSV file. Save it as CSV in UTF-8.")
+    if head.removeprefix(codecs.BOM_UTF8).startswith(b"id,"):  # as we write it: what else ids contain is no separator
+        separator = separator or ","
     dialect = guess_dialect(head, repr(str(path)), encoding=encoding, separator=separator)
     if dialect.note:  # a person's words, of which none may be another
         raise InvalidError(
@@ -171,6 +179,24 @@ def describe_unknown_classes(labels: Sequence[Mapping[str, Any]]) -> list[str]:
 def _format_cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # A spreadsheet would evaluate it as a formula, and these values come from the clients of the service.
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    return _make_text(make_printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+
+
+def _make_text(text: str) -> str:
+    """Return text that comes from the clients of the service so that no spreadsheet evaluates it: with ``'`` before."""
+    return f"'{text}" if _needs_mark(text) else text
+
+
+def _read_text(cell: str) -> str:
+    """Return the text of a cell without what :func:`_make_text` put before it, and without space around it."""
+    text = cell.lstrip()
+    return text[1:] if text.startswith("'") and _needs_mark(text[1:]) else text.rstrip()
+
+
+def _needs_mark(text: str) -> bool:
+    """Return whether a spreadsheet may take a text for a formula, or would lose the space around it.
+
+    So would text that begins with the mark already, so that one mark can be taken off again.
+    """
+    bare = text.lstrip("'")
+    return bare.startswith(_FORMULA_MARKS) or bare != bare.strip() or not bare[:1].isprintable()
