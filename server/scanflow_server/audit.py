@@ -209,14 +209,17 @@ def should_record(scope: Scope, status: int, caller: Any) -> bool:
     """Return whether a request is for the audit log."""
     if status in {401, 403, 429} or scope["path"] == CALLBACK:
         return True
-    if scope["method"] not in _CHANGES or (caller is not None and caller.role in {"agent", "step"}):
+    is_program = caller is not None and caller.role in {"agent", "step"}
+    if scope["method"] not in _CHANGES or (is_program and status != 404):
         return False
     path: str = scope["path"]
     if path.endswith(_HEARTBEAT):
         return False
+    if status == 404:  # what another team has is answered so
+        return caller is not None
     if path.startswith("/mlflow/"):  # what is logged there is in MLflow; what its registry serves is not
         return any(part in path for part in _REGISTRY) and not path.endswith(_READING)
-    return status != 404 and status != 405
+    return status != 405
 
 
 def _make_too_many() -> tuple[bytes, Iterable[tuple[bytes, bytes]]]:

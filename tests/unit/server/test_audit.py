@@ -73,7 +73,13 @@ def test_a_teams_admin_reads_of_its_own_team_alone(api: Api) -> None:
     [
         ("POST", "/api/v1/runs", 201, "editor", True),
         ("POST", "/api/v1/runs", 422, "editor", True),
-        ("POST", "/api/v1/nothing", 404, "editor", False),
+        ("POST", "/api/v1/runs/otter/stop", 404, "editor", True),
+        ("POST", "/api/v1/labels/p", 404, "agent", True),
+        ("POST", "/api/v1/agents/shop/watch/here", 404, "agent", False),
+        ("POST", "/mlflow/api/2.0/mlflow/registered-models/alias", 404, "agent", True),
+        ("POST", "/mlflow/api/2.0/mlflow/runs/log-metric", 404, "step", True),
+        ("GET", "/api/v1/runs/otter", 404, "editor", False),
+        ("PUT", "/api/v1/runs/otter", 405, "editor", False),
         ("GET", "/api/v1/runs", 200, "editor", False),
         ("GET", "/api/v1/runs", 403, "editor", True),
         ("POST", "/api/v1/agents/shop/watch/here", 204, "admin", False),
@@ -87,6 +93,14 @@ def test_a_teams_admin_reads_of_its_own_team_alone(api: Api) -> None:
 )
 def test_what_is_recorded(method: str, path: str, status: int, role: Any, is_recorded: bool) -> None:
     assert should_record({"method": method, "path": path}, status, TokenHolder("ada", role)) is is_recorded
+
+
+def test_a_change_of_what_is_not_there_is_recorded_of_known_callers_alone(api: Api) -> None:
+    assert not should_record({"method": "POST", "path": "/api/v1/runs/otter/stop"}, 404, None)
+    ada = bearer(api.post("/tokens", json={"name": "ada", "role": "admin", "team": "red"}).json()["token"])
+    assert api.delete("/tokens/home", headers=ada).status_code == 404
+    entry = api.get("/audit").json()[0]
+    assert (entry["who"], entry["status"], entry["path"]) == ("ada", 404, "/api/v1/tokens/home")
 
 
 class Clock:
