@@ -73,6 +73,7 @@ class IssuedCertificate:
     revoked: datetime | None
     certificate: Path
     key: Path
+    """Of one whose name has a newer certificate: gone."""
 
     def describe_state(self, now: datetime) -> str:
         """Return ``valid``, ``expired`` or ``revoked``."""
@@ -89,7 +90,7 @@ class CertificateAuthority:
         self._folder, self._clock = self.file.parent, clock
         self._key_file = self._folder / "authority.key"
         self._revocations = self._folder / _REVOKED
-        self._issued = self._folder / "issued"
+        self._issued, self._former = self._folder / "issued", self._folder / "former"
 
     @property
     def is_created(self) -> bool:
@@ -152,23 +153,24 @@ class CertificateAuthority:
             return self._issue(name, hosts, DAYS)
 
     def revoke(self, name: str) -> IssuedCertificate:
-        """Revoke the certificate of a name.
+        """Revoke the certificates of a name, also of those before a renewal; return the newest.
 
         Raises:
             NotFoundError: it has none that is not revoked.
         """
         with self._hold():
-            record = next((record for record in self._read_issued() if record.name == name), None)
-            if record is None or record.revoked is not None:
+            serials = [issued.serial for issued in self.list_issued() if issued.name == name and not issued.revoked]
+            if not serials:
                 raise NotFoundError(f"{name!r} has no certificate to revoke. List them: scanflow pki list")
             authority, key = self._load()
-            revoked = [*self._read_revocations(), (int(record.serial, 16), self._clock())]
+            revoked = [*self._read_revocations(), *((int(serial, 16), self._clock()) for serial in serials)]
             self._write_revocations(authority, key, revoked)
             return next(record for record in self._read_issued() if record.name == name)
 
     def list_issued(self) -> list[IssuedCertificate]:
-        """Return the newest certificate of each name, by name."""
-        return sorted(self._read_issued(), key=lambda record: record.name)
+        """Return all certificates by name; that which a name has now comes first."""
+        former = sorted(self._read(self._former), key=lambda record: record.expires, reverse=True)
+        return sorted([*self._read_issued(), *former], key=lambda record: record.name)
 
     def read_revoked_serials(self) -> frozenset[int]:
         """Return the serial numbers of revoked certificates."""
@@ -217,18 +219,29 @@ class CertificateAuthority:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(key, hashes.SHA256())
         create_private_folder(self._issued)
+        self._keep_former(name)
         write_atomically(self._issued / f"{name}.key", _encode_key(own))
         write_atomically(self._issued / f"{name}.pem", _encode(certificate) + _encode(authority))
         return next(record for record in self._read_issued() if record.name == name)
 
+    def _keep_former(self, name: str) -> None:
+        """Keep the certificate that a name has now, to list it, beside the new one: it may be in use, or revoked."""
+        if former := next((record for record in self._read_issued() if record.name == name), None):
+            create_private_folder(self._former)
+            write_atomically(self._former / f"{name}.{former.serial}.pem", former.certificate.read_bytes())
+
     def _read_issued(self) -> Iterator[IssuedCertificate]:
+        """Read the newest certificate of each name."""
+        return self._read(self._issued)
+
+    def _read(self, folder: Path) -> Iterator[IssuedCertificate]:
         from cryptography import x509
 
         revoked = dict(self._read_revocations())
-        for file in self._issued.glob("*.pem"):
+        for file in folder.glob("*.pem"):
             certificate = x509.load_pem_x509_certificate(file.read_bytes())
             yield IssuedCertificate(
-                name=file.stem,
+                name=file.stem.removesuffix(f".{certificate.serial_number:x}"),
                 serial=f"{certificate.serial_number:x}",
                 hosts=tuple(read_hosts(certificate)),
                 expires=certificate.not_valid_after_utc,

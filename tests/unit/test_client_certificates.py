@@ -140,11 +140,13 @@ def test_the_homes_own_certificate_is_renewed_a_month_before_it_expires(tmp_path
     assert authority.list_issued() == [old]
     own = TlsFiles(certificate=str(old.certificate), key=str(old.key))
     renew_certificate(tmp_path, own)
-    (renewed,) = authority.list_issued()
-    assert renewed.serial != old.serial
+    renewed, former = authority.list_issued()
+    assert renewed.serial != old.serial == former.serial
     assert "models.example" in renewed.hosts
     renew_certificate(tmp_path, own)
-    assert authority.list_issued() == [renewed]
+    assert authority.list_issued() == [renewed, former]
+    assert authority.revoke("server").serial == renewed.serial
+    assert all(issued.revoked for issued in authority.list_issued())
 
 
 def test_given_files_are_used_by_the_name_that_they_are_for(

@@ -124,6 +124,14 @@ def test_states_are_listed_by_name(authority: CertificateAuthority, clock: Clock
     states = [(issued.name, issued.describe_state(clock.now)) for issued in authority.list_issued()]
     assert states == [("ada", "valid"), ("bo", "revoked"), ("carl", "expired")]
     assert authority.issue("carl").describe_state(clock.now) == "valid"
+    again = authority.issue("bo")
+    authority.revoke("bo")
+    third = authority.issue("bo")
+    states = [(issued.name, issued.describe_state(clock.now)) for issued in authority.list_issued()]
+    bos = [("bo", "valid"), ("bo", "revoked"), ("bo", "revoked")]
+    assert states == [("ada", "valid"), *bos, ("carl", "valid"), ("carl", "expired")]
+    assert [issued.serial for issued in authority.list_issued()][1:3] == [third.serial, again.serial]
+    assert not any(issued.key.exists() for issued in authority.list_issued()[2:4])
 
 
 def test_a_servers_certificate_is_kept_while_it_is_right(authority: CertificateAuthority, clock: Clock) -> None:
