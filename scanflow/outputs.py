@@ -72,9 +72,14 @@ def write_output(folder: Path, name: str, text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     outputs.mkdir(0o700, exist_ok=True)
     unfinished = outputs / f".{name}.part"
-    with open(unfinished, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-        file.write(text)
-    unfinished.replace(outputs / name)
+    try:
+        with open(unfinished, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(text)
+        unfinished.replace(outputs / name)
+    except OSError as error:  # the disk is full: what was written would take the room that everything else needs
+        unfinished.unlink(missing_ok=True)
+        error.filename = error.filename or str(outputs / name)
+        raise
 
 
 def encode(value: Any, folder: Path, other: Callable[[Any], Any], *, keys: tuple[type, ...] = (str,)) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 
 from scanflow.errors import InvalidError, ScanflowError
-from scanflow.files.private import write_private
+from scanflow.files.private import replace_by_draft, write_private
 from scanflow.modules import import_module
 from scanflow.text.printable import make_one_line
 
@@ -33,13 +33,13 @@ def read_home_key(home: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        write_private(draft, secrets.token_bytes(_SIGNATURE_BYTES))
         try:
+            write_private(draft, secrets.token_bytes(_SIGNATURE_BYTES))
             os.link(draft, path)
         except FileExistsError:  # another process was first
             pass
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
         return path.read_bytes()
 
 
@@ -83,8 +83,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def write_signed(file: Path, content: bytes, key: bytes) -> None:
     """Write pickled content, signed."""
     unfinished = file.with_suffix(f".{os.getpid()}.{threading.get_ident()}.part")
-    write_private(unfinished, add_signature(content, key))
-    unfinished.replace(file)
+    with replace_by_draft(file, unfinished):
+        write_private(unfinished, add_signature(content, key))
 
 
 def add_signature(content: bytes, key: bytes) -> bytes:

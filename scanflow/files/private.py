@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +35,22 @@ def open_private(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
 def write_private(path: Path, content: str | bytes) -> None:
     with open_private(path, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replace_by_draft(path: Path, draft: Path) -> Iterator[None]:
+    """Replace a file by the draft that is written inside the context.
+
+    If that fails, as on a full disk, nothing is left of the draft, and an error of the system names the file.
+    """
+    try:
+        yield
+        draft.replace(path)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
+        raise
 
 
 def create_private_file(path: Path) -> Path:

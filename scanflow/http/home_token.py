@@ -12,7 +12,7 @@ from typing import Literal
 
 from scanflow.errors import UnavailableError
 from scanflow.files.disk import build_disk_error, find_full_disk
-from scanflow.files.private import open_home, open_private
+from scanflow.files.private import open_home, open_private, replace_by_draft
 
 _PREFIX = "scanflow_"
 _STEP_PREFIX = f"{_PREFIX}step."
@@ -64,9 +64,8 @@ def keep_home_token(home: Path, token: str) -> None:
         return
     open_home(path.parent)
     draft = path.with_name(f".token-{secrets.token_hex(8)}")
-    with open_private(draft, "x", encoding="ascii") as file:
+    with replace_by_draft(path, draft), open_private(draft, "x", encoding="ascii") as file:
         file.write(token + "\n")
-    draft.replace(path)
 
 
 def make_token() -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.files.private import create_private_folder, write_private
+from scanflow.files.private import create_private_folder, replace_by_draft, write_private
 
 
 class BuiltImage(BaseModel):
@@ -42,5 +42,5 @@ class BuiltImages:
     def keep(self, tag: str, image: BuiltImage) -> None:
         create_private_folder(self._folder)
         draft = self._folder / f".{tag}.json"
-        write_private(draft, image.model_dump_json())
-        draft.replace(self._folder / f"{tag}.json")
+        with replace_by_draft(self._folder / f"{tag}.json", draft):
+            write_private(draft, image.model_dump_json())

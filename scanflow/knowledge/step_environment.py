@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.errors import InvalidError
-from scanflow.files.private import create_private_folder, write_private
+from scanflow.files.private import create_private_folder, replace_by_draft, write_private
 from scanflow.files.secret_sources import is_secret_source, read_secret_source
 from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.checks import check_environment
@@ -172,8 +172,8 @@ def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) ->
     with suppress(OSError):
         create_private_folder(target.parent)
         draft = target.with_name(f".{target.name}.{os.getpid()}")
-        write_private(draft, json.dumps(note))
-        draft.replace(target)
+        with replace_by_draft(target, draft):
+            write_private(draft, json.dumps(note))
 
 
 def _get_note_path(place: TrackerPlace, environment: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scanflow.errors import AlreadyRunningError, UnavailableError
 from scanflow.files.disk import build_disk_error
-from scanflow.files.private import create_private_folder, open_private
+from scanflow.files.private import create_private_folder, open_private, replace_by_draft
 
 PATIENCE_S = 10.0
 _POLL_S = 0.01
@@ -46,14 +46,12 @@ def write_atomically(path: Path, content: bytes, *, safely: bool = False) -> Non
     """
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with open_private(unfinished, "wb") as file:
+        with replace_by_draft(path, unfinished), open_private(unfinished, "wb") as file:
             file.write(content)
             if safely:
                 file.flush()
                 os.fsync(file.fileno())
-        unfinished.replace(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise build_disk_error(error, path) from error
 
 

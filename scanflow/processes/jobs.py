@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.files.private import create_private_folder, open_private, write_private
+from scanflow.files.private import create_private_folder, open_private, replace_by_draft, write_private
 from scanflow.processes.daemon import Daemon
 
 DELETED_PREFIX = ".gone-"
@@ -161,8 +161,8 @@ def _is_json(line: bytes) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: readers see the old or the new content."""
     unfinished = path.with_suffix(f".{os.getpid()}")
-    write_private(unfinished, text)
-    unfinished.replace(path)
+    with replace_by_draft(path, unfinished):
+        write_private(unfinished, text)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

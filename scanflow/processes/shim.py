@@ -364,9 +364,16 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _write(path: str, record: dict[str, Any]) -> None:
-    with open(f"{path}.part", "w", encoding=ENCODING, opener=_open_private) as file:
-        json.dump(record, file)
-    os.rename(f"{path}.part", path)
+    try:
+        with open(f"{path}.part", "w", encoding=ENCODING, opener=_open_private) as file:
+            json.dump(record, file)
+        os.rename(f"{path}.part", path)
+    except OSError:
+        try:
+            os.unlink(f"{path}.part")
+        except OSError:
+            pass  # it was not even created
+        raise
 
 
 def _write_error(folder: str, error: BaseException) -> None:

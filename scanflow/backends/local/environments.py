@@ -114,14 +114,22 @@ def make_environment(python: Path, requirements: Sequence[str], *, base: Path, p
             return
         unfinished = home.with_suffix(".part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(unfinished)], base, patience)
-        requirements_file = unfinished / "requirements.txt"
-        requirements_file.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        target = str(unfinished / "bin" / "python")
-        if requirements:
-            _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(requirements_file)], base, patience)
-        _link_scanflow(unfinished)
-        unfinished.rename(home)
+        try:
+            _install(uv, requirements, base, unfinished, patience)
+            unfinished.rename(home)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+def _install(uv: str, requirements: Sequence[str], base: Path, environment: Path, patience: Patience) -> None:
+    _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(environment)], base, patience)
+    requirements_file = environment / "requirements.txt"
+    requirements_file.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    if requirements:
+        target = str(environment / "bin" / "python")
+        _run([uv, "pip", "install", "--quiet", "--python", target, "-r", str(requirements_file)], base, patience)
+    _link_scanflow(environment)
 
 
 def _link_scanflow(environment: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.files.private import replace_by_draft
 
 ARRAYS = "detector.npz"
 OPTIONS = "detector.json"
@@ -24,8 +25,8 @@ def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[s
     with (folder / ARRAYS).open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **dict(arrays))
     unfinished = folder / f"{OPTIONS}.part"
-    unfinished.write_text(json.dumps({"kind": kind, **options}, sort_keys=True, indent=1), encoding="utf-8")
-    unfinished.replace(folder / OPTIONS)
+    with replace_by_draft(folder / OPTIONS, unfinished):
+        unfinished.write_text(json.dumps({"kind": kind, **options}, sort_keys=True, indent=1), encoding="utf-8")
 
 
 def read_kind(folder: Path) -> str:

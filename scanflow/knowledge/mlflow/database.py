@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from scanflow.errors import UnavailableError, UsageError
-from scanflow.files.private import create_private_file, create_private_folder, open_private
+from scanflow.files.private import create_private_file, create_private_folder, open_private, replace_by_draft
 
 _MAKING_TAKES_S = 120.0
 """Creating a database takes MLflow seconds; a process that holds the lock for longer than this is stuck."""
@@ -64,10 +64,10 @@ def _make(path: Path, artifact_root: Path) -> None:
         left_over.unlink()
     draft = path.with_name(f"{prefix}{os.getpid()}")
     # The client's own way would put the Default experiment's artifacts into ./mlruns of whoever came first.
-    create_private_file(draft)
-    store = SqlAlchemyStore(f"sqlite:///{draft}", artifact_root.as_uri())
-    store.engine.dispose()
-    draft.replace(path)
+    with replace_by_draft(path, draft):
+        create_private_file(draft)
+        store = SqlAlchemyStore(f"sqlite:///{draft}", artifact_root.as_uri())
+        store.engine.dispose()
 
 
 @contextmanager

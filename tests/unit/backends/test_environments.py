@@ -106,3 +106,4 @@ def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path
     wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
     with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):
         make_environment(locate_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())
+    assert list(tmp_path.glob("*.part")) == []

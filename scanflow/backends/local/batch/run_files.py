@@ -93,11 +93,16 @@ def rebuild_journal(home: Home) -> Journal:
                     raise
                 return journal
         draft = path.with_name(f"{path.name}.new")
-        for file in _list_files(draft):
-            file.unlink(missing_ok=True)
-        with closing(Journal(draft)) as journal:
-            by_age = sorted((saved.record.created, file) for file in _list_run_files(home) if (saved := _read(file)))
-            count = sum(_insert_run(journal, file) for _, file in by_age)
+        _remove(draft)
+        try:
+            with closing(Journal(draft)) as journal:
+                by_age = sorted(
+                    (saved.record.created, file) for file in _list_run_files(home) if (saved := _read(file))
+                )
+                count = sum(_insert_run(journal, file) for _, file in by_age)
+        except BaseException:
+            _remove(draft)
+            raise
         kept = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
         is_kept = path.exists() and path.stat().st_size > 0
         for file, target in zip(_list_files(path), _list_files(kept), strict=True):
@@ -117,6 +122,11 @@ def rebuild_journal(home: Home) -> Journal:
 def _list_files(path: Path) -> list[Path]:
     """Return the files of a database: its own, and those that SQLite puts beside it."""
     return [path.with_name(f"{path.name}{ending}") for ending in ("", "-wal", "-shm")]
+
+
+def _remove(path: Path) -> None:
+    for file in _list_files(path):
+        file.unlink(missing_ok=True)
 
 
 def _list_run_files(home: Home) -> Iterator[Path]:
