@@ -7,14 +7,14 @@ also masks these values wherever else they stand: in an error, in a traceback, i
 
 from __future__ import annotations
 
-import json
 import re
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
+
+from scanflow.text.spellings import list_base64, list_json_texts, list_lines, list_spellings, spell_literally
 
 STARS = "***"
 
@@ -135,31 +135,41 @@ def find_mask(document: Any, path: str = "") -> str | None:
 class Masker:
     """Masks the secrets of some documents wherever they stand."""
 
-    def __init__(self, *documents: Any) -> None:
-        """Collect the secrets of ``documents``: applications, parameters of runs, arguments of primitives."""
+    def __init__(self, *documents: Any, all_texts: bool = True) -> None:
+        """Collect the secrets of documents.
+
+        Args:
+            documents: Applications, parameters of runs, arguments of primitives.
+            all_texts: Whether all texts of a secret that is JSON are secrets. Else those are that are in a list or
+                under a name that looks secret, and keys in PEM.
+        """
         collected = _DocumentMask()
         for document in documents:
             collected.mask(document)
-        secrets = {variant for secret in collected.secrets for variant in _list_variants(secret)}
+        secrets = {variant for secret in collected.secrets for variant in _list_variants(secret, all_texts)}
         usable = {text for text in secrets if len(text) >= MIN_SECRET_LENGTH and not _NUMBER_OR_WORD.fullmatch(text)}
-        variables = {variant for value in collected.variables for variant in _list_variants(value)}
+        variables = {variant for value in collected.variables for variant in _list_variants(value, all_texts)}
         anywhere = {text for text in usable | variables if len(text) >= MIN_LENGTH_ANYWHERE}
         self._set({text for text in anywhere if not _NUMBER_OR_WORD.fullmatch(text)}, usable)
 
     @classmethod
-    def from_values(cls, values: Iterable[str], *documents: Any) -> Masker:
+    def from_values(cls, values: Iterable[str], *documents: Any, all_texts: bool = True) -> Masker:
         """Return the masker of values that are known to be secrets, numbers too, and of what looks so in documents."""
         values = list(values)
-        masker = cls(*documents, *values)  # of an address, its password too
-        declared = {variant for value in values for variant in _list_variants(value) if variant}
+        masker = cls(*documents, {"secrets": values}, all_texts=all_texts)  # of an address, its password too
+        texts = {value: set(_list_secret_texts(value, all_texts)) for value in values}
+        declared = {spelling for value in values for spelling in list_spellings(value) if spelling}
+        # The lines of JSON say less: they are masked as those of a document are.
+        lines = {line for value in values if not texts[value] for line in list_lines(value)}
         # As ``Authorization: Basic`` has them; of an address, what is before its host.
         accounts = {match[2] for value in values if (match := _USER_INFO.match(value)) is not None}
-        declared |= {
-            b64encode(text.encode(errors="replace")).decode()
-            for text in (*values, *accounts)
+        encoded = {
+            spelling
+            for text in {*values, *accounts}.union(*texts.values())
             if len(text) >= MIN_SECRET_LENGTH
+            for spelling in list_base64(text)
         }
-        long = {text for text in declared if len(text) >= MIN_SECRET_LENGTH}
+        long = {text for text in declared | lines | encoded if len(text) >= MIN_SECRET_LENGTH}
         masker._set({*masker.anywhere, *long}, {*masker._usable, *declared} - long)
         return masker
 
@@ -449,26 +459,29 @@ def _is_count(name: str, value: Any) -> bool:
     return isinstance(value, int | float) and "tokens" in {part.lower() for part in _PARTS.findall(name)}
 
 
-def _list_variants(secret: str) -> Iterable[str]:
-    """Yield how a secret is spelled in texts: as it is, its lines, and escaped as in a literal, in JSON, in a URL."""
-    yield secret
-    if "\n" in secret:
-        yield from map(str.strip, secret.splitlines())
-    yield repr(secret)[1:-1]
-    for ascii_only in (True, False):
-        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-    yield quote(secret, safe="", errors="replace")
-    yield quote(secret, errors="replace")
+def _list_variants(secret: str, all_texts: bool) -> Iterator[str]:
+    """Yield how a secret, the texts in it and their lines are spelled in what is printed."""
+    for text in (secret, *_list_secret_texts(secret, all_texts)):
+        yield from list_spellings(text)
+        for line in list_lines(text):
+            yield from spell_literally(line)
+
+
+def _list_secret_texts(secret: str, all_texts: bool) -> Iterator[str]:
+    for name, text in list_json_texts(secret):
+        if all_texts or name is None or takes_secret(name, text) or "-----BEGIN " in text:
+            yield text
 
 
 def _measure_start(text: str, secrets: Iterable[str]) -> int:
     """Return how much of the end of ``text`` is the beginning of a secret, the longest of any."""
     longest = 0
     for secret in secrets:
-        for size in range(min(len(secret) - 1, len(text)), longest, -1):
-            if text.endswith(secret[:size]):
-                longest = size
-                break
+        start = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+        while 0 <= start < len(text) - longest:
+            if secret.startswith(text[start:]):
+                longest = len(text) - start
+            start = text.find(secret[0], start + 1)
     return longest
 
 
@@ -476,8 +489,9 @@ def _measure_end(text: str, secrets: Iterable[str]) -> int:
     """Return how much of the beginning of ``text`` is the end of a secret, the longest of any."""
     longest = 0
     for secret in secrets:
-        for size in range(min(len(secret) - 1, len(text)), longest, -1):
-            if text.startswith(secret[-size:]):
-                longest = size
-                break
+        end = text.rfind(secret[-1], 0, len(secret) - 1) + 1
+        while end > longest:
+            if secret.endswith(text[:end]):
+                longest = end
+            end = text.rfind(secret[-1], 0, end - 1) + 1
     return longest
