@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,8 @@ from scanflow.errors import InvalidError
 
 MAX_BYTES = 1024 * 1024
 """The size of a file with a secret: a larger one is something else."""
+
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 
 
 def read_secret_source(source: str, folder: Path, variables: Mapping[str, str] | None = None) -> str:
@@ -68,7 +72,9 @@ def _is_in_pod() -> bool:
 
 def _read_file(source: str, path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        _check_is_regular(path.stat().st_mode)  # before it is opened, as a device may act on that
+        with open(path, "rb", opener=_open_at_once) as file:
+            _check_is_regular(os.fstat(file.fileno()).st_mode)
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InvalidError(
@@ -81,6 +87,18 @@ def _read_file(source: str, path: Path) -> str:
     except UnicodeDecodeError:
         raise InvalidError(f"The secret in {source!r} is not text (UTF-8). Encode it, as with base64.") from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting: a FIFO that has taken its place would wait for a writer for ever."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _check_is_regular(mode: int) -> None:
+    """Refuse what is no regular file, and could be read without an end, or act on being read."""
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise OSError(errno.EINVAL, f"it is {kind}, and no regular file")
 
 
 def read_secret_sources(sources: Iterable[str], folder: Path) -> dict[str, str]:

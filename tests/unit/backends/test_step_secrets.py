@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,7 +21,9 @@ from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.placed_secrets import place_secrets
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError
+from scanflow.files.secret_sources import read_secret_source
 from scanflow.names import StepName
+from tests.waiting import patient
 
 KEY = sf.secret("env:KEY")
 
@@ -139,3 +144,60 @@ def test_a_secret_that_is_split_between_two_blocks_of_an_output_is_found(
     assert secret_process.check_outputs({"env:KEY": "canary-key-1"}) == 1
     assert "The output 'result' holds the secret 'env:KEY'" in capfd.readouterr().err
     assert not (tmp_path / ".outputs").exists()
+
+
+def make_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(os.mkfifo, "a FIFO"), (Path.mkdir, "a folder"), (make_socket, "a socket"), (make_device, "a device")],
+)
+def test_a_reference_to_what_is_no_regular_file_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket has an end
+    make(Path("secret"))
+    assert refuse() == (
+        f"The secret in 'file:secret' cannot be read: it is {kind}, and no regular file. Write it into 'secret'."
+    )
+
+
+def refuse() -> str:
+    """Return why a reference is refused, read in a thread: that one, and not the suite, waits where this fails."""
+    refusals = list[str]()
+
+    def read() -> None:
+        try:
+            read_secret_source("file:secret", Path())
+        except InvalidError as error:
+            refusals.append(str(error))
+
+    reading = Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(patient(5))
+    return "".join(refusals)
+
+
+def test_a_fifo_that_takes_the_place_of_a_file_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "regular").touch()
+    regular = (tmp_path / "regular").stat()
+    os.mkfifo(tmp_path / "secret")
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as before:
+        before.setattr(Path, "stat", lambda *_, **__: regular)
+        assert "it is a FIFO" in refuse()
+
+
+def test_a_link_to_a_file_with_a_secret_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("canary-key-1\n")
+    (tmp_path / "link").symlink_to("file")
+    assert read_secret_source("file:link", tmp_path) == "canary-key-1"
