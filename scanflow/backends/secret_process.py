@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def main(request_path: str) -> None:
     if request.options is not None:
         sent = [word for option in request.options for word in _format_option(option, secrets)]
     code = run_masked(request.argv, os.environ, secrets.values(), sent=sent)
-    end_as(code or check_outputs(secrets))
+    refused = check_outputs(secrets)  # after a failure too: the names of its files are shown
+    end_as(code or refused)
 
 
 def resolve_secrets(folder: Path, own: Iterable[str], masked: Iterable[str]) -> dict[str, str]:
@@ -95,21 +97,37 @@ def _format_option(option: Any, secrets: Mapping[str, str]) -> list[str]:
 
 
 def check_outputs(secrets: Mapping[str, str]) -> int:
-    """Refuse an output of a step that ended well and that holds a secret: outputs are kept, shown, and read by other
-    steps. Return the step's exit code."""
-    outputs = os.environ.get("SCANFLOW_OUTPUT_DIR")
-    folder = Path(outputs or "/nowhere") / OUTPUTS_FOLDER
-    for source, secret in secrets.items():
-        masker = Masker.from_values([secret])
-        for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
-            if file.is_file() and _occurs_in(file, masker):
-                shutil.rmtree(folder)
-                sys.stderr.write(
-                    f"The output {file.name!r} holds the secret {source!r}, and outputs are kept and shown. Give the "
-                    f"reference to the steps that need it: sf.secret({source!r})\n"
-                )
-                return 1
-    return 0
+    """Refuse the outputs of a step that hold a secret, and whatever has one in its name in the step's output folder:
+    they are kept, shown, and read by other steps. They are deleted. Return the step's exit code."""
+    folder = Path(os.environ.get("SCANFLOW_OUTPUT_DIR") or "/nowhere")
+    outputs, shown = folder / OUTPUTS_FOLDER, Masker.from_values(secrets.values())
+    maskers = {source: Masker.from_values([secret], all_texts=False) for source, secret in secrets.items()}
+    refusals = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix().removeprefix(f"{OUTPUTS_FOLDER}/")
+        for source, masker in maskers.items():
+            if masker.occurs_in(name):
+                place = f"has the secret {source!r} in its name"
+                _delete(path)
+            elif outputs in path.parents and path.is_file() and _occurs_in(path, masker):
+                place = f"holds the secret {source!r}"
+                _delete(outputs)
+            else:
+                continue
+            refusals.append(
+                f"The output {shown.mask_text(name)!r} {place}, and outputs are kept and shown. Give the reference "
+                f"to the steps that need it: sf.secret({source!r})\n"
+            )
+    sys.stderr.write("".join(refusals[:1]))
+    return 1 if refusals else 0
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # which would name it
+            path.unlink()
 
 
 def _occurs_in(file: Path, masker: Masker) -> bool:

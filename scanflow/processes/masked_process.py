@@ -75,8 +75,8 @@ def run_masked(
 def mask_from_here(secrets: Collection[str], check: Callable[[], int]) -> None:
     """Mask what this process prints from now on: go on in a fork of it, and mask in the process that was there before.
 
-    That one ends as the fork ends; if that is without a failure, with what ``check`` returns. To be called before there
-    are threads. A fork takes milliseconds, where another interpreter takes a hundred.
+    That one checks, and ends as the fork ended, or with what ``check`` returns if that was without a failure. To be
+    called before there are threads. A fork takes milliseconds, where another interpreter takes a hundred.
     """
     masker, sources, targets = Masker.from_values(secrets), [os.pipe(), os.pipe()], (1, 2)
     pid = os.fork()
@@ -98,7 +98,8 @@ def mask_from_here(secrets: Collection[str], check: Callable[[], int]) -> None:
 
     streams = {read: (MaskedStream(masker), target) for (read, _), target in zip(sources, targets, strict=True)}
     _forward(pid, streams, wait=wait)
-    end_as(os.waitstatus_to_exitcode(status) or check())
+    refused = check()
+    end_as(os.waitstatus_to_exitcode(status) or refused)
 
 
 def end_as(code: int) -> None:

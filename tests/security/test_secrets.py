@@ -51,11 +51,13 @@ def cached(token: str) -> int:
 
 @sf.step
 def fail(token: str, database: str) -> None:
+    (sf.output_dir() / f"model-{token}").touch()
     raise RuntimeError(f"{token} refused for {database}, as {database.split(':')[2].split('@')[0]} is wrong")
 
 
 @sf.step
 def leak(token: str) -> list[str]:
+    (sf.output_dir() / f"model-{token}").write_text("weights")
     return ["it is", token]
 
 
@@ -174,6 +176,7 @@ def assert_no_canary(texts: dict[str, str]) -> None:
 
 
 def assert_no_canary_in(folder: Path) -> None:
+    assert find_canaries("\n".join(map(str, folder.rglob("*")))) == [], "in no name either"
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert {str(path): found for path in files if (found := find_canaries(path.read_bytes()))} == {}
 

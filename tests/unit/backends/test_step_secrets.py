@@ -146,6 +146,37 @@ def test_a_secret_that_is_split_between_two_blocks_of_an_output_is_found(
     assert not (tmp_path / ".outputs").exists()
 
 
+def write_output_files(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "name", [".outputs/metric-{}", "model-{}.bin", "of-{}/model.bin", "a/b/{}", "{}", "a/of-Y2FuYXJ5LWtleS0x.bin"]
+)
+def test_a_secret_in_the_name_of_an_output_is_refused_and_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
+    write_output_files(tmp_path, {name.format("canary-key-1"): "1", "plain.bin": "", ".outputs/metric": "2"})
+    assert secret_process.check_outputs({"env:OTHER": "canary-other-2", "env:KEY": "canary-key-1"}) == 1
+    refusal = capfd.readouterr().err
+    assert ("canary" in refusal, "Y2FuYXJ5" in refusal, refusal.count("\n")) == (False, False, 1)
+    assert "has the secret 'env:KEY' in its name, and outputs are kept and shown. Give the reference" in refusal
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"plain.bin", ".outputs/metric"}
+
+
+def test_what_a_step_writes_into_its_own_files_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
+    write_output_files(tmp_path, {"a/model.bin": "canary-key-1", ".outputs/metric": "our-project-1"})
+    account = json.dumps({"project_id": "our-project-1", "private_key": "canary-key-3"})
+    assert secret_process.check_outputs({"env:KEY": "canary-key-1", "file:sa.json": account}) == 0
+    write_output_files(tmp_path, {".outputs/metric": "canary-key-3"})
+    assert secret_process.check_outputs({"file:sa.json": account}) == 1
+
+
 def make_device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
