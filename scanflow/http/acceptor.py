@@ -26,7 +26,7 @@ _SHARE: Final = 16
 _log = logging.getLogger(__name__)
 
 
-def make_room(connections: Iterable[SilentConnection]) -> bool:
+def close_longest_silent(connections: Iterable[SilentConnection]) -> bool:
     """Close those connections first that never sent a request, and are silent for longest; return whether there were
     any."""
     ordered = sorted(connections, key=itemgetter(0))
@@ -125,21 +125,21 @@ class Acceptor:
         self._pause = None
         self._loop.add_reader(self._listener, self._accept)
 
-    def _wait_for_room(self, why: object) -> None:
+    def _pause_accepting(self, why: object) -> None:
         _log.warning("No connections are accepted for now: %s.", why)
         self._loop.remove_reader(self._listener)
         self._pause = self._loop.call_later(PAUSE_S, self._resume)
 
     def _accept(self) -> None:
-        if is_only_reserve_left(self._listener.fileno()) and not make_room(self._list_silent()):
-            self._wait_for_room("too many files are open, and all connections are at work")
+        if is_only_reserve_left(self._listener.fileno()) and not close_longest_silent(self._list_silent()):
+            self._pause_accepting("too many files are open, and all connections are at work")
             return
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
-            self._wait_for_room(error)
+            self._pause_accepting(error)
             return
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:

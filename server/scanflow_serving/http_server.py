@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from scanflow.files.open_files import is_only_reserve_left
-from scanflow.http.acceptor import Handshakes, SilentConnection, list_silent, make_room
+from scanflow.http.acceptor import Handshakes, SilentConnection, close_longest_silent, list_silent
 from scanflow.http.client_certificates import FORWARDED, PeerCertificate
 from scanflow.http.connections import HEAD_S, MAX_HEAD_BYTES, TOO_LONG, check_head, is_head_too_large
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
@@ -344,7 +344,7 @@ class HttpServer:
 
     def _accept_one(self, key: str, listener: socket.socket) -> bool:
         """Accept one connection; return whether there was one."""
-        if is_only_reserve_left(listener.fileno()) and not make_room(self._list_silent()):
+        if is_only_reserve_left(listener.fileno()) and not close_longest_silent(self._list_silent()):
             _log.warning("No connections are accepted for now: too many files are open, and all are at work.")
             self._pause_accepting(key, listener, _PAUSE_S)
             return False

@@ -25,7 +25,7 @@ from scanflow.errors import UsageError
 from scanflow.files import open_files
 from scanflow.files.open_files import RESERVED_FILES, is_only_reserve_left
 from scanflow.http import acceptor
-from scanflow.http.acceptor import make_room
+from scanflow.http.acceptor import close_longest_silent
 from scanflow.http.connections import LimitedConnection
 from scanflow.http.tls_files import TlsFiles
 from scanflow.http.tls_server import TlsServer
@@ -147,9 +147,9 @@ def test_requests_in_progress_are_not_cut_off_and_others_wait(monkeypatch: pytes
 def test_those_go_first_that_never_sent_a_request_then_the_longest_silent() -> None:
     closed: list[str] = []
     silent = {"new": (False, 5.0), "old": (False, 1.0), "has asked": (True, 0.0)}
-    assert make_room([(key, partial(closed.append, name)) for name, key in silent.items()])
+    assert close_longest_silent([(key, partial(closed.append, name)) for name, key in silent.items()])
     assert closed == ["old"]
-    assert not make_room([])
+    assert not close_longest_silent([])
 
 
 def test_the_reserve_is_of_files_and_not_of_connections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

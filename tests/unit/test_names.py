@@ -68,6 +68,7 @@ PLAIN = {
     "/inbox": "a route of agents, which clients know",
     "slots": "of a host, in the terms of MPI's host files",
     "Trial": "what a search has measured, in the terms of Optuna and Ray Tune",
+    "CodeExchange": "the code for tokens, in the terms of OAuth (RFC 7636)",
     "in_flight": "requests that are not answered yet, in the terms of HTTP servers",
 }
 """Names in which such a word has its plain technical sense, and which."""
@@ -92,6 +93,8 @@ def names(place: str, module: ast.Module) -> Iterator[str]:
 
 
 def words(name: str) -> set[str]:
+    """Return the words of a name. The sign-in of OpenID Connect is one, and no approval."""
+    name = re.sub("sign_?in", "signin", name, flags=re.IGNORECASE)
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
