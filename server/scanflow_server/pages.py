@@ -82,7 +82,8 @@ class Pages:
         shared = SharedRequests(pages, shares=context.requests)
 
         async def find_caller(scope: Scope, receive: Receive, send: Send) -> None:
-            session = Request(scope).cookies.get(COOKIE, "")
+            # Who comes back from the provider is not yet known, whoever's session the browser has.
+            session = "" if scope["path"] == CALLBACK else Request(scope).cookies.get(COOKIE, "")
             scope.setdefault("state", {})["caller"] = await sessions.find_caller(session)
             await shared(scope, receive, send)
 

@@ -163,6 +163,17 @@ def test_a_way_back_counts_once_in_the_browser_where_it_began(
     assert provider.asked.count("/realm/token") == 1
 
 
+def test_a_sign_in_that_is_refused_is_not_recorded_as_of_whose_session_the_browser_has(
+    browser: Browser, context: ServerContext
+) -> None:
+    back = browser.visit_provider()
+    assert browser.come_back(back).status_code == 200
+    assert read_audit(context, browser)[0]["who"] == "ada@example.org"
+    assert browser.come_back(back).status_code == 401
+    refused = read_audit(context, browser)[0]
+    assert (refused["status"], refused["who"], refused["team"]) == (401, "", None)
+
+
 def test_a_sign_in_that_took_too_long_is_refused(browser: Browser, provider: StandInProvider) -> None:
     back = browser.visit_provider()
     provider.now += LIFETIME_S + 1
