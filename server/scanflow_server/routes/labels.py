@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Query
@@ -22,6 +22,7 @@ from scanflow_server.problems import PROBLEMS
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import events, usage
 from scanflow_server.store import labels as label_store
+from scanflow_server.store.base import split
 from scanflow_server.store.labels import Assignable, AssignedLabel, Label, LabelCandidate, Labeller, LabelState
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS, route_class=ApiRoute)
@@ -114,8 +115,8 @@ def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> 
     def add(connection: Connection, items: Sequence[LabelCandidate]) -> list[Label]:
         return label_store.enqueue(connection, picked.app, items, at=at, team=team, own=caller.team)
 
-    parts = [picked.items[start : start + _PART] for start in range(0, len(picked.items), _PART)]
-    return _make_response([label for part in context.store.write_in_slices(parts, add) for label in part], 201)
+    written = context.store.write_in_slices(split(picked.items, _PART), add)
+    return _make_response([label for part in written for label in part], 201)
 
 
 def _make_response(shown: list[Label], status: int) -> Response:
@@ -178,7 +179,9 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> Respons
 
     def record(connection: Connection, part: Sequence[LabelEntry]) -> list[_RecordedLabel]:
         checked = labeller.check(connection, {item.id: item.label for item in part})
-        errors.extend(_list_errors(part, checked))  # of those that were labelled since they were checked
+        for item in part:  # it may have been labelled since it was checked
+            if isinstance(result := checked[item.id], ScanflowError):
+                errors.append(_name_line(item, result))
         assignable = [item for item in checked.values() if isinstance(item, Assignable)]
         assigned = labeller.record(connection, assignable, at=at)
         return [
@@ -188,8 +191,8 @@ def give_all(context: ContextDep, caller: Proposer, body: LabelsBody) -> Respons
     def tell(connection: Connection, parts: list[list[_RecordedLabel]]) -> None:
         _record_events(connection, (recorded for part in parts for recorded in part), at)
 
-    parts = [body.labels[start : start + _PART] for start in range(0, len(body.labels), _PART)]
-    results = [recorded for part in context.store.write_in_slices(parts, record, finish=tell) for recorded in part]
+    written = context.store.write_in_slices(split(body.labels, _PART), record, finish=tell)
+    results = [recorded for part in written for recorded in part]
     if errors:
         lines = "\n".join(f"- {error}" for error in errors[:_MAX_SHOWN])
         raise UsageError(
@@ -209,18 +212,10 @@ def _check_labels(connection: Connection, body: LabelsBody, labeller: Labeller) 
         if (before := first[item.id]) is not item:
             place = "" if before.line is None else f", the first time in line {before.line}"
             errors.append(_name_line(item, UsageError(f"{item.id!r} occurs twice{place}. Keep one.")))
-        else:
-            errors.extend(_list_errors([item], checked))
+        elif isinstance(result := checked[item.id], ScanflowError):
+            errors.append(_name_line(item, result))
     if errors:
         raise _combine_errors(errors)
-
-
-def _list_errors(
-    items: Iterable[LabelEntry], checked: Mapping[str, Assignable | ScanflowError]
-) -> Iterator[ScanflowError]:
-    for item in items:
-        if isinstance(result := checked[item.id], ScanflowError):
-            yield _name_line(item, result)
 
 
 def _name_line(item: LabelEntry, error: ScanflowError) -> ScanflowError:

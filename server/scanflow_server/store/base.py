@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -126,6 +126,11 @@ class Store:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def split(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in parts: databases limit the number of bound values, and one statement is to be short."""
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def open_store(address: str, *, on_change: Callable[[], None] = lambda: None) -> Store:

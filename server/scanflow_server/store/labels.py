@@ -1,8 +1,8 @@
 """The label queue: the samples that agents want labelled, and all their labels.
 
 A labeller has one vote per sample: the label they gave last. Whoever a token names is one labeller, whatever programs
-label with it. The label with the most votes is in use; on a tie, the one
-given last. A sample with votes for several labels is disputed. Labels are never deleted.
+label with it. The label with the most votes is in use; on a tie, the one given last. A sample with votes for several
+labels is disputed. Labels are never deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scanflow.agent.records import JSON
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow_server.store import usage
 from scanflow_server.store.applications import select_exclusive_names
-from scanflow_server.store.base import Row
+from scanflow_server.store.base import Row, split
 from scanflow_server.store.tables import labels
 from scanflow_server.store.tables import votes as votes_table
 
@@ -142,8 +142,8 @@ def enqueue(
     """Add samples to a team's queue. ``own``, here and below: the only team whose labels are visible; None: all."""
     queued, rows = dict[str, Label](), list[dict[str, Any]]()
     wanted = list(items)
-    for start in range(0, len(wanted), _IDS):
-        queued |= _load_queued(connection, app, team, [item.id for item in wanted[start : start + _IDS]], own=own)
+    for part in split(wanted, _IDS):
+        queued |= _load_queued(connection, app, team, [item.id for item in part], own=own)
     n_bytes = 0
     for item in wanted:
         if item.id not in queued:
@@ -220,10 +220,8 @@ def list_votes(connection: Connection, label: Label) -> list[Vote]:
 
 def _load_votes(connection: Connection, ids: Sequence[str]) -> defaultdict[tuple[str, str, str], list[Vote]]:
     votes_by_key: defaultdict[tuple[str, str, str], list[Vote]] = defaultdict(list)
-    for start in range(0, len(ids), _IDS):  # databases limit the number of bound values
-        query = (
-            select(votes_table).where(votes_table.c.id.in_(ids[start : start + _IDS])).order_by(votes_table.c.number)
-        )
+    for part in split(ids, _IDS):
+        query = select(votes_table).where(votes_table.c.id.in_(part)).order_by(votes_table.c.number)
         for row in connection.execute(query).mappings():
             votes_by_key[row["app"], row["team"], row["id"]].append(Vote.model_validate(dict(row)))
     return votes_by_key
@@ -324,8 +322,8 @@ class Labeller:
 
     def _load_samples(self, connection: Connection, ids: Sequence[str]) -> defaultdict[str, list[Label]]:
         samples = defaultdict[str, list[Label]](list)
-        for start in range(0, len(ids), _IDS):  # databases limit the number of bound values
-            where = labels.c.id.in_(ids[start : start + _IDS]), _filter_visible(self._own)
+        for part in split(ids, _IDS):
+            where = labels.c.id.in_(part), _filter_visible(self._own)
             for sample in Label.load_all(connection, select(*_BRIEF).where(*where)):
                 samples[sample.id].append(sample)
         return samples
