@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.open_files import raise_open_file_limit
-from scanflow.files.private import create_private_folder, open_home, open_private
+from scanflow.files.private import create_private_folder, open_home, open_private, write_private
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.files import try_lock
 from scanflow.processes.home_watch import end_with_home
@@ -77,8 +77,7 @@ def _check_sign_in(settings: ServerSettings, issuer: str) -> None:
     create_private_folder(open_home(settings.home) / settings.folder.name)
     known = settings.folder / "oidc-issuer"
     check_provider(settings, is_known=known.exists() and known.read_text(encoding="utf-8") == issuer)
-    with open_private(known, "w", encoding="utf-8") as file:
-        file.write(issuer)
+    write_private(known, issuer)
 
 
 @contextmanager

@@ -239,9 +239,10 @@ class RetentionController:
             needed = find_function_names(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
         forgotten = FunctionOwners(self._context.settings.folder).forget(before, needed)
-        with self._context.store.write() as connection:
-            for team, n_bytes in forgotten.items():
-                usage.add(connection, team, -n_bytes)
+        if forgotten:  # a write wakes the controllers
+            with self._context.store.write() as connection:
+                for team, n_bytes in forgotten.items():
+                    usage.add(connection, team, -n_bytes)
 
     def _is_entered(self, run: str) -> bool:
         try:
