@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import copy
 import inspect
 import json
@@ -191,7 +190,7 @@ def _parse_message(document: Any, where: str, *, allow_nan: bool) -> Prediction:
         return Prediction(content, [], meta, kind)
     try:
         return Prediction(base64.b64decode(content, validate=True), [], meta, kind)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; another is raised for letters outside ASCII
         raise invalid(f"{where}: binData should be base64: {error}.") from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -96,5 +95,5 @@ def _parse_shape(document: Any, where: str) -> list[int]:
 def _decode_base64(text: Any, where: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise invalid(f"{where}: bytes should be text in base64.") from None

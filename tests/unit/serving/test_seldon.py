@@ -92,6 +92,7 @@ def test_a_form_holds_a_message() -> None:
         ({"strData": "a", "jsonData": 1}, "has strData and jsonData"),
         ({"strData": 1}, "strData should be text"),
         ({"binData": "%"}, "base64"),
+        ({"binData": "\x80"}, "base64"),
         ({"data": [1]}, "either 'ndarray' or 'tensor'"),
         ({"data": {"ndarray": [1], "tensor": {}}}, "either 'ndarray' or 'tensor'"),
         ({"data": {"ndarray": 5}}, "should be a list"),
