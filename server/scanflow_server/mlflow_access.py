@@ -207,9 +207,11 @@ class ArtifactAddresses:
             text = f"{self._root}/{text.removeprefix(_SERVED).lstrip('/')}"
         inside = served if self._root is None else text.startswith(f"{self._root}/")
         if not inside or ".." in unquote(text).split("/"):
-            raise InvalidError(
-                f"{str(value)!r:.200} is not in the tracker's own artifact store. Leave {key!r} out: files are then "
-                "stored there."
+            remedy = (  # a version has to have a source
+                "Log the model to a run of this tracker, and name that: runs:/RUN/NAME"
+                if snake == "source"
+                else f"Leave {key!r} out: files are then stored there"
             )
+            raise InvalidError(f"{str(value)!r:.200} is not in the tracker's own artifact store. {remedy}.")
         note(unquote(text.removeprefix(self._root or _SERVED)).strip("/"))
         return text
