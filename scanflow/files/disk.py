@@ -29,6 +29,7 @@ _WORDS = {
     errno.ENOENT: "the file or folder does not exist and cannot be created. Use another home (SCANFLOW_HOME)",
     errno.EEXIST: "a part of its path is a file. Use another home (SCANFLOW_HOME)",
     errno.ENOTDIR: "a part of its path is a file. Use another home (SCANFLOW_HOME)",
+    errno.EISDIR: "it is a folder, not a file. Name a file",
     errno.ENAMETOOLONG: "its path is too long. Use a home with a shorter path (SCANFLOW_HOME)",
 }
 _SQLITE = {

@@ -136,8 +136,11 @@ def _guess_separator(lines: str, name: str) -> str:
         )
         raise InvalidError(f"The columns of {name} may be separated by {named}. Say which: --separator ','")
     if used := [one for one in SEPARATORS if one in first]:
-        rows = _split(lines, max(used, key=first.count))
-        at = next(place for place, row in enumerate(rows, 1) if len(row) != len(rows[0]))
+        separator = max(used, key=first.count)
+        rows = _split(lines, separator)
+        at = next((place for place, row in enumerate(rows, 1) if len(row) != len(rows[0])), None)
+        if at is None:  # one column: it is between quotes in the first line
+            return separator
         raise InvalidError(
             f"Line {at} of {name} has {len(rows[at - 1])} fields and its first line {len(rows[0])}. Mend the file, or "
             "say its separator: --separator ';'"

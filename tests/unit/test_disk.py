@@ -21,6 +21,7 @@ from scanflow.files.disk import build_disk_error
         (errno.EMFILE, "too many files are open", "ulimit -n"),
         (errno.EIO, "input/output error", "Check the disk"),
         (errno.EAGAIN, "no more processes", "ulimit -u"),
+        (errno.EISDIR, "a folder", "Name a file"),
         (errno.EXDEV, os.strerror(errno.EXDEV), ""),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,11 +37,18 @@ def read(folder: Path, content: str | bytes, options: ReadOptions | None = None)
         ("d\n01/02/2025\n03/04/2025\n", r"'d' has dates such as '01/02/2025', of which the first part may be the day"),
         (b"\x00\x01\x02\x03" * 50, r"characters that no text has|is not in utf-16"),
         ("\n\n", r"a.csv is empty"),
+        ('"a,b\n1\n', r"a.csv' cannot be read .*EOF inside string"),
     ],
 )
 def test_what_cannot_surely_be_read_is_refused_with_what_helps(tmp_path: Path, content: str | bytes, told: str) -> None:
     with pytest.raises(InvalidError, match=told):
         read(tmp_path, content)
+
+
+@pytest.mark.parametrize("header", ['"a,b"', '"a;b,c"', '"a\n,b"', '"a|b"'])
+def test_a_separator_between_quotes_in_the_first_line_separates_nothing(tmp_path: Path, header: str) -> None:
+    content = f"{header}\n1\n2\n"
+    assert read(tmp_path, content) == pd.read_csv(io.StringIO(content)).to_dict("list")
 
 
 def test_options_say_what_cannot_be_seen(tmp_path: Path) -> None:
