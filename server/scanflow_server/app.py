@@ -19,9 +19,9 @@ from scanflow_server.auth import Callers
 from scanflow_server.context import ServerContext
 from scanflow_server.control.agents import AgentsController
 from scanflow_server.control.notifications import NotificationsController
-from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
+from scanflow_server.control.services import ServicesController
 from scanflow_server.controller_loop import Controller, Loop
 from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
@@ -53,7 +53,6 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     engine = build_engine(context)
     controllers: list[Controller] = [
         RunsController(context),
-        OperationsController(context),
         ServicesController(context, engine),
         AgentsController(context),
         RetentionController(context),

@@ -19,6 +19,7 @@ from scanflow.deployer.embedded import DEFAULT, EmbeddedDeployer
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import find_secret_variable
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
+from scanflow.names import build_slug
 from scanflow.processes.jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.heartbeats import Heartbeats
@@ -26,6 +27,7 @@ from scanflow_server.limits import StreamLimit
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
+from scanflow_server.store.keys import compute_fingerprint
 
 
 @dataclass(slots=True)
@@ -92,8 +94,10 @@ class ServerContext:
     def get_run_job(self, run: str, drive: int) -> Job:
         return Job(self.settings.folder / "runs" / run / str(drive))
 
-    def get_operation_job(self, id: str) -> Job:
-        return Job(self.settings.folder / "operations" / id)
+    def get_operation_job(self, id: str, part: str = "") -> Job:
+        """Return the job of an action's driver; of several of one action, that of ``part``."""
+        name = id if build_slug(id) == id else compute_fingerprint(id)  # agents choose their actions' ids
+        return Job(self.settings.folder / "operations" / (f"{name}.{part}" if part else name))
 
     @property
     def child_settings(self) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def make_context(settings: ServerSettings, *, clock: Callable[[], float] = time.
 
 
 def make_driver_command(job: Job) -> list[str]:
-    """Return the command of the process that drives a run or an operation."""
+    """Return the command of the process that drives a run or changes a service."""
     return [sys.executable, "-P", "-m", "scanflow_server.driver", str(job.path)]
 
 

@@ -17,6 +17,11 @@ def get_place(intent: Intent) -> str:
     return f"{kind}/{intent.team}/{f'{intent.app}/' if kind in _APPLICATION_KINDS else ''}{name}"
 
 
+def get_turn(intent: Intent) -> str:
+    """Return what one action at a time may change: a target; a service of one name, whichever team's it is."""
+    return intent.target if intent.target.startswith("service/") else get_place(intent)
+
+
 def qualify_strategy(intent: Intent) -> str:
     """Return the qualified name of the strategy an intent comes from."""
     return f"{intent.team}/{intent.app}/{intent.agent}/{intent.strategy}"

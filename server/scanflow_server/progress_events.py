@@ -11,20 +11,22 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.records import FINISHED_STATES, Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
 from scanflow.deployer.masking import mask_problem
-from scanflow.errors import NotFoundError
+from scanflow.errors import NotFoundError, UsageError
+from scanflow.http.problems import build_problem
 from scanflow.processes.jobs import Job, Lines
 from scanflow.text.masking import Masker
 from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
-from scanflow_server.control.operations import read_progress
 from scanflow_server.masking import mask_service_document
-from scanflow_server.store import operations, runs
-from scanflow_server.store.operations import OperationRow
+from scanflow_server.service_drivers import read_progress
+from scanflow_server.store import intents, runs
+from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.runs import RequestedRun
 from scanflow_server.store.secrets import load_masker
 from scanflow_server.streams import format_event
 
 _POLL_S = 0.1
+_OPEN = frozenset({"pending", "running"})
 _DIGITS = 18
 """The most digits of an event's number."""
 
@@ -61,17 +63,17 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
     """Yield the events of an operation after the event ``last`` until it has ended, and then ``done`` with it."""
     operation, number = await run_in_threadpool(get_operation, context, id), 0
     masker = await run_in_threadpool(_load_masker, context, operation)
-    while operation.state == "queued":
+    while operation.action.state == "pending":
         await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
         operation = await run_in_threadpool(get_operation, context, id)
-    if operation.state == "running":
+    if operation.action.state == "running":
         async for text in _follow_job_lines(context.get_operation_job(id), lambda: _has_ended(context, id)):
             number += 1
             if number > last:
                 yield format_event(json.dumps(masker.mask(json.loads(text))), name="progress", id=str(number))
-    while (operation := await run_in_threadpool(get_operation, context, id)).state == "running":
+    while (operation := await run_in_threadpool(get_operation, context, id)).action.state in _OPEN:
         await context.store_notifier.wait_async(context.store_notifier.changes, _POLL_S)
-    for text in (operation.progress or [])[number:]:
+    for text in operation.progress[number:]:
         number += 1
         if number > last:
             yield format_event(json.dumps({"text": masker.mask_text(text)}), name="progress", id=str(number))
@@ -79,21 +81,26 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
     yield format_event(view.model_dump_json(), name="done", id=str(max(number, last) + 1))
 
 
-def make_operation_view(context: ServerContext, operation: OperationRow) -> Operation:
-    """Return what is shown of an operation, with its application's secrets masked."""
-    masker, result, problem = _load_masker(context, operation), operation.result, operation.problem
+def make_operation_view(context: ServerContext, row: ActionRow) -> Operation:
+    """Return what is shown of a change of a service, with its application's secrets masked."""
+    masker, action, record = _load_masker(context, row), row.action, row.record
+    has_failed = action.state in {"failed", "lost", "refused"}
+    reason = UsageError(action.error or action.decision.reason)
+    problem = mask_problem(row.problem or build_problem(reason)[1], masker) if has_failed else None
     return Operation(
-        **operation.model_dump(include={"id", "kind", "service"}),
-        state="running" if operation.state == "queued" else operation.state,
-        progress=list(map(masker.mask_text, operation.progress or [])),
-        result=None if result is None else mask_service_document(result, masker),
-        problem=None if problem is None else mask_problem(problem, masker),
+        id=row.id,
+        kind=row.intent.primitive,
+        service=row.intent.target.partition("/")[2],
+        state="running" if action.state in _OPEN else "failed" if has_failed else "succeeded",
+        progress=list(map(masker.mask_text, row.progress)),
+        result=None if record is None or action.state in _OPEN else mask_service_document(record, masker),
+        problem=problem,
     )
 
 
-def _load_masker(context: ServerContext, operation: OperationRow) -> Masker:
+def _load_masker(context: ServerContext, operation: ActionRow) -> Masker:
     with context.store.read() as connection:
-        return load_masker(connection, operation.app, operation.team or None)
+        return load_masker(connection, operation.intent.app, operation.intent.team or None)
 
 
 def parse_event_number(last: str | None) -> int:
@@ -101,14 +108,15 @@ def parse_event_number(last: str | None) -> int:
     return int(last) if last is not None and len(last) <= _DIGITS and last.isdecimal() else 0
 
 
-def get_operation(context: ServerContext, id: str) -> OperationRow:
+def get_operation(context: ServerContext, id: str) -> ActionRow:
+    """Return an action that is a change of a service, requested by a person or begun by an agent."""
     with context.store.read() as connection:
-        operation = operations.get(connection, id)
-    if operation is None:
+        row = intents.get(connection, id)
+    if row is None or not (row.request is not None or (row.action.began and row.intent.target.startswith("service/"))):
         raise make_operation_not_found(id)
-    if operation.state == "running":
-        return operation.model_copy(update={"progress": read_progress(context.get_operation_job(id))})
-    return operation
+    if row.action.state == "running" and not row.drivers:
+        return row.replace(progress=read_progress(context.get_operation_job(id)))
+    return row
 
 
 def make_operation_not_found(id: str) -> NotFoundError:
@@ -142,8 +150,8 @@ def _is_active(context: ServerContext, run: str, drive: int) -> bool:
 
 def _has_ended(context: ServerContext, id: str) -> bool:
     with context.store.read() as connection:
-        operation = operations.get(connection, id)
-    return operation is None or operation.state in {"succeeded", "failed"}
+        row = intents.get(connection, id)
+    return row is None or row.action.state not in _OPEN
 
 
 def _find_driven_run(context: ServerContext, run: str) -> RequestedRun | None:

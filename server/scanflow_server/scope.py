@@ -20,15 +20,15 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.auth import Reader
 from scanflow_server.bodies import Name, RunName, read_application
-from scanflow_server.commands import check_service_exists
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.progress_events import get_operation, make_operation_not_found
+from scanflow_server.service_drivers import check_service_exists
 from scanflow_server.store import agents, intents
 from scanflow_server.store.agents import AgentRow
 from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.operations import OperationRow
 
+_IntentId = Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
 _NO_TEAM = "-"
 """A team name that no team has."""
 
@@ -84,11 +84,9 @@ def _find_service(context: ContextDep, caller: Reader, name: Name) -> str:
     return name
 
 
-def _find_operation(
-    context: ContextDep, caller: Reader, id: Annotated[str, InPath(pattern=r"^[a-z]+-[0-9a-f]{12}$")]
-) -> OperationRow:
+def _find_operation(context: ContextDep, caller: Reader, id: _IntentId) -> ActionRow:
     operation = get_operation(context, id)
-    if not caller.can_see(operation.team):
+    if not caller.can_see(operation.intent.team):
         raise make_operation_not_found(id)
     return operation
 
@@ -115,9 +113,7 @@ async def get_engine(request: Request) -> ArbiterEngine:
 EngineDep = Annotated[ArbiterEngine, Depends(get_engine)]
 
 
-def _find_intent(
-    engine: EngineDep, caller: Reader, id: Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
-) -> ActionRow:
+def _find_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
     row = engine.intents.get(id)
     if not caller.can_see(row.intent.team):
         raise intents.make_not_found(id)
@@ -126,7 +122,7 @@ def _find_intent(
 
 OwnRun = Annotated[str, Depends(_find_run)]
 OwnService = Annotated[str, Depends(_find_service)]
-OwnOperation = Annotated[OperationRow, Depends(_find_operation)]
+OwnOperation = Annotated[ActionRow, Depends(_find_operation)]
 OwnAgent = Annotated[AgentRow, Depends(_find_agent)]
 OwnIntent = Annotated[ActionRow, Depends(_find_intent)]
 OWN = (_find_run, _find_service, _find_operation, _find_agent, _find_intent)

@@ -17,10 +17,9 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import agents, applications, intents, operations, runs, tables
+from scanflow_server.store import agents, applications, intents, runs, tables
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest, RequestedRun
 from tests.benchmarks.control_server import build_action, copy_runs, give_token
 
@@ -215,17 +214,11 @@ def _fill_others(connection: Connection, size: StoreSize) -> None:
         intents.add(connection, build_action(number))
         intents.append_trail(connection, f"made-up-{number}", 1.0, "Allowed: no conflict.")
     for number in range(size.operations):
-        about: dict[str, Any] = {"kind": "change", "service": "served", "app": "bench", "team": "bench"}
-        row = OperationRow(
-            id=f"change-{number:012x}",
-            **about,
-            request={},
-            created=1.0,
-            state="succeeded",
-            ended=2.0,
-            progress=["done"],
-        )
-        operations.add(connection, row)
+        row, id = build_action(number), f"change-{number:012x}"
+        about: dict[str, Any] = {"source": "person", "primitive": "change", "target": "service/served"}
+        intent = row.intent.model_copy(update={"id": id, "key": f"person/{id}", **about})
+        change = {"id": id, "intent": intent, "began": 1.0, "ended": 2.0}
+        intents.add(connection, row.replace(action=change, request={}, progress=("done",), drivers=(id,)))
     for number in range(size.agents):
         name = f"agent-{number}"
         agents.put(connection, app="bench", name=name, team="bench", document={}, source=None)

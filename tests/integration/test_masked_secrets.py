@@ -30,15 +30,13 @@ from scanflow_server.store import agents as agent_store
 from scanflow_server.store import applications
 from scanflow_server.store import events as event_store
 from scanflow_server.store import intents as intent_store
-from scanflow_server.store import operations as operation_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.tables import events as event_table
 from tests.asking import http_client
 from tests.conftest import Cli
 from tests.server import bearer
 from tests.unit.server.answering import a_service, answering
-from tests.unit.server.keeping import stored
+from tests.unit.server.keeping import requested, stored
 from tests.waiting import patient, until
 
 CANARY = re.compile(r"canary-[a-z]+-[0-9]")
@@ -262,17 +260,14 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
             ),
         }
     )
-    operation = OperationRow(
-        id="deploy-0123456789ab",
-        kind="deploy",
-        service="digits",
-        app="whole",
-        team="tests",
-        request={"application": sent},
-        created=1.0,
+    operation = requested(
+        "deploy-0123456789ab",
+        "deploy",
         state="failed",
-        progress=[ALL_SECRETS],
-        result=record.model_dump(mode="json"),
+        app="whole",
+        request={"application": sent},
+        progress=(ALL_SECRETS,),
+        record=record.model_dump(mode="json"),
         problem=problem,
     )
     found: dict[str, Any] = {"at": 2.0, "type": "drift.found", "app": "whole", "subject": "run/x"}
@@ -280,7 +275,7 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
     with context.store.write() as connection:
         intent_store.add(connection, row.model_copy(update={"action": action}))
         intent_store.append_trail(connection, "i1", 2.0, f"tried {ALL_SECRETS} canary-intent-1")
-        operation_store.add(connection, operation)
+        intent_store.add(connection, operation)
         agent_store.put(connection, app="whole", name="watch", team="tests", document=sent, source=None)
         # The first as an earlier version has left it.
         connection.execute(event_table.insert().values(**found, team="tests", data=data))

@@ -19,14 +19,13 @@ from scanflow_server.control.agents import AgentsController
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
-from scanflow_server.store import agents, applications, events, intents, labels, operations, runs
+from scanflow_server.store import agents, applications, events, intents, labels, runs
 from scanflow_server.store.labels import LabelCandidate
-from scanflow_server.store.operations import OperationRow
 from tests.asking import http_client
 from tests.permitting import permit_strategies
 from tests.server import bearer
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import stored
+from tests.unit.server.keeping import requested, stored
 from tests.waiting import patient
 
 HTTP = http_client(timeout=patient(60))
@@ -163,7 +162,7 @@ class Two:
                 len(found)
                 for found in (
                     runs.list_active(connection),
-                    operations.list_open(connection),
+                    intents.list_open_changes(connection),
                     applications.list_all(connection),
                     agents.list_all(connection),
                     intents.list_actions(connection),
@@ -181,12 +180,8 @@ class Two:
         service = a_service("alpha-service", "ready").model_copy(update=whose)
         context.deployer.services = lambda *_, **__: [service]  # type: ignore[method-assign]
         context.deployer.service = lambda name: service  # type: ignore[method-assign]
-        made = OperationRow(
-            id="deploy-aaaaaaaaaaaa", kind="deploy", service="alpha-service", **whose, request={}, created=1.0,
-            state="running",
-        )  # fmt: skip
         with context.store.write() as connection:
-            operations.add(connection, made)
+            intents.add(connection, requested("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
             applications.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
             intents.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
             labels.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")

@@ -21,6 +21,7 @@ from scanflow_server.intent_identity import (
     get_start_time,
     qualify_strategy,
 )
+from scanflow_server.service_drivers import ShutdownError
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
@@ -79,6 +80,8 @@ class Actor:
         failed = self._fail if row.reverting is None else self._fail_revert
         try:
             return self._perform(row.intent, call, key, inverse, note)
+        except ShutdownError:
+            raise
         except UnavailableError as error:
             self._reschedule(row.id, error)
         except ScanflowError as error:
@@ -133,7 +136,7 @@ class Actor:
                 return None
             if row.action.state not in {"pending", "running"}:
                 return None
-            if row.tries < MAX_ATTEMPTS:
+            if not _is_given_up(row):
                 began = now if row.action.began is None else row.action.began
                 change = {"state": "running", "began": began}
                 running = row.replace(action=change, tries=row.tries + 1, guard_before=before, due=None)
@@ -264,7 +267,7 @@ class Actor:
     def _reschedule(self, id: str, error: Exception) -> None:
         """Reschedule an action after an outage, up to ``MAX_ATTEMPTS`` attempts."""
         row = self._find(id)
-        if row.tries >= MAX_ATTEMPTS:
+        if _is_given_up(row):
             if row.reverting is not None:
                 self._fail_revert(id, str(error))
             else:  # it may have taken effect without an answer
@@ -278,6 +281,11 @@ class Actor:
         with self._store.write() as connection:
             intent_store.put(connection, row.replace(action=change, due=now + wait_s, tries=tries))
             intent_store.append_trail(connection, id, now, f"will be retried in {format_seconds(wait_s)}: {error}")
+
+
+def _is_given_up(row: ActionRow) -> bool:
+    """Whether an action is attempted no more. A person's is one change, which goes on without the server."""
+    return row.tries >= MAX_ATTEMPTS and row.intent.source == "agent"
 
 
 def _make_ownership(intent: Intent, *, since: float) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from scanflow.errors import ScanflowError
 from scanflow_server import primitives
 from scanflow_server.arbiter.engine import ArbiterEngine
 from scanflow_server.arbiter.intent_service import CREATED_FIELD
-from scanflow_server.commands import QueuedDeployer, carry_out
 from scanflow_server.context import ServerContext
+from scanflow_server.service_drivers import ServiceDrivers, TeamDeployer
 from scanflow_server.store import agents
 from scanflow_server.store.tables import events
 
 
 def build_engine(context: ServerContext) -> ArbiterEngine:
-    applications = primitives.ApplicationStore(context)
+    applications, drivers = primitives.ApplicationStore(context), ServiceDrivers(context)
 
     def perform(
         intent: Intent,
@@ -38,9 +38,9 @@ def build_engine(context: ServerContext) -> ArbiterEngine:
         note: Callable[[PrimitiveCall], None],
     ) -> PrimitiveResult:
         if intent.source == "person":
-            return carry_out(context, intent.id)
+            return drivers.carry_out(intent)
         app, team = intent.app, intent.team
-        deployer, runs = QueuedDeployer(context, key, team=team), primitives.RequestedRuns(context, team)
+        deployer, runs = TeamDeployer(context, drivers, intent, key), primitives.RequestedRuns(context, team)
         return primitives.carry_out(
             call, PrimitiveContext(deployer, applications, runs, app, team, key=key, noted=noted, note=note)
         )

@@ -20,7 +20,7 @@ from scanflow_server.arbiter.intent_service import FindLimits, IntentService, Re
 from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.controller_loop import IDLE_S, Loop
-from scanflow_server.intent_identity import get_place
+from scanflow_server.intent_identity import get_place, get_turn
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
@@ -118,13 +118,13 @@ class ArbiterEngine:
     def settle(self) -> None:
         """Run all due jobs in this thread and return: for tests, and for callers without a thread to spare."""
         while jobs := self._plan_jobs(self._load_due()):
-            for id, job in jobs:
-                self._run_job(id, job)
+            for row, job in jobs:
+                self._run_job(row, job)
 
     def tick(self) -> float:
         rows = self._load_due()
-        for id, job in self._plan_jobs(rows):
-            self._start_job(id, job)
+        for row, job in self._plan_jobs(rows):
+            self._start_job(row, job)
         return POLL_S if rows else IDLE_S
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> None:
@@ -135,38 +135,38 @@ class ArbiterEngine:
                 return
             self._changes.wait(since, left_s)
 
-    def _start_job(self, id: str, job: Callable[[], None]) -> None:
+    def _start_job(self, row: ActionRow, job: Callable[[], None]) -> None:
         # A daemon thread for each: an executor's threads would delay the exit of the process.
-        thread = threading.Thread(target=self._run_job, args=(id, job), name=f"scanflow-{id}", daemon=True)
+        thread = threading.Thread(target=self._run_job, args=(row, job), name=f"scanflow-{row.id}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # too many threads: retry later
-            _log.warning("The engine could not process the action %s: %s", id, error)
-            self._record_failure(id)
+            _log.warning("The engine could not process the action %s: %s", row.id, error)
+            self._record_failure(row.id)
             with self._lock:
-                self._busy.pop(id, None)
+                self._busy.pop(row.id, None)
 
     def _load_due(self) -> list[ActionRow]:
         with self._store.read() as connection:
             return intent_store.list_due(connection)
 
-    def _plan_jobs(self, rows: Sequence[ActionRow]) -> list[tuple[str, Callable[[], None]]]:
+    def _plan_jobs(self, rows: Sequence[ActionRow]) -> list[tuple[ActionRow, Callable[[], None]]]:
         now = self._clock()
-        jobs: list[tuple[str, Callable[[], None]]] = []
+        jobs: list[tuple[ActionRow, Callable[[], None]]] = []
         for row in sorted(rows, key=lambda row: row.action.state != "running"):
-            place = get_place(row.intent)
+            turn = get_turn(row.intent)
             with self._lock:
                 if now < self._failures.get(row.id, (0, 0.0))[1]:
                     continue
                 if len(self._busy) >= WORKERS:
                     break
-                if place in self._busy.values() or row.id in self._busy:
+                if turn in self._busy.values() or row.id in self._busy:
                     continue
             job = self._make_job(row, now)
             if job is not None:
                 with self._lock:
-                    self._busy[row.id] = place
-                jobs.append((row.id, job))
+                    self._busy[row.id] = turn
+                jobs.append((row, job))
         return jobs
 
     def _make_job(self, row: ActionRow, now: float) -> Callable[[], None] | None:
@@ -198,13 +198,15 @@ class ArbiterEngine:
             return
         self._actor.revert(id)
 
-    def _run_job(self, id: str, job: Callable[[], None]) -> None:
-        place = self._busy.get(id)
+    def _run_job(self, row: ActionRow, job: Callable[[], None]) -> None:
+        id = row.id
         try:
             job()
             with self._store.read() as connection:
-                waiting = [] if place is None else intent_store.list_waiting(connection, place)
-            queued = next((row for row in waiting if row.action.decision.verdict == "queue" and row.id != id), None)
+                waiting = intent_store.list_waiting(connection, get_place(row.intent))
+            queued = next(
+                (other for other in waiting if other.action.decision.verdict == "queue" and other.id != id), None
+            )
             if queued is not None:  # its turn may have come early
                 self.intents.decide_again(queued.intent)
         except (

@@ -14,7 +14,6 @@ from sqlalchemy import Connection
 from scanflow.agent.primitives import parse_act
 from scanflow.agent.records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.errors import InvalidError, UsageError
-from scanflow.http.problems import build_problem
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.objections import (
@@ -27,7 +26,7 @@ from scanflow_server.arbiter.objections import (
 )
 from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
 from scanflow_server.intent_identity import compute_lookback_s, get_place, is_lasting
-from scanflow_server.store import events, operations
+from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow, FieldRow
@@ -78,15 +77,21 @@ class IntentService:
             return self.admit(connection, bounded, seen, excess=excess)
 
     def admit(
-        self, connection: Connection, intent: Intent, seen: Mapping[str, Any], *, excess: str | None = None
+        self,
+        connection: Connection,
+        intent: Intent,
+        seen: Mapping[str, Any],
+        *,
+        excess: str | None = None,
+        request: dict[str, Any] | None = None,
     ) -> Decision:
         """Store an intent and decide on it, with all that wait for the same target, within a transaction.
 
-        ``seen``: the observed fields of the target. ``excess``: how it exceeded its strategy.
+        ``seen``: the observed fields of the target. ``excess``: how it exceeded its strategy. ``request``: a person's.
         """
         waits = Decision(intent=intent.id, verdict="queue", reason=_RECEIVED, at=self._clock())
         action = Action(id=intent.id, intent=intent, state="pending", decision=waits, began=None, ended=None)
-        row = ActionRow(action=action)
+        row = ActionRow(action=action, request=request)
         intent_store.add(connection, row)
         excesses = {} if excess is None else {intent.id: excess}
         decision = self._decide(connection, get_place(intent), seen, [row], excesses)[intent.id]
@@ -198,9 +203,6 @@ class IntentService:
             due=decision.retry_at if decision.verdict == "queue" else None,
         )
         intent_store.put(connection, after)
-        if state == "refused" and row.intent.source == "person":
-            problem = build_problem(UsageError(decision.reason))[1]
-            operations.end(connection, row.id, at=decision.at, progress=[], problem=problem)
         if news:
             intent_store.append_trail(connection, row.id, decision.at, f"{decision.verdict}: {decision.reason}")
             data = {"id": row.id, "verdict": decision.verdict, "reason": decision.reason}

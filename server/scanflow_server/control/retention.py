@@ -22,7 +22,7 @@ from scanflow_server.controller_loop import ErrorIsolation
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.intent_identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import audit, events, operations, pruning, runs, tokens, usage
+from scanflow_server.store import audit, events, pruning, runs, tokens, usage
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -139,7 +139,6 @@ class RetentionController:
         yield from self._forget_events()
         if self._keep.keep_ended_days > 0:
             yield from self._forget_folders()
-            yield from self._forget_operations()
             yield from self._forget_runs()
             yield from self._forget_tokens()
             self._forget_functions()
@@ -169,9 +168,7 @@ class RetentionController:
     def _forget_folders(self) -> Iterator[None]:
         folder = self._context.settings.folder
         with self._context.store.read() as connection:
-            wanted = {
-                self._context.get_operation_job(operation.id).path for operation in operations.list_open(connection)
-            }
+            wanted = {self._context.get_operation_job(id).path for id in pruning.list_begun_intents(connection)}
             wanted |= {
                 self._context.get_run_job(drive.name, drive.number).path for drive in runs.list_active(connection)
             }
@@ -189,21 +186,14 @@ class RetentionController:
         if path.name.startswith(DELETED_PREFIX):
             shutil.rmtree(path, ignore_errors=True)
         job = Job(path)
-        if path not in wanted and is_old(job.ended_at, self._context.clock(), self._keep.keep_ended_days):
+        action = path.parent / path.name.partition(".")[0]  # an action may have several drivers
+        if action not in wanted and is_old(job.ended_at, self._context.clock(), self._keep.keep_ended_days):
             job.forget()
         if path.parent.parent.name == "runs":
             try:
                 path.parent.rmdir()
             except OSError:  # another drive of the run has its folder there
                 return
-
-    def _forget_operations(self) -> Iterator[None]:
-        before = self._context.clock() - self._keep.keep_ended_days * DAY_S
-        while True:
-            with self._context.store.write() as connection:
-                if pruning.forget_operations(connection, before, most=BATCH) == 0:
-                    return
-            yield
 
     def _forget_runs(self) -> Iterator[None]:
         """Delete the requests of runs whose drives are deleted and which the backend knows."""

@@ -26,16 +26,15 @@ from scanflow.text.masking import Masker
 from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.arbiter.operation_requests import list_pending_operations, request_operation
+from scanflow_server.arbiter.service_requests import list_pending_changes, request_change
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import DeployBody, Key, Name, Operation, OperationAccepted, Text
-from scanflow_server.commands import check_service_exists, make_name_conflict
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.limits import LimitedStream
 from scanflow_server.problems import PROBLEMS
 from scanflow_server.progress_events import make_operation_view, parse_event_number, stream_operation_events
 from scanflow_server.scope import EngineDep, OwnOperation, OwnService, read_own_application
-from scanflow_server.store.operations import Kind
+from scanflow_server.service_drivers import Kind, check_service_exists, make_name_conflict
 from scanflow_server.store.secrets import cache_maskers, load_masker
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
@@ -71,7 +70,7 @@ def deploy(
         return _check_deployable(context, caller, app, workflow)
 
     return OperationAccepted(
-        operation=request_operation(
+        operation=request_change(
             context,
             engine,
             "deploy",
@@ -167,12 +166,9 @@ def _find_service(context: ServerContext, name: str) -> ServiceRecord | None:
 
 def _find_deployment_owner(context: ServerContext, name: str) -> tuple[str, str] | None:
     """Return the application and team of the deployment in progress of a service; None: there is none."""
-    deployments = [row for row in list_pending_operations(context, name) if row.kind == "deploy"]
-    return (
-        (deployments[-1].app, str(deployments[-1].request["application"].get("team", "default")))
-        if deployments
-        else None
-    )
+    pending = list_pending_changes(context, name)
+    deployments = [intent for intent in pending if intent.primitive in {"deploy", "deploy_workflow"}]
+    return (deployments[-1].app, deployments[-1].team) if deployments else None
 
 
 def _check_deployable(
@@ -199,7 +195,7 @@ def _check_models(
     context: ServerContext, service: str, tracker: str | None, models: Iterable[str | None], *, team: str
 ) -> None:
     """Refuse a model that does not exist, if the change is queued behind others."""
-    if list_pending_operations(context, service):
+    if list_pending_changes(context, service):
         for model in filter(None, models):
             context.find_model(model, tracker, team=team)
 
@@ -234,7 +230,7 @@ def _begin(
         return record.app, record.team
 
     return OperationAccepted(
-        operation=request_operation(
+        operation=request_change(
             context,
             engine,
             kind,

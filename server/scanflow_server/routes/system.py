@@ -25,7 +25,7 @@ from scanflow_server.bodies import Status, TrackerStatus
 from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.control.agents import describe_agent
 from scanflow_server.problems import PROBLEMS, describe_problems
-from scanflow_server.store import agents, events, operations, runs, usage
+from scanflow_server.store import agents, events, intents, runs, usage
 
 _PROBE_BYTES = 65_536
 
@@ -107,7 +107,7 @@ def _count_resources(context: ServerContext, team: str | None) -> dict[str, int]
     with context.store.read() as connection:
         counts = {
             "runs_active": runs.count_active(connection, team=team),
-            "operations_running": count_own(operations.list_open(connection)),
+            "operations_running": count_own(row.intent for row in intents.list_open_changes(connection)),
             "agents": count_own(agents.list_all(connection)),
             "events": events.get_newest_id(connection, team=team),
         }

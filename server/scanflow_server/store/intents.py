@@ -1,4 +1,4 @@
-"""Intents and their actions, the owners of fields of targets, and the trail of each intent."""
+"""Intents of agents and of people and their actions, the owners of fields of targets, and the trail of each intent."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ _WORKS = or_(
 )
 """Actions that are changing their target: running, waiting for a retry, or being reverted."""
 
+_UNENDED = intents.c.state.in_(["pending", "running"])
 _COUNTS = intents.c.verdict.in_(["act", "suggest", "approve"])
 _REFUSED_BY_A_PERSON = and_(
     intents.c.verdict == "refuse", intents.c.document["decision"]["by"].as_string().is_not(None)
@@ -44,6 +45,19 @@ class ActionRow(Row):
     """When the guard stops watching; None: it does not watch."""
 
     reverting: str | None = None
+    request: dict[str, Any] | None = None
+    """A person's, of a change of a service; None: it is an agent's action."""
+
+    progress: tuple[str, ...] = ()
+    """What the drivers that have ended reported."""
+
+    drivers: tuple[str, ...] = ()
+    """The names of the drivers that changed a service, and whose end is recorded."""
+
+    record: dict[str, Any] | None = None
+    """The service's record when the last of them ended; None: it failed, or deleted the service."""
+
+    problem: dict[str, Any] | None = None
 
     @property
     def id(self) -> str:
@@ -210,10 +224,18 @@ def list_waiting(
 
 
 def list_due(connection: Connection) -> list[ActionRow]:
-    acts = and_(intents.c.state.in_(["pending", "running"]), intents.c.verdict.in_(["act", "queue"]))
+    acts = and_(_UNENDED, intents.c.verdict.in_(["act", "queue"]))
     watched = or_(intents.c.guard_until.is_not(None), intents.c.reverting.is_not(None))
     rows = connection.execute(select(intents).where(OPEN, or_(acts, watched))).mappings()
     # Sorted here: by the number, SQLite would not use the partial index.
+    return [_parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
+
+
+def list_open_changes(connection: Connection) -> list[ActionRow]:
+    """Return the changes of services that people requested or agents make, and that have not ended, in order."""
+    makes = and_(intents.c.state == "running", intents.c.place.like("service/%"))
+    changes = or_(makes, intents.c.request.is_not(None))
+    rows = connection.execute(select(intents).where(OPEN, _UNENDED, changes)).mappings()
     return [_parse_row(row) for row in sorted(rows, key=lambda row: int(row["number"]))]
 
 
@@ -269,5 +291,5 @@ def _select_one(connection: Connection, which: Any) -> ActionRow | None:
 
 
 def _parse_row(row: RowMapping) -> ActionRow:
-    own = {name: row[name] for name in ActionRow.model_fields if name != "action"}
+    own = {name: row[name] for name in ActionRow.model_fields if name != "action" and row[name] is not None}
     return ActionRow(action=Action.model_validate(row["document"]), **own)

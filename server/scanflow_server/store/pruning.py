@@ -9,18 +9,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select
 
 from scanflow_server.store import usage
 from scanflow_server.store.intents import ActionRow, get
-from scanflow_server.store.tables import (
-    agents,
-    applications,
-    events,
-    fields,
-    intents,
-    keys,
-    marks,
-    operations,
-    runs,
-    trail,
-)
+from scanflow_server.store.tables import agents, applications, events, fields, intents, keys, marks, runs, trail
 
 
 def iterate_documents(connection: Connection) -> Iterator[Any]:
@@ -61,12 +50,6 @@ def forget_events(connection: Connection, until: int, *, at: float, most: int) -
 
 
 # -- requests
-
-
-def forget_operations(connection: Connection, before: float, *, most: int) -> int:
-    old = and_(operations.c.state.in_(["succeeded", "failed"]), operations.c.ended < before)
-    selection = select(operations.c.number).where(old).order_by(operations.c.number).limit(most)
-    return connection.execute(delete(operations).where(operations.c.number.in_(selection.scalar_subquery()))).rowcount
 
 
 def forget_keys(connection: Connection, before: float, *, spare: Collection[str], most: int) -> int:

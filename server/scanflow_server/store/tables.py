@@ -62,25 +62,6 @@ runs = Table(
     Column("problem", _JSON),
 )
 
-operations = Table(
-    "operations",
-    metadata,
-    Column("number", _COUNTED, primary_key=True, autoincrement=True),
-    Column("id", String(_NAME), nullable=False, unique=True),
-    Column("kind", String(32), nullable=False),
-    Column("service", String(_NAME), nullable=False),
-    Column("app", String(_NAME), nullable=False),
-    Column("team", String(_NAME), nullable=False, server_default=""),  # empty: unknown
-    Column("request", _JSON, nullable=False),
-    Column("created", Float, nullable=False),
-    Column("state", String(32), nullable=False, index=True),
-    Column("ended", Float),
-    Column("progress", _JSON),
-    Column("result", _JSON),
-    Column("problem", _JSON),
-    sqlite_autoincrement=True,
-)
-
 events = Table(
     "events",
     metadata,
@@ -194,6 +175,11 @@ intents = Table(
     Column("guard_before", Float),
     Column("guard_until", Float),
     Column("reverting", Text),  # who is reverting it
+    Column("request", _JSON),  # a person's, of a change of a service
+    Column("progress", _JSON),  # of the changes of services that it made
+    Column("drivers", _JSON),  # the names of those that made them, and have ended
+    Column("record", _JSON),  # of the service, after the last one
+    Column("problem", _JSON),  # that ended the last one
     Unique("app", "team", "key"),
     Index(None, "place", "decided"),
     Index(None, "strategy", "decided"),

@@ -14,6 +14,7 @@ from scanflow.agent.records import Action, Decision
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
 from scanflow_server.context import ServerContext
+from scanflow_server.store import intents
 from scanflow_server.store.base import Store
 from scanflow_server.store.intents import ActionRow
 from scanflow_server.store.runs import DriveRequest, RequestedRun
@@ -49,6 +50,28 @@ def stored(id: str, state: Any = "refused", verdict: Any = "refuse", **changes: 
     decision = Decision(intent=id, verdict=verdict, reason="So it was.", at=5.0)
     began = 5.0 if state in {"running", "succeeded", "failed"} else None
     return ActionRow(action=Action(id=id, intent=wanted, state=state, decision=decision, began=began, ended=None))
+
+
+def requested(
+    id: str, kind: str = "change", service: str = "digits", state: Any = "running", **changes: Any
+) -> ActionRow:
+    """Return a person's change of a service; ``changes`` of its row and its intent."""
+    row_names = ("request", "progress", "drivers", "record", "problem")
+    row = {name: changes.pop(name) for name in row_names if name in changes}
+    about = {"primitive": kind, "target": f"service/{service}", "source": "person", "arguments": {"service": service}}
+    made = stored(id, state, "act", **{**about, "key": f"person/{id}", **changes})
+    return made.replace(tries=1, **{"request": {}, **row})
+
+
+def end_change(
+    store: Store, id: str, *, at: float = 2.0, problem: dict[str, Any] | None = None, **changes: Any
+) -> None:
+    """Record that a change of a service has ended, as the engine does."""
+    error = None if problem is None else problem["detail"]
+    ended = {"state": "succeeded" if problem is None else "failed", "began": at, "ended": at, "error": error}
+    with store.write() as connection:
+        row = intents.find(connection, id).replace(action=ended, problem=problem, drivers=(id,), **changes)
+        intents.put(connection, row)
 
 
 def known_by(store: Store, get: Callable[..., _Kept | None], *key: object) -> _Kept:

@@ -10,7 +10,7 @@ from scanflow.backends.service_records import RevisionRecord, ServiceRecord
 from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.context import ServerContext
-from scanflow_server.control.operations import ServicesController
+from scanflow_server.control.services import ServicesController
 from scanflow_server.store import events
 from scanflow_server.store import intents as intent_store
 from scanflow_server.store.intents import ActionRow

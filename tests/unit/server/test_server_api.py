@@ -17,10 +17,10 @@ from scanflow.deployer import RunRequest
 from scanflow.processes.jobs import Job
 from scanflow_server.auth import get_home_owner
 from scanflow_server.context import ServerContext
-from scanflow_server.store import agents, events, operations, runs
+from scanflow_server.store import agents, events, intents, runs
 from tests.asking import HTTP
 from tests.permitting import permit_strategies
-from tests.unit.server.keeping import ONLINE, Api, deployed, known_by
+from tests.unit.server.keeping import ONLINE, Api, deployed, end_change, known_by
 from tests.waiting import PATIENCE_S, until
 
 BATCH: dict[str, Any] = {
@@ -265,8 +265,8 @@ def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_kno
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
     api.context.deployer.batch.give_up(run, "no")
+    end_change(api.context.store, operation, progress=("one",), problem={"status": 400, "detail": "no"})
     with api.context.store.write() as connection:
-        operations.end(connection, operation, at=2.0, progress=["one"], problem={"status": 400, "detail": "no"})
         runs.record_end(connection, run, 1, outcome="failed")
     for last in NONSENSE:
         headers = {"accept": "text/event-stream", "Last-Event-ID": last}
@@ -291,7 +291,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with api.context.store.read() as connection:
-        assert [one.kind for one in operations.list_open(connection)] == ["deploy", "change"]
+        assert [one.intent.primitive for one in intents.list_open_changes(connection)] == ["deploy", "change"]
 
 
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
@@ -310,9 +310,8 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
     first = deploy("first")
     deleted = delete("delete").json()["operation"]
     second = deploy("second", source=str(api.context.settings.home / "app.py"))
-    with api.context.store.write() as connection:
-        for id in (first, deleted, second):
-            operations.end(connection, id, at=2.0, progress=[], problem={"status": 400, "detail": "no"})
+    for id in (first, deleted, second):
+        end_change(api.context.store, id, problem={"status": 400, "detail": "no"})
     assert (deploy("first"), delete("delete").json()["operation"]) == (first, deleted)
     assert delete("another").status_code == 404
     assert api.get("/applications/mnist").json()["source"] is not None, "as it was deployed last"

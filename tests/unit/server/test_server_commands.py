@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import httpx
 import pytest
 
 from scanflow.backends.service_change import ServiceChange
-from scanflow.errors import UnavailableError, UsageError
+from scanflow.errors import UsageError
+from scanflow.processes.jobs import Job
+from scanflow_server.arbiter.acting import MAX_ATTEMPTS
 from scanflow_server.arbiter.arbitrate import QUEUE_S
 from scanflow_server.arbiter.assembly import build_engine
-from scanflow_server.arbiter.operation_requests import request_operation
+from scanflow_server.arbiter.service_requests import request_change
 from scanflow_server.arbiter.why import explain_action
-from scanflow_server.commands import QueuedDeployer, carry_out
+from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
-from scanflow_server.store import intents, operations
+from scanflow_server.progress_events import make_operation_view
+from scanflow_server.service_drivers import Kind, ServiceDrivers, ShutdownError, TeamDeployer
+from scanflow_server.store import events, intents
 from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.operations import Kind, OperationRow
 from tests.permitting import permit_strategies
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import known_by
+from tests.unit.server.keeping import known_by, requested, stored
 
 DEPLOY = {"application": {"name": "mnist", "team": "ml"}, "source": None, "sizing": None, "port": None}
 
@@ -38,23 +42,28 @@ class Desk:
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
         given = DEPLOY if kind == "deploy" else wanted
         about: dict[str, Any] = {"find_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
-        return request_operation(self.context, self.engine, kind, "digits", **about)
+        return request_change(self.context, self.engine, kind, "digits", **about)
 
-    def known(self, id: str) -> OperationRow:
-        return known_by(self.context.store, operations.get, id)
+    def shown(self, id: str) -> Operation:
+        return make_operation_view(self.context, self.wanted(id))
+
+    def state(self, id: str) -> str:
+        return "queued" if self.wanted(id).action.state == "pending" else self.shown(id).state
 
     def wanted(self, id: str) -> ActionRow:
         return known_by(self.context.store, intents.get, id)
 
     def begin(self, id: str) -> None:
         with self.context.store.write() as connection:
-            begun = self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1)
-            intents.put(connection, begun)
-            operations.release(connection, id)
+            intents.put(connection, self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1))
 
     def end(self, id: str, problem: dict[str, Any] | None = None) -> None:
-        with self.context.store.write() as connection:
-            operations.end(connection, id, at=2.0, progress=[], problem=problem)
+        """Leave what a driver leaves that has ended."""
+        end_job(self.context.get_operation_job(id), problem)
+
+    def told(self, type: str) -> list[dict[str, Any]]:
+        with self.context.store.read() as connection:
+            return [event.data for event in events.list_after(connection, 0, type=[type])]
 
     @property
     def due(self) -> dict[str, str]:
@@ -68,6 +77,11 @@ def desk(context: ServerContext) -> Desk:
     return Desk(context)
 
 
+def end_job(job: Job, problem: dict[str, Any] | None = None) -> None:
+    job.prepare({"what": "operation"})
+    job.end({"result": None, "problem": problem})
+
+
 def wanted_by_agent(id: str, **changes: Any) -> Any:
     arguments = {"workflow": "digits", "instances": 3}
     given = {"primitive": "apply_workflow_instance", "arguments": arguments, "target": "service/digits"}
@@ -76,9 +90,9 @@ def wanted_by_agent(id: str, **changes: Any) -> Any:
 
 def test_of_fifty_conflicting_deployments_the_newest_is_made(desk: Desk) -> None:
     ids = [desk.request("deploy", by=f"user-{number}") for number in range(50)]
-    states = [desk.known(id).state for id in ids]
+    states = [desk.state(id) for id in ids]
     assert states == ["failed"] * 49 + ["queued"]
-    told = desk.known(ids[0]).problem
+    told = desk.shown(ids[0]).problem
     assert told is not None
     assert told["detail"].startswith(f"Superseded: user-1 requested deploy ({ids[1]})")
     assert list(desk.due) == ids[-1:]
@@ -88,7 +102,7 @@ def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(desk: Desk)
     first = desk.request("deploy")
     desk.begin(first)
     second, third = desk.request("deploy"), desk.request("delete")
-    assert [desk.known(id).state for id in (first, second, third)] == ["running", "failed", "queued"]
+    assert [desk.state(id) for id in (first, second, third)] == ["running", "failed", "queued"]
     waiting = desk.wanted(third)
     assert (waiting.action.decision.verdict, waiting.action.decision.winner) == ("queue", first)
 
@@ -100,7 +114,7 @@ def test_commands_that_write_other_things_are_all_made_in_their_order(desk: Desk
         desk.request("change", promote=True),
         desk.request("change", instances=3),
     ]
-    assert [desk.known(id).state for id in ids] == ["queued", "failed", "queued", "queued"]
+    assert [desk.state(id) for id in ids] == ["queued", "failed", "queued", "queued"]
     assert desk.due == {ids[0]: "act", ids[2]: "queue", ids[3]: "queue"}
 
 
@@ -117,24 +131,39 @@ def test_people_and_agents_change_a_service_one_after_the_other(desk: Desk) -> N
     assert desk.engine.submit(wanted_by_agent("i2")).winner == other
 
 
-def test_an_action_of_an_agent_is_an_operation_and_asked_for_again_the_same(
+def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_where_it_failed(
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(QueuedDeployer, "service", lambda *_: a_service("digits", "ready"))
-    context.shutdown.set()  # nobody makes the change here, and nobody waits for it
+    monkeypatch.setattr(TeamDeployer, "service", lambda *_: a_service("digits", "ready"))
+    context.shutdown.set()  # no driver is started here, and nobody waits for one
+    deployer = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1")
+    with context.store.write() as connection:
+        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
+    looked = list[Job]()
+    advance = ServiceDrivers._advance
 
-    def act() -> OperationRow:
-        with pytest.raises(UnavailableError, match="The server is shutting down"):
-            QueuedDeployer(context, "intent/i1", team="t").change("digits", ServiceChange(instances=3))
-        with context.store.read() as connection:
-            (running,) = operations.list_open(connection)
-        return running
+    def look(drivers: ServiceDrivers, job: Job, order: dict[str, Any]) -> Any:
+        looked.append(job)
+        assert (order["kind"], order["service"], order["request"]) == ("change", "digits", {"instances": 3})
+        return advance(drivers, job, order)
+
+    monkeypatch.setattr(ServiceDrivers, "_advance", look)
+
+    def act() -> Job:
+        with pytest.raises(ShutdownError, match="The server is shutting down"):
+            deployer.change("digits", ServiceChange(instances=3))
+        return looked[-1]
 
     first = act()
-    assert (first.request, act().id) == ({"instances": 3}, first.id)
-    with context.store.write() as connection:
-        operations.end(connection, first.id, at=3.0, progress=[], problem={"status": 400, "detail": "no room"})
-    assert act().id != first.id, "what failed is tried again"
+    assert act() == first
+    end_job(first, {"status": 400, "detail": "no room"})
+    assert act() != first, "what failed is tried again"
+    assert known_by(context.store, intents.get, "i1").drivers == (first.path.name,)
+    assert first.path.name.startswith("i1."), "as the retention finds whose they are"
+    other = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1/revert")
+    with pytest.raises(ShutdownError):
+        other.change("digits", ServiceChange(instances=3))
+    assert looked[-1].path.name not in {job.path.name for job in looked[:-1]}
 
 
 def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
@@ -163,10 +192,43 @@ def test_how_a_command_failed_is_told_and_it_is_not_tried_again(desk: Desk) -> N
     id = desk.request("change", instances=2)
     desk.end(id, {"status": 503, "detail": "no room"})
     with pytest.raises(UsageError, match="no room"):
-        carry_out(desk.context, id)
+        ServiceDrivers(desk.context).carry_out(desk.wanted(id).intent)
     desk.engine.settle()
     stored = desk.wanted(id)
     assert (stored.action.state, stored.action.error, stored.tries) == ("failed", "no room", 1)
+    assert desk.shown(id).problem == {"status": 503, "detail": "no room"}
+    assert desk.told("service.unchanged") == [{"operation": id, "kind": "change", "error": "no room"}], "once"
+
+
+def test_a_command_outlives_any_number_of_servers(desk: Desk) -> None:
+    id = desk.request("delete")
+    for _ in range(2 * MAX_ATTEMPTS):
+        desk.context.shutdown.set()
+        desk.engine.settle()
+        assert (desk.wanted(id).action.state, desk.state(id)) == ("running", "running")
+        desk.context.shutdown.clear()
+        desk.engine = build_engine(desk.context)
+    desk.end(id)
+    desk.engine.settle()
+    assert (desk.wanted(id).action.state, desk.shown(id).problem) == ("succeeded", None)
+    assert desk.told("service.changed") == [{"operation": id, "kind": "delete"}]
+
+
+def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(desk: Desk) -> None:
+    with desk.context.store.write() as connection:
+        for id, team in (("change-1", "ml"), ("change-2", "vision")):
+            intents.add(connection, requested(id, team=team))
+    assert [row.id for row, _ in desk.engine._plan_jobs(desk.engine._load_due())] == ["change-1"]
+
+
+@pytest.mark.parametrize("id", ["..", ".", ".gone-x", "a.b", "A", "x" * 128])
+def test_the_folder_of_an_actions_drivers_is_no_other_whatever_id_an_agent_chooses(
+    context: ServerContext, id: str
+) -> None:
+    folder = context.settings.folder / "operations"
+    for job in (context.get_operation_job(id), context.get_operation_job(id, "0f.1")):
+        assert job.path.resolve().parent == folder.resolve()
+        assert re.fullmatch(r"[0-9a-f]{64}(\.0f\.1)?", job.path.name)
 
 
 def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
@@ -177,7 +239,7 @@ def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
     late = build_engine(desk.context)
     stored = desk.wanted(id)
     late.intents.decide_again(stored.intent)
-    problem = desk.known(id).problem
+    problem = desk.shown(id).problem
     assert problem is not None
     assert "Request it again" in problem["detail"]
 

@@ -16,18 +16,18 @@ from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.processes.files import is_locked
 from scanflow.processes.jobs import Job
+from scanflow_server import service_drivers
 from scanflow_server.arbiter.assembly import build_engine
 from scanflow_server.context import ServerContext
 from scanflow_server.control import runs as runs_control
-from scanflow_server.control.operations import OperationsController, ServicesController
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.runs import RunsController
-from scanflow_server.store import events, operations, runs
-from scanflow_server.store.operations import OperationRow
+from scanflow_server.control.services import ServicesController
+from scanflow_server.store import events, intents, runs
 from scanflow_server.store.runs import DriveRequest
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import a_run
-from tests.waiting import PATIENCE_S
+from tests.unit.server.keeping import a_run, requested
+from tests.waiting import PATIENCE_S, until
 
 
 class Started:
@@ -171,22 +171,25 @@ def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
 
 
 def want_change(context: ServerContext, id: str, service: str) -> Job:
-    one = OperationRow(id=id, kind="change", service=service, request={"instances": 2}, created=1.0)
     with context.store.write() as connection:
-        operations.add(connection, one)
+        intents.add(connection, requested(id, service=service, request={"instances": 2}))
     return context.get_operation_job(id)
 
 
 def test_a_change_that_cannot_be_looked_at_holds_up_only_its_own_service(
-    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_the_way(want_change(context, "scale-1", "digits"))
     want_change(context, "scale-2", "digits")
     want_change(context, "scale-3", "letters")
-    controller, started = OperationsController(context), Started()
-    monkeypatch.setattr(controller, "_processes", started)
-    controller.tick()
-    assert started.names == ["scale-3"]
+    started = Started()
+    monkeypatch.setattr(service_drivers, "Processes", lambda _ended: started)
+    with build_engine(context):
+        until(lambda: len(started.names) > 1, "what can be done is done, and looked at again")
+        context.shutdown.set()
+    assert {*started.names} == {"scale-3"}
+    whys = {record.getMessage().partition(" could")[0] for record in caplog.records}
+    assert "The change 'scale-1' of a service" in whys
 
 
 def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_told_later(
@@ -225,7 +228,7 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
 
     def asked() -> list[str]:
         with context.store.read() as connection:
-            found = operations.list_open(connection)
+            found = intents.list_open_changes(connection)
         assert [one.request for one in found] == [{"promote": True}]
         return [one.id for one in found]
 

@@ -15,12 +15,11 @@ from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_server.access import TokenHolder
 from scanflow_server.context import ServerContext
 from scanflow_server.limits import LimitedStream, StreamLimit
-from scanflow_server.store import operations
-from scanflow_server.store.operations import OperationRow
+from scanflow_server.store import intents
 from tests.asking import HTTP
 from tests.server import bearer
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import Api, deployed
+from tests.unit.server.keeping import Api, deployed, requested
 from tests.waiting import PATIENCE_S, until
 
 
@@ -177,11 +176,10 @@ def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, mo
 
     monkeypatch.setattr(ServerContext, "find_model", find)
     with api.context.store.write() as connection:
-        slow = OperationRow(id="slow", kind="change", service="digits", app="a", request={}, created=1.0)
-        operations.add(connection, slow)
+        intents.add(connection, requested("slow", app="a"))
     assert deployed(api).status_code == 404
     monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)
     with api.context.store.read() as connection:
-        assert [one.id for one in operations.list_open(connection)] == ["slow"]
+        assert [one.id for one in intents.list_open_changes(connection)] == ["slow"]

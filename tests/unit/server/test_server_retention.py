@@ -26,12 +26,11 @@ from scanflow_server.control.retention import (
     should_bookmark,
 )
 from scanflow_server.settings import ServerSettings
-from scanflow_server.store import applications, events, intents, keys, labels, operations, runs
+from scanflow_server.store import applications, events, intents, keys, labels, runs
 from scanflow_server.store.intents import ActionRow, FieldRow
-from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import ONLINE, Api, a_run, entered
+from tests.unit.server.keeping import ONLINE, Api, a_run, end_change, entered, requested
 from tests.waiting import PATIENCE_S
 
 DATABASES = ["sqlite", "postgresql"]
@@ -199,11 +198,10 @@ def test_who_asks_for_what_came_after_a_forgotten_event_is_told(api: Api) -> Non
 
 
 def ended_operation(context: ServerContext, id: str, at: float, state: str = "succeeded") -> Job:
-    one = OperationRow(id=id, kind="change", service="s", request={}, created=at)
     with context.store.write() as connection:
-        operations.add(connection, one)
-        if state != "running":
-            operations.end(connection, id, at=at, progress=["done"], result={})
+        intents.add(connection, requested(id, service="s"))
+    if state != "running":
+        end_change(context.store, id, at=at, progress=("done",), record={})
     return ended_job(context.get_operation_job(id), at)
 
 
@@ -220,9 +218,9 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: S
     (context.settings.folder / "operations" / f"{DELETED_PREFIX}cut-short").mkdir()
     RetentionController(context).forget()
     with context.store.read() as connection:
-        assert operations.get(connection, "old") is None
-        assert operations.get(connection, "fresh") is not None
-        assert [one.id for one in operations.list_open(connection)] == ["going"]
+        assert intents.get(connection, "old") is None
+        assert intents.get(connection, "fresh") is not None
+        assert [one.id for one in intents.list_open_changes(connection)] == ["going"]
     assert not old.path.exists()
     assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going"]
     assert fresh.result is not None

@@ -10,27 +10,28 @@ from contextlib import closing
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import JSON, Column, Connection, Float, Integer, MetaData, String, Table, inspect, text
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
 from scanflow.agent.records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow_server.intent_identity import get_place
-from scanflow_server.store import agents, applications, events, intents, keys, labels, operations, runs, tokens
+from scanflow_server.store import agents, applications, events, intents, keys, labels, runs, tokens
 from scanflow_server.store.base import SLICE_S, Store, open_store, translate_errors
 from scanflow_server.store.migrations import get_head, migrate
-from scanflow_server.store.operations import OperationRow
 from scanflow_server.store.runs import DriveRequest
 from scanflow_server.store.tables import metadata
-from tests.unit.server.keeping import a_run, known_by, stored
+from tests.unit.server.keeping import a_run, end_change, known_by, requested, stored
 from tests.waiting import PATIENCE_S
 
 DATABASES = ["sqlite", "postgresql"]
+STEP_0011 = Path(__file__).parents[2] / "golden" / "tables-0011.sql"
 
 
 def an_event(number: int = 0, type: str = "sample", app: str = "mnist") -> Event:
@@ -46,9 +47,8 @@ def test_the_steps_lead_to_the_tables_that_the_code_uses(store: Store) -> None:
 def test_a_database_of_step_0011_is_led_to_the_tables_that_the_code_uses(tmp_path: Path) -> None:
     """A new database takes no step, so a step that a change of the tables lacks is missed here alone."""
     file = tmp_path / "server.db"
-    kept = Path(__file__).parents[2] / "golden" / "tables-0011.sql"
     with closing(sqlite3.connect(file)) as connection:
-        connection.executescript(kept.read_text(encoding="utf-8"))
+        connection.executescript(STEP_0011.read_text(encoding="utf-8"))
         connection.executescript(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY);"
             "INSERT INTO alembic_version VALUES ('0011');"
@@ -69,13 +69,70 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
         migrate(store)
 
 
-def as_before_teams(connection: Connection) -> None:
-    """Make of a new database one of step 0009."""
+def make_operations_table(connection: Connection, *more: Column[Any]) -> Table:
+    """Make the table of operations, as of step 0009 or a later one, beside intents without what it had."""
+    for name in ("request", "progress", "drivers", "record", "problem"):
+        connection.execute(text(f"ALTER TABLE intents DROP COLUMN {name}"))
+    required: dict[str, Any] = {
+        "id": String(128),
+        "kind": String(32),
+        "service": String(128),
+        "app": String(128),
+        "request": JSON(),
+    }
+    required |= {"created": Float(), "state": String(32)}
+    optional: dict[str, Any] = {"ended": Float(), "progress": JSON(), "result": JSON(), "problem": JSON()}
+    columns = [*(Column(name, type, nullable=False) for name, type in required.items()), *more]
+    columns += [Column(name, type) for name, type in optional.items()]
+    table = Table("operations", MetaData(), Column("number", Integer, primary_key=True), *columns)
+    table.create(connection)
+    return table
+
+
+def an_operation(id: str, **values: Any) -> dict[str, Any]:
+    request = {"application": {"name": "mnist"}, "source": None, "port": 8080}
+    given = {"id": id, "kind": "deploy", "service": "letters", "app": "mnist", "request": request, "created": 1.0}
+    return {**given, "state": "succeeded", "ended": 2.0, "progress": ["ready"], **values}
+
+
+def test_the_operations_of_the_release_before_are_actions(store: Store) -> None:
+    told, record = {"status": 400, "detail": "no room"}, {"name": "digits"}
+    with store.write() as connection:
+        for id in ("deploy-0", "change-1"):
+            state = "succeeded" if id == "deploy-0" else "running"
+            intents.add(connection, requested(id, "deploy", state=state, team="vision"))
+        operations = make_operations_table(connection, Column("team", String(128), nullable=False))
+        began: dict[str, Any] = {"state": "running", "ended": None, "progress": None}
+        for row in (
+            an_operation("deploy-0", team="vision", service="digits", result=record),
+            an_operation("change-1", team="vision", service="digits", **began),
+            an_operation("change-2", team="vision", kind="change", state="failed", problem=told),
+            an_operation("change-3", team="", kind="change", **began),
+        ):
+            connection.execute(operations.insert().values(row))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    migrate(store)
+    test_the_steps_lead_to_the_tables_that_the_code_uses(store)
+    done, going, failed, early = (known_by(store, intents.get, id) for id in IDS)
+    assert (done.record, done.progress, done.drivers, done.action.state) == (record, ("ready",), (IDS[0],), "succeeded")
+    assert (going.request, going.drivers, going.action.state) == (an_operation("")["request"], (), "running")
+    assert (failed.problem, failed.action.error, failed.action.state) == (told, "no room", "failed")
+    assert (failed.intent.arguments, failed.intent.target) == ({"service": "letters", "port": 8080}, "service/letters")
+    assert (early.intent.team, early.action.state, early.intent.primitive) == ("", "running", "change")
+    with store.read() as connection:
+        assert [row.id for row in intents.list_open_changes(connection)] == ["change-1", "change-3"]
+        assert [row.id for row in intents.list_due(connection)] == ["change-1", "change-3"]
+
+
+IDS = ("deploy-0", "change-1", "change-2", "change-3")
+
+
+def as_before_teams(connection: Connection) -> Table:
+    """Make of a new database one of step 0009, and return its table of operations."""
     for index in ("events_team", "events_app_type_id", "events_team_type_id", "labels_id", "tokens_person"):
         connection.execute(text(f"DROP INDEX ix_{index}"))
     added = {
         "tokens": ("role", "team", "expires", "person"),
-        "operations": ("team",),
         "events": ("team",),
         "agents": ("sensors", "token_salt", "token_hash", "strategies", "reported"),
     }
@@ -85,6 +142,7 @@ def as_before_teams(connection: Connection) -> None:
     for table, names in added.items():
         for name in names:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
+    return make_operations_table(connection)
 
 
 def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_knows_whose_things_are(
@@ -95,15 +153,14 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
         for name, team in (("mnist", "vision"), ("both", "vision"), ("both", "speech")):
             applications.put(connection, name=name, team=team, document={}, source=None, at=1.0)
         events.append(connection, [an_event(app="mnist"), an_event(app="both")])
-        for id, app in (("deploy-0", "both"), ("deploy-1", "mnist"), ("deploy-2", "both")):
-            made = OperationRow(id=id, kind="deploy", service="digits", app=app, request={}, created=1.0)
-            operations.add(connection, made)
         intents.add(connection, mine)
         intents.put_field(connection, get_place(mine.intent), intents.FieldRow(field="model", intent=mine.id))
         for table in ("intents", "fields"):
             connection.execute(text(f"UPDATE {table} SET place = 'service/digits'"))
         tokens.add(connection, tokens.TokenRow(name="ada", role="viewer", team="vision", created=1.0), "0" * 64)
-        as_before_teams(connection)
+        operations = as_before_teams(connection)
+        for id, app in (("deploy-0", "both"), ("deploy-1", "mnist"), ("deploy-2", "both")):
+            connection.execute(operations.insert().values(an_operation(id, app=app)))
         connection.execute(text("UPDATE alembic_version SET version_num = '0009'"))
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
@@ -111,7 +168,7 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
         (ada,) = tokens.list_all(connection)
         assert (ada.role, ada.team, ada.expires) == ("admin", None, None)
         assert [one.app for one in events.list_after(connection, 0, team="vision")] == ["mnist"]
-        teams = [one.team for id in range(3) if (one := operations.get(connection, f"deploy-{id}")) is not None]
+        teams = [one.intent.team for id in range(3) if (one := intents.get(connection, f"deploy-{id}")) is not None]
         assert teams == ["vision", "vision", ""]
         place = get_place(mine.intent)
         assert (place, list(intents.load_fields(connection, place))) == ("service/vision/digits", ["model"])
@@ -341,15 +398,19 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
 def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: Store) -> None:
     with store.write() as connection:
         for id in ("scale-2", "scale-1", "scale-3"):
-            one = OperationRow(id=id, kind="change", service="s", request={"instances": 2}, created=1.0)
-            operations.add(connection, one)
-        assert operations.end(connection, "scale-1", at=2.0, progress=["a"], result={"name": "s"})
-        assert not operations.end(connection, "scale-1", at=3.0, progress=[], problem={"status": 500})
+            intents.add(connection, requested(id, state="pending", request={"instances": 2}))
+        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
+        intents.add(connection, stored("i2", "pending", "queue", target="service/digits"))
+        intents.add(connection, stored("i3", "running", "act", target="workflow/digits"))
+    end_change(store, "scale-1", progress=("a",), record={"name": "s"})
     with store.read() as connection:
-        assert [one.id for one in operations.list_open(connection)] == ["scale-2", "scale-3"]
-        ended = operations.get(connection, "scale-1")
+        opened = intents.list_open_changes(connection)
+        ended = intents.get(connection, "scale-1")
+    assert [(one.id, one.request) for one in opened[:2]] == [(f"scale-{n}", {"instances": 2}) for n in (2, 3)]
+    assert [one.id for one in opened[2:]] == ["i1"], "what an agent's action does, once it does it"
     assert ended is not None
-    assert (ended.state, ended.progress, ended.result, ended.ended) == ("succeeded", ["a"], {"name": "s"}, 2.0)
+    assert (ended.action.state, ended.progress, ended.record) == ("succeeded", ("a",), {"name": "s"})
+    assert (ended.drivers, ended.action.ended) == (("scale-1",), 2.0)
 
 
 def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:

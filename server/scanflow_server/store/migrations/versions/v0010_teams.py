@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from scanflow_server.store.tables import events, operations, tokens
+from scanflow_server.store.tables import events, tokens
 
 revision = "0010"
 down_revision = "0009"
@@ -13,7 +13,8 @@ down_revision = "0009"
 
 def upgrade() -> None:
     """Make old tokens admins, and assign events and operations to the only team of their application."""
-    for table, names in ((tokens, ("role", "team", "expires")), (operations, ("team",)), (events, ("team",))):
+    op.add_column("operations", sa.Column("team", sa.String(128), nullable=False, server_default=""))
+    for table, names in ((tokens, ("role", "team", "expires")), (events, ("team",))):
         for name in names:
             column = table.c[name]
             added = sa.Column(name, column.type, nullable=column.nullable, server_default=column.server_default)
