@@ -20,7 +20,7 @@ from scanflow_server.context import ServerContext
 from scanflow_server.store import agents, events, intents, runs
 from tests.asking import HTTP
 from tests.permitting import permit_strategies
-from tests.unit.server.keeping import ONLINE, Api, deployed, end_change, known_by
+from tests.unit.server.keeping import ONLINE, Api, deployed, end_change, known_by, stored
 from tests.waiting import PATIENCE_S, until
 
 BATCH: dict[str, Any] = {
@@ -292,6 +292,35 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with api.context.store.read() as connection:
         assert [one.intent.primitive for one in intents.list_open_changes(connection)] == ["deploy", "change"]
+
+
+def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api) -> None:
+    with api.context.store.write() as connection:
+        for id, state, verdict, target in (
+            ("0f9a", "running", "act", "service/digits"),
+            ("ASKED", "pending", "approve", "service/digits"),
+            ("run", "running", "act", "workflow/digits"),
+        ):
+            made = stored(id, state, verdict, primitive="apply_workflow_instance", target=target)
+            intents.add(connection, made.replace(progress=("one",)))
+    shown = api.get("/operations/0f9a").json()
+    assert (shown["state"], shown["kind"], shown["service"]) == ("running", "apply_workflow_instance", "digits")
+    assert (shown["progress"], shown["problem"]) == ([], None)
+    for id in ("ASKED", "run", "nothing"):
+        reply = api.get(f"/operations/{id}")
+        assert (reply.status_code, reply.json()["detail"].partition(".")[0]) == (404, f"There is no operation {id!r}")
+
+
+def test_a_change_that_a_person_withdrew_has_failed_and_says_why(api: Api) -> None:
+    first = deployed(api).json()["operation"]
+    waiting = api.patch("/services/digits", json={"instances": 3}).json()["operation"]
+    refused = api.post(f"/intents/{waiting}/refuse", json={"reason": "not yet"})
+    assert refused.status_code == 200
+    shown = api.get(f"/operations/{waiting}").json()
+    assert (shown["state"], shown["problem"]["status"]) == ("failed", 400)
+    assert shown["problem"]["detail"].endswith("refused it: not yet")
+    assert api.get(f"/operations/{first}").json()["state"] == "running"
+    assert api.get("/status").json()["counts"]["operations_running"] == 1
 
 
 def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(

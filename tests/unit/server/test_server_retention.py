@@ -215,6 +215,9 @@ def ended_job(job: Job, at: float) -> Job:
 def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: ServerContext) -> None:
     old, fresh = ended_operation(context, "old", LONG_AGO), ended_operation(context, "fresh", NOW - DAY_S)
     going = ended_operation(context, "going", LONG_AGO, state="running")  # over, and not noted yet
+    with context.store.write() as connection:
+        intents.add(connection, stored("i1", state="running", target="workflow/w").replace(tries=1))
+    agents = [ended_job(context.get_operation_job(id, "0f.1"), LONG_AGO) for id in ("i1", "i2")]
     (context.settings.folder / "operations" / f"{DELETED_PREFIX}cut-short").mkdir()
     RetentionController(context).forget()
     with context.store.read() as connection:
@@ -222,7 +225,7 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: S
         assert intents.get(connection, "fresh") is not None
         assert [one.id for one in intents.list_open_changes(connection)] == ["going"]
     assert not old.path.exists()
-    assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going"]
+    assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going", agents[0].path.name]
     assert fresh.result is not None
     assert going.result is not None
 
