@@ -17,7 +17,7 @@ from scanflow.processes.jobs import Job, Lines
 from scanflow.text.masking import Masker
 from scanflow_server.bodies import Operation
 from scanflow_server.context import ServerContext
-from scanflow_server.masking import mask_service_document
+from scanflow_server.masking import mask_action, mask_service_document
 from scanflow_server.service_drivers import read_progress
 from scanflow_server.store import intents, runs
 from scanflow_server.store.intents import ActionRow
@@ -83,7 +83,8 @@ async def stream_operation_events(context: ServerContext, id: str, *, last: int 
 
 def make_operation_view(context: ServerContext, row: ActionRow) -> Operation:
     """Return what is shown of a change of a service, with its application's secrets masked."""
-    masker, action, record = _load_masker(context, row), row.action, row.record
+    masker, record = _load_masker(context, row), row.record
+    action = mask_action(row.action, lambda _app, _team: masker)[0]
     has_failed = action.state in {"failed", "lost", "refused"}
     reason = UsageError(action.error or action.decision.reason)
     problem = mask_problem(row.problem or build_problem(reason)[1], masker) if has_failed else None

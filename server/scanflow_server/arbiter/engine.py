@@ -153,7 +153,7 @@ class ArbiterEngine:
     def _plan_jobs(self, rows: Sequence[ActionRow]) -> list[tuple[ActionRow, Callable[[], None]]]:
         now = self._clock()
         jobs: list[tuple[ActionRow, Callable[[], None]]] = []
-        for row in sorted(rows, key=lambda row: row.action.state != "running"):
+        for row in sorted(rows, key=lambda row: (row.action.state != "running", row.intent.source == "agent")):
             turn = get_turn(row.intent)
             with self._lock:
                 if now < self._failures.get(row.id, (0, 0.0))[1]:

@@ -160,6 +160,13 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     assert act() != first, "what failed is tried again"
     assert known_by(context.store, intents.get, "i1").drivers == (first.path.name,)
     assert first.path.name.startswith("i1."), "as the retention finds whose they are"
+    record = a_service("digits", "ready")
+    looked[-1].prepare({"what": "operation"})
+    looked[-1].end({"result": record.model_dump(mode="json"), "problem": None})
+    assert [deployer.change("digits", ServiceChange(instances=3)) for _ in range(2)] == [record, record]
+    with context.store.read() as connection:
+        recorded = [(event.type, event.data["operation"]) for event in events.list_after(connection, 0)]
+    assert recorded == [("service.unchanged", "i1"), ("service.changed", "i1")], "each once"
     other = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1/revert")
     with pytest.raises(ShutdownError):
         other.change("digits", ServiceChange(instances=3))
@@ -216,6 +223,7 @@ def test_a_command_outlives_any_number_of_servers(desk: Desk) -> None:
 
 def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(desk: Desk) -> None:
     with desk.context.store.write() as connection:
+        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
         for id, team in (("change-1", "ml"), ("change-2", "vision")):
             intents.add(connection, requested(id, team=team))
     assert [row.id for row, _ in desk.engine._plan_jobs(desk.engine._load_due())] == ["change-1"]
