@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -27,6 +28,7 @@ from tests.permitting import permit_strategies
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import known_by, requested, stored
+from tests.waiting import until
 
 DEPLOY = {"application": {"name": "mnist", "team": "ml"}, "source": None, "sizing": None, "port": None}
 
@@ -227,6 +229,27 @@ def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_th
         for id, team in (("change-1", "ml"), ("change-2", "vision")):
             intents.add(connection, requested(id, team=team))
     assert [row.id for row, _ in desk.engine._plan_jobs(desk.engine._load_due())] == ["change-1"]
+
+
+def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_action_is(
+    context: ServerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers, looked = ServiceDrivers(context), list[str]()
+    order: dict[str, Any] = {"kind": "change", "service": "digits", "request": {}}
+
+    def look(_: ServiceDrivers, job: Job, _order: object) -> None:
+        if not context.shutdown.is_set():
+            looked.append(job.path.name)
+
+    monkeypatch.setattr(ServiceDrivers, "_advance", look)
+    with ThreadPoolExecutor() as pool:
+        made = (wanted_by_agent("i1", target="workflow/digits"), wanted_by_agent("i2"))
+        jobs = [(one, context.get_operation_job(one.id)) for one in made]
+        running = [pool.submit(drivers.drive, one, job, order) for one, job in jobs]
+        until(lambda: len(looked) > 3, "one is looked at again and again")
+        context.shutdown.set()
+    assert len({*looked}) == 1
+    assert all(isinstance(one.exception(), ShutdownError) for one in running)
 
 
 @pytest.mark.parametrize("id", ["..", ".", ".gone-x", "a.b", "A", "x" * 128])
