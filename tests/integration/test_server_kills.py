@@ -69,7 +69,7 @@ class Asking:
         wish = self._open[0]
         try:
             reply = self._server.api.post(
-                "/runs", json={**self._body, "parameters": {"wish": wish}}, headers={"Idempotency-Key": wish}
+                "/runs", json={**self._body, "parameters": {"load.wish": wish}}, headers={"Idempotency-Key": wish}
             )
         except httpx.TransportError:
             return

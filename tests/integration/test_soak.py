@@ -63,7 +63,7 @@ def load(wish: str = "an agent's") -> str:
 def work(wish: str) -> int:
     return len(wish)
 
-first = load.bind()
+first = load.bind("an agent's")
 app = sf.Application(
     name="soak",
     team="tests",
@@ -178,7 +178,7 @@ class Soak:
 
     def ask_for_runs(self, number: int) -> None:
         wish = f"wish-{number}"
-        body = {**self.body, "workflow": "work", "parameters": {"wish": wish}}
+        body = {**self.body, "workflow": "work", "parameters": {"load.wish": wish}}
         self.asked[wish] = self.api.ask("POST", "/runs", json=body, key=wish).json()["name"]
 
     def change_services(self, number: int) -> None:
