@@ -46,29 +46,32 @@ class ServiceDrivers:
         """Make the change that a person requested. UsageError: it failed; a person's change is not retried."""
         with self._context.store.read() as connection:
             request = intents.find(connection, intent.id).request
-        job = self._context.get_operation_job(intent.id)
-        order = {"kind": intent.primitive, "service": intent.target.partition("/")[2], "request": request}
-        result = self.drive(intent, job, order)
+        result = self.drive(intent, intent.primitive, intent.target.partition("/")[2], request)
         if result["problem"] is not None:
             raise UsageError(str(result["problem"]["detail"]))
         record = result["result"]
         return PrimitiveResult({} if record is None else summarize_service(ServiceRecord.model_validate(record)))
 
-    def drive(self, intent: Intent, job: Job, order: dict[str, Any]) -> dict[str, Any]:
+    def drive(self, intent: Intent, kind: str, service: str, request: Any, *, part: str = "") -> dict[str, Any]:
         """Have a driver make an action's change, or find how it ended; return its result or problem.
 
-        ShutdownError: the server ends first.
+        ``part`` tells changes of one action apart. ShutdownError: the server ends first.
         """
-        about = {
+        job = self._context.get_operation_job(intent.id, part)
+        order = {
             "what": "operation",
             "id": job.path.name,
+            "kind": kind,
+            "service": service,
             "team": intent.team,
+            "request": request,
             "settings": self._context.child_settings,
         }
-        with self._turns[order["service"]]:
-            result = self._wait_for_result(job, about | order)
+        with self._turns[service]:
+            result = self._wait_for_result(job, order)
         self._record_end(intent, job, order, result)
         self._processes.forget(job)
+        self._context.work_notifier.notify()  # of another state of the service
         return result
 
     def _wait_for_result(self, job: Job, order: dict[str, Any]) -> dict[str, Any]:
@@ -168,13 +171,13 @@ class TeamDeployer(EmbeddedDeployer):
 
     def _make_change(self, kind: Kind, service: str, request: dict[str, Any]) -> Any:
         """Return the result of a change, made once for the action; one that failed before is made again."""
-        order = {"kind": kind, "service": service, "request": request}
-        mark = keys.compute_fingerprint({**order, "key": self._key, "at": self._intent.at})[:16]
+        change = {"kind": kind, "service": service, "request": request, "key": self._key, "at": self._intent.at}
+        mark = keys.compute_fingerprint(change)[:16]
         number = 0
         while True:
-            job = self._context.get_operation_job(self._intent.id, f"{mark}.{number}")
-            has_ended_before = job.result is not None
-            result = self._drivers.drive(self._intent, job, order)
+            part = f"{mark}.{number}"
+            has_ended_before = self._context.get_operation_job(self._intent.id, part).result is not None
+            result = self._drivers.drive(self._intent, kind, service, request, part=part)
             if result["problem"] is None:
                 return result["result"]
             if not has_ended_before:

@@ -235,7 +235,6 @@ def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drivers, looked = ServiceDrivers(context), list[str]()
-    order: dict[str, Any] = {"kind": "change", "service": "digits", "request": {}}
 
     def look(_: ServiceDrivers, job: Job, _order: object) -> None:
         if not context.shutdown.is_set():
@@ -244,8 +243,7 @@ def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_
     monkeypatch.setattr(ServiceDrivers, "_advance", look)
     with ThreadPoolExecutor() as pool:
         made = (wanted_by_agent("i1", target="workflow/digits"), wanted_by_agent("i2"))
-        jobs = [(one, context.get_operation_job(one.id)) for one in made]
-        running = [pool.submit(drivers.drive, one, job, order) for one, job in jobs]
+        running = [pool.submit(drivers.drive, one, "change", "digits", {}) for one in made]
         until(lambda: len(looked) > 3, "one is looked at again and again")
         context.shutdown.set()
     assert len({*looked}) == 1
