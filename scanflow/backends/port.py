@@ -379,6 +379,16 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class RunPreparer(Protocol):
+    """A :class:`RunBackend` that prepares a run once, for the process that checks, enters and drives it."""
+
+    def prepare(self, definition: RunDefinition) -> RunDefinition:
+        """Check a run as :meth:`RunBackend.check` does. Return its definition for :meth:`RunBackend.enter` and
+        :meth:`RunBackend.drive`, which do not check that one again; a prepared one is returned as it is."""
+        ...
+
+
+@runtime_checkable
 class JobPlanner(Protocol):
     """A :class:`RunBackend` that plans MPI jobs on the nodes it knows."""
 

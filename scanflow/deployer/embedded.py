@@ -17,7 +17,7 @@ from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
 from scanflow.backends.log_reader import LogPart, LogReader
-from scanflow.backends.port import Environment
+from scanflow.backends.port import Environment, RunPreparer
 from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
@@ -225,7 +225,9 @@ class EmbeddedDeployer(Deployer):
         definition = self.define(request)
         if request.run is not None and request.step is None:
             return request.run, definition
-        self.batch.check(definition)
+        if isinstance(batch := self.batch, RunPreparer):
+            return None, batch.prepare(definition)
+        batch.check(definition)
         return None, definition
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.records import TaskRecord
 from scanflow.backends.run_definition import RunDefinition
@@ -171,17 +172,13 @@ def test_a_decorated_function_is_looked_at_as_well_as_its_decorator(folder: Path
     )
     app, path, _ = load_application(str(folder / "app.py"))
     workflow = app.workflow("w")
-    launcher = Launcher(
-        RunDefinition(app, workflow), RunFolder(folder / "run"), home=Home(home), max_fan_out=1, tracking=lambda _: {}
-    )
+    programs = StepPrograms(RunDefinition(app, workflow), Home(home))
+    launcher = Launcher(programs, RunFolder(folder / "run"), max_fan_out=1, tracking=lambda _: {})
     [node] = workflow.steps
-    key = launcher.compute_cache_key(node, launcher.inputs.resolve_parameters(node), launcher.choose_python(node))
+    key = launcher.keys.compute(node, launcher.inputs.resolve_parameters(node))
     assert {Path(file).name for file in key.code} == {"app.py", "helper.py"}
     edit(path, "return 1", "return 2")
-    assert (
-        launcher.compute_cache_key(node, launcher.inputs.resolve_parameters(node), launcher.choose_python(node)).text
-        != key.text
-    )
+    assert launcher.keys.compute(node, launcher.inputs.resolve_parameters(node)).text != key.text
 
 
 RESUMED = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.batch.launch import can_fork
+from scanflow.backends.local.batch.step_programs import can_fork
 from scanflow.deployer import EmbeddedDeployer, RunRequest, functions
 from scanflow.errors import InvalidError, UsageError
 from scanflow.settings import Settings

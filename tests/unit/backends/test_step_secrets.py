@@ -16,6 +16,7 @@ import scanflow as sf
 from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.backends import secret_process
 from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.parameter_secrets import take_secrets
 from scanflow.backends.placed_secrets import place_secrets
@@ -39,9 +40,8 @@ def make_launcher(folder: Path, app: sf.Application, variables: Mapping[str, str
     run = RunFolder(folder / "run")
     run.path.mkdir(exist_ok=True)
     definition = RunDefinition(app.replace(app_dir=str(folder)), app.workflows[0])
-    return Launcher(
-        definition, run, home=Home(folder / "home"), max_fan_out=10, tracking=lambda _: dict(variables or {})
-    )
+    programs = StepPrograms(definition, Home(folder / "home"))
+    return Launcher(programs, run, max_fan_out=10, tracking=lambda _: dict(variables or {}))
 
 
 def make_app(node: sf.Executor, **more: Any) -> sf.Application:
@@ -51,7 +51,7 @@ def make_app(node: sf.Executor, **more: Any) -> sf.Application:
 def prepare(launcher: Launcher, node: sf.Executor) -> dict[str, Any]:
     """Return the command of a step's process, once what is written for it was searched for the secret."""
     parameters = launcher.inputs.resolve_parameters(node)
-    folder = launcher.prepare(node, StepName(node.name), 1, parameters, launcher.choose_python(node), devices={})
+    folder = launcher.prepare(node, StepName(node.name), 1, parameters, devices={})
     texts = {file.name: file.read_text() for file in folder.iterdir() if file.is_file()}
     assert [name for name, text in texts.items() if "canary" in text] == []
     spec: dict[str, Any] = json.loads(texts["spec.json"])
@@ -82,7 +82,7 @@ def test_a_trackers_address_that_is_a_secret_is_written_nowhere(
 def compute_key(folder: Path, node: sf.Executor) -> str:
     launcher = make_launcher(folder, make_app(node))
     parameters = launcher.inputs.resolve_parameters(node)
-    return launcher.compute_cache_key(node, parameters, launcher.choose_python(node)).text
+    return launcher.keys.compute(node, parameters).text
 
 
 def test_a_cache_key_depends_on_the_reference_and_not_on_the_value(
@@ -114,7 +114,7 @@ def test_a_reference_that_leads_to_nothing_is_refused_at_the_check(tmp_path: Pat
     choices: list[dict[str, Any]] = [{"env": {"K": secret}}, {"parameters": {"deep": [secret]}}]
     for fields in choices:
         with pytest.raises(InvalidError, match=f"^Executor 'a'.*{why}"):
-            make_launcher(tmp_path, make_app(sf.Executor(name="a", mainfile="a.py", **fields))).check()
+            make_launcher(tmp_path, make_app(sf.Executor(name="a", mainfile="a.py", **fields))).programs.check()
 
 
 def test_all_variables_that_an_application_refers_to_are_masked_in_its_steps() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,12 @@ from scanflow.backends.definition import describe_edited, enter_run, read_defini
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
-from scanflow.backends.local.batch.definition import check_supported, list_ignored_fields
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
+from scanflow.backends.local.batch.prepared_run import PreparedRun, check_supported, list_ignored_fields
 from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
+from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
@@ -106,36 +107,21 @@ class LocalBackend:
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        reduced = cut_down(as_batch(definition, self._home.path))
-        self._check(reduced)
-        app = reduced.app
+        prepared = self.prepare(definition)
+        reduced, inputs = prepared.programs.definition, prepared.inputs
+        parent = self._home.runs_folder(reduced.app.name, reduced.app.team)
         with self._journal() as journal:
-            tasks, run_name = [], name
+            run_name = name
             if reduced.past is not None:
                 run_name = name or journal.free_name(self._rng)
-                tasks = self._inherit(
-                    journal, reduced, RunFolder(self._home.runs_folder(app.name, app.team) / run_name)
-                )
-            parent = self._home.runs_folder(app.name, app.team)
-            run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=tasks)
+                past = journal.run(reduced.past)
+                _link_inputs(inputs, _get_folder(past), RunFolder(parent / run_name))
+            run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=inputs)
             with _translate_disk_errors(folder := _get_folder(run).path):
                 create_private_folder(folder)
                 if not (folder / "run.json").exists():
                     write_run_file(journal, run.record.name)
             return self._add_pending_tasks(journal, run)
-
-    def _inherit(self, journal: Journal, cut: RunDefinition, folder: RunFolder) -> list[TaskRecord]:
-        """Link a spin's inputs from its past run, and return the tasks that wrote them."""
-        past = self._add_pending_tasks(journal, journal.run(cut.past or ""))
-        inputs, past_folder = find_spin_inputs(cut, past), RunFolder(Path(past.folder))
-        with _translate_disk_errors(folder.path):
-            # The folder first: once the run is entered, its driver must find the inputs.
-            create_private_folder(folder.outputs)
-            for other in {record.step for record in inputs if record.state == "succeeded"}:
-                if not (folder.outputs / other).is_symlink():
-                    target = os.path.relpath(past_folder.outputs / other, folder.outputs)  # a home may be moved
-                    (folder.outputs / other).symlink_to(target, target_is_directory=True)
-        return inputs
 
     def keep_function(self, pickled: bytes) -> str:
         with _translate_disk_errors(self._home.functions):
@@ -160,16 +146,23 @@ class LocalBackend:
             return self._add_pending_tasks(journal, journal.run(name))
 
     def check(self, definition: RunDefinition) -> None:
-        cut = cut_down(as_batch(definition, self._home.path))
-        self._check(cut)
-        if cut.past is not None:
-            with self._journal() as journal:
-                find_spin_inputs(cut, self._add_pending_tasks(journal, journal.run(cut.past)))
+        self.prepare(definition)
 
-    def _check(self, definition: RunDefinition) -> None:
-        check_supported(definition.workflow)
-        self._check_devices(definition.workflow)
-        self._build_launcher(definition, RunFolder(self._home.path), lambda _: {}).check()
+    def prepare(self, definition: RunDefinition) -> PreparedRun:
+        if isinstance(definition, PreparedRun):
+            return definition
+        reduced = cut_down(as_batch(definition, self._home.path))
+        check_supported(reduced.workflow)
+        self._check_devices(reduced.workflow)
+        programs = StepPrograms(reduced, self._home)
+        programs.check()
+        return PreparedRun.create(definition, programs, self._find_inputs(reduced))
+
+    def _find_inputs(self, reduced: RunDefinition) -> list[TaskRecord]:
+        if reduced.past is None:
+            return []
+        with self._journal() as journal:
+            return find_spin_inputs(reduced, self._add_pending_tasks(journal, journal.run(reduced.past)))
 
     def _check_devices(self, workflow: Workflow) -> None:
         if names_devices(workflow):
@@ -195,7 +188,7 @@ class LocalBackend:
         if workflow.type == "mpi":
             self._check_devices(as_batch(RunDefinition(app, workflow), self._home.path).workflow)
             return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
-        self._check(RunDefinition(app, workflow))
+        self.prepare(RunDefinition(app, workflow))
         return plan_workflow(
             workflow, machine_cores=self._settings.slots or machine.cores, machine_memory_bytes=machine.memory_bytes
         )
@@ -232,45 +225,26 @@ class LocalBackend:
     ) -> RunRecord:
         with self._journal() as journal:
             run = journal.run(name)
-            reduced = cut_down(as_batch(definition or read_definition(run), self._home.path))
-            self._check(reduced)
+            programs = self.prepare(definition or read_definition(run)).programs
+            workflow = programs.definition.workflow
             if self._get_state(run.record) == "running":
                 raise AlreadyRunningError(
                     f"The run {run.record.name!r} is running. Watch it: scanflow show {run.record.name}"
                 )
             folder, name, began = _get_folder(run), run.record.name, time.monotonic()
-            before, tasks = read_definition(run).workflow, journal.read_tasks(run)
-            if changed := reset_changed_tasks(before, reduced.workflow, tasks.values()):
-                tasks |= changed
-                journal.replace_tasks(run, tasks.values())
-            current = select_current_tasks(reduced.workflow, tasks.values())
-            finished = [task for task in current if task.state == "succeeded"]
-            kept = [task for task in finished if folder.has_outputs(task.task)]
-            edited = redefine_run(journal, run, reduced, kept)
-            launcher = self._build_launcher(reduced, folder, environment)
+            launcher = Launcher(programs, folder, max_fan_out=self._settings.max_fan_out, tracking=environment)
+            started = _redefine(journal, run, launcher)
             with _translate_disk_errors(folder.path, then=f"scanflow resume {name}"):
                 create_private_folder(folder.path)
                 with hold_driver_lock(folder.lock, name):
                     journal.set_run(run, "running", seconds=run.record.seconds)
                     write_run_file(journal, name)
-                    observe(
-                        RunStarted(
-                            run=name,
-                            steps=len(reduced.workflow.nodes),
-                            kept=len(kept),
-                            gone=tuple(task.task for task in finished if task not in kept),
-                            changed=tuple(changed),
-                            edited=describe_edited([*edited, *launcher.list_edited_files(kept)]),
-                            ignored=list_ignored_fields(reduced.workflow),
-                        ).with_details(folder=str(folder.path))
-                    )
+                    observe(started)
                     machine = read_this_machine()
                     cores = self._settings.slots or machine.cores
                     budget = Budget(cores, machine.memory_bytes)
-                    devices = self._open_step_devices(name, reduced.workflow)
-                    engine = RunEngine(
-                        journal, run, reduced.workflow, launcher, budget, devices, workers=cores, observe=observe
-                    )
+                    devices = self._open_step_devices(name, workflow)
+                    engine = RunEngine(journal, run, launcher, budget, devices, workers=cores, observe=observe)
                     journal.set_run(run, engine.drive(), seconds=(run.record.seconds or 0.0) + time.monotonic() - began)
                     _record_end(journal, name)
             record = self._add_pending_tasks(journal, journal.run(name))
@@ -373,10 +347,6 @@ class LocalBackend:
         files = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (files, self._has_task_ended(record.name, task)))
 
-    def _build_launcher(self, definition: RunDefinition, folder: RunFolder, tracking: Environment) -> Launcher:
-        most = self._settings.max_fan_out
-        return Launcher(definition, folder, home=self._home, max_fan_out=most, tracking=tracking)
-
     def _stop_leftover_tasks(self, journal: Journal, run: JournalRun) -> None:
         folder = _get_folder(run)
         with hold_driver_lock(folder.lock, run.record.name):
@@ -429,6 +399,30 @@ class LocalBackend:
             journal.close()
 
 
+def _redefine(journal: Journal, run: JournalRun, launcher: Launcher) -> RunStarted:
+    """Make what is driven now the definition of a run; return what is kept of an earlier drive, and what is not."""
+    definition, folder, tasks = launcher.programs.definition, _get_folder(run), journal.read_tasks(run)
+    workflow = definition.workflow
+    if changed := reset_changed_tasks(read_definition(run).workflow, workflow, tasks.values()):
+        tasks |= changed
+        journal.replace_tasks(run, tasks.values())
+    current = select_current_tasks(workflow, tasks.values())
+    finished = [task for task in current if task.state == "succeeded"]
+    kept = [task for task in finished if folder.has_outputs(task.task)]
+    edited = redefine_run(journal, run, definition, kept)
+    if kept:
+        edited += launcher.keys.list_edited_files(kept)
+    return RunStarted(
+        run=run.record.name,
+        steps=len(workflow.nodes),
+        kept=len(kept),
+        gone=tuple(task.task for task in finished if task not in kept),
+        changed=tuple(changed),
+        edited=describe_edited(edited),
+        ignored=list_ignored_fields(workflow),
+    ).with_details(folder=str(folder.path))
+
+
 def _record_end(journal: Journal, name: str) -> None:
     """Write a run's end into its folder, too. A full disk does not make another end of it: the journal has it."""
     with suppress(UnavailableError):
@@ -443,6 +437,16 @@ def _stop_attempt(attempt: Path, task: str) -> None:
             raise UnavailableError(f"The task {task!r} is about to start, and cannot be stopped yet. Try again.")
         time.sleep(POLL_S)
     stop_attempt(attempt)
+
+
+def _link_inputs(inputs: Iterable[TaskRecord], past: RunFolder, folder: RunFolder) -> None:
+    """Link a spin's inputs from its past run, before it is entered: then its driver must find them."""
+    with _translate_disk_errors(folder.path):
+        create_private_folder(folder.outputs)
+        for step in {record.step for record in inputs if record.state == "succeeded"}:
+            if not (folder.outputs / step).is_symlink():
+                target = os.path.relpath(past.outputs / step, folder.outputs)  # a home may be moved
+                (folder.outputs / step).symlink_to(target, target_is_directory=True)
 
 
 def _get_folder(run: JournalRun) -> RunFolder:

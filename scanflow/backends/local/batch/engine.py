@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.app.executor import Executor
-from scanflow.app.workflow import Workflow
-from scanflow.backends.journal import CachedOutputs, Journal, JournalRun
+from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.local.batch.function_threads import (
     FunctionOutcome,
     StepEnvironment,
@@ -28,7 +28,7 @@ from scanflow.backends.local.batch.function_threads import (
     choose_turn,
     run_function,
 )
-from scanflow.backends.local.batch.launch import Launcher, Python, can_fork
+from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.outcomes import (
     build_task_record,
     describe_function_failure,
@@ -36,6 +36,7 @@ from scanflow.backends.local.batch.outcomes import (
     describe_refusal,
 )
 from scanflow.backends.local.batch.step_devices import DeviceQueue, StepDevices
+from scanflow.backends.local.batch.step_programs import Python, can_fork
 from scanflow.backends.local.environments import Patience, is_ready, make_environment
 from scanflow.backends.local.layout import RunFolder
 from scanflow.backends.parameters import NO_ITEM, Resolved
@@ -45,12 +46,11 @@ from scanflow.backends.tasks import build_empty_record, group_by_step
 from scanflow.backends.values import copy_value, describe_missing_result
 from scanflow.errors import ScanflowError
 from scanflow.files.disk import build_disk_error
-from scanflow.files.private import create_private_folder
-from scanflow.names import StepName
+from scanflow.names import RunName, StepName
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 
 if TYPE_CHECKING:  # most runs cache nothing
-    from scanflow.backends.step_cache import CacheKey
+    from scanflow.backends.local.batch.task_cache import TaskCache
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
 STOP_POLL_S = 0.5  # how often requests to stop by other processes are checked
@@ -69,12 +69,6 @@ class _Task:
     was_stop_requested: bool = False
     """Whether a stop was requested before this drive adopted it: resuming runs it again."""
 
-    key: CacheKey | None = None
-    """Its cache key, once it is computed, if its step is cached."""
-
-    cache_note: str | None = None
-    """Why its step, which is cached, runs."""
-
 
 @dataclass(slots=True)
 class _Step:
@@ -90,7 +84,6 @@ class RunEngine:
         self,
         journal: Journal,
         run: JournalRun,
-        workflow: Workflow,
         launcher: Launcher,
         budget: Budget,
         devices: StepDevices,
@@ -99,13 +92,14 @@ class RunEngine:
         observe: Observer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal, self._run, self._workflow = journal, run, workflow
-        self._launcher, self._budget, self._devices, self._workers = launcher, budget, devices, workers
+        self._journal, self._run, self._workflow = journal, run, launcher.programs.definition.workflow
+        self._launcher, self._programs, self._budget = launcher, launcher.programs, budget
+        self._devices, self._workers = devices, workers
         self._inputs, self._observe, self._clock = launcher.inputs, observe, clock
         self._folder = RunFolder(Path(run.record.folder))
         self._known: Mapping[StepName, TaskRecord] = journal.read_tasks(run)
         self._recorded = group_by_step(self._known.values())
-        self._progress = StepProgress(workflow.parents)
+        self._progress = StepProgress(self._workflow.parents)
         self._steps: dict[str, _Step] = {}
         self._queue: deque[_Task] = deque()
         self._retries: list[tuple[float, int, _Task]] = []
@@ -115,7 +109,6 @@ class RunEngine:
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._cached_parts: dict[str, list[dict[str, str]]] = {}
         self._patience = Patience()
         self._failed = self._stopping = self._task_stopped = False
         self._next_poll = 0.0
@@ -128,9 +121,8 @@ class RunEngine:
             self._pool = stack.enter_context(ThreadPoolExecutor(self._workers, thread_name_prefix="scanflow-wait"))
             # Functions take turns (function_threads.py): more threads would only contend for the interpreter.
             self._functions = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="scanflow-step"))
-            self._turn = choose_turn()
             if any(node.in_process for node in self._workflow.steps):
-                self._log_to = stack.enter_context(capture_streams())
+                self._turn, self._log_to = choose_turn(), stack.enter_context(capture_streams())
             while self._advance():
                 try:
                     self._wait()
@@ -251,11 +243,12 @@ class RunEngine:
     def _begin(self, task: _Task) -> None:
         try:
             parameters = self._inputs.resolve_parameters(task.node, task.item)
-            python = self._launcher.choose_python(task.node)
+            python = self._programs.choose_python(task.node)
             if python.requirements is not None and not is_ready(python.path):
                 self._park(task, python)
                 return
-            if task.node.cache and self._reuse(task, parameters, python):
+            if task.node.cache and (origin := self._cache.reuse(task.node, task.name, parameters)) is not None:
+                self._end_reused(task, origin)
                 return
             if self._devices.asks(task.node) and not self._take_devices(task):
                 return
@@ -273,9 +266,7 @@ class RunEngine:
                 self._begin_in_thread(task, parameters)
             else:
                 variables = self._devices.build_variables(task.node, self._locate_attempt(task))
-                folder = self._launcher.prepare(
-                    task.node, task.name, task.attempt, parameters, python, devices=variables
-                )
+                folder = self._launcher.prepare(task.node, task.name, task.attempt, parameters, devices=variables)
                 self._running[folder] = task
                 self._shims.start(folder)
         except ScanflowError as error:
@@ -301,13 +292,13 @@ class RunEngine:
         return self._folder.get_attempt_folder(task.name, task.attempt)
 
     def _begin_in_thread(self, task: _Task, parameters: Resolved) -> None:
-        function = self._launcher.load_target(task.node)
+        function = self._programs.load_target(task.node)
         outputs = self._launcher.clean_outputs(task.name, task.attempt)
         self._threads[task.name] = task
 
         environment = StepEnvironment(
             output_dir=outputs,
-            cwd=self._launcher.app_dir,
+            cwd=self._programs.app_dir,
             env=self._launcher.build_env(task.node, task.name, outputs),
             log_folder=self._folder.get_attempt_folder(task.name, task.attempt),
             log_to=self._log_to,
@@ -317,7 +308,7 @@ class RunEngine:
 
         def work() -> None:
             who = f"Step {task.node.name!r}"
-            outcome = run_function(function, parameters, environment, who=who, key=self._launcher.key)
+            outcome = run_function(function, parameters, environment, who=who, key=self._programs.key)
             self._submit_callback(lambda: self._end_thread(task, outcome))
 
         self._functions.submit(work)
@@ -356,72 +347,18 @@ class RunEngine:
                 task, build_task_record(task.node.name, task.name, describe_refusal(error), attempts=task.attempt)
             )
 
-    def _reuse(self, task: _Task, parameters: Resolved, python: Python) -> bool:
-        from scanflow.backends.step_cache import UnknownContentError, copy_outputs, describe_unknown
-
-        task.key = None
-        try:
-            task.key = self._launcher.compute_cache_key(task.node, parameters, python)
-        except UnknownContentError as error:
-            task.cache_note = describe_unknown(error)
-            return False
-        if task.node.refresh_cache:
-            return False
-        cached = self._journal.find_cached_outputs(task.key.text)
-        if cached is None:
-            task.cache_note = self._explain_miss(task.key, task.node.name)
-            return False
-        if not self._launcher.cache_keys.is_unchanged(cached.folder, cached.digest):
-            task.cache_note = f"not reused: its outputs in the run {cached.run} were changed or deleted"
-            return False
-        target = self._folder.get_outputs_folder(task.name)
-        create_private_folder(target.parent)
-        try:
-            copy_outputs(cached.folder, target)
-        except OSError:  # a pipe among them, or a full disk: running the step shows the problem
-            return False
-        self._budget.release(task.share)
-        self._end(
-            task,
-            TaskRecord(
-                task=task.name,
-                step=task.node.name,
-                state="succeeded",
-                seconds=0.0,
-                origin=cached.run,
-                attempts=task.attempt,
-            ),
-        )
-        return True
-
-    def _explain_miss(self, key: CacheKey, step: str) -> str | None:
-        from scanflow.backends.step_cache import describe_changes
-
-        if step not in self._cached_parts:
-            run = self._run.record
-            self._cached_parts[step] = self._journal.read_cached_parts(self._identify(step), except_run=run.name)
-        return describe_changes(key.parts, self._cached_parts[step])
-
-    def _identify(self, step: str) -> str:
-        """Return what a step is called among those of all applications."""
-        run = self._run.record
-        return f"{run.app}/{run.team}/{run.workflow}/{step}"
-
-    def _keep_in_cache(self, task: _Task, key: CacheKey) -> None:
-        from scanflow.backends.step_cache import UnknownContentError, describe_changed_file, describe_unknown
-
-        cache_keys, folder = self._launcher.cache_keys, self._folder.get_outputs_folder(task.name)
-        if (changed := cache_keys.find_changed_file(key)) is not None:
-            task.cache_note = describe_changed_file(changed)
-            return
-        try:
-            outputs = CachedOutputs(self._run.record.name, folder, cache_keys.digest_outputs(folder))
-        except UnknownContentError as error:
-            task.cache_note = describe_unknown(error)
-            return
-        self._journal.remember(key.text, outputs, step=self._identify(task.node.name), parts=key.parts)
-
     # From an attempt's end to what follows
+
+    @cached_property
+    def _cache(self) -> TaskCache:
+        from scanflow.backends.local.batch.task_cache import TaskCache
+
+        return TaskCache(self._journal, self._run.record, self._launcher.keys)
+
+    def _end_reused(self, task: _Task, origin: RunName) -> None:
+        self._budget.release(task.share)
+        record = build_task_record(task.node.name, task.name, None, attempts=task.attempt)
+        self._end(task, record.model_copy(update={"seconds": 0.0, "origin": origin}))
 
     def _end_process(self, task: _Task, folder: Path, exit_: Exit) -> None:
         self._budget.release(task.share)
@@ -459,9 +396,12 @@ class RunEngine:
             self._journal.set_task(self._run, record)
             self._observe(self._build_end_event(record, retry_in_s=wait_s))
             return
-        if record.state == "succeeded" and task.key is not None:
-            self._keep_in_cache(task, task.key)
-        self._end(task, record.model_copy(update={"cache_note": task.cache_note}) if task.cache_note else record)
+        note = None
+        if task.node.cache:
+            if record.state == "succeeded":
+                self._cache.keep(task.node, task.name)
+            note = self._cache.get_note(task.name)
+        self._end(task, record.model_copy(update={"cache_note": note}) if note else record)
 
     def _end(self, task: _Task, record: TaskRecord) -> None:
         if record.state == "succeeded":

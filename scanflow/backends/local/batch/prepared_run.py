@@ -1,13 +1,35 @@
-"""Checks of workflows for fields that this backend does not support."""
+"""A run that was checked, as what enters and drives it in the same process takes it; and what is refused here."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
+from scanflow.backends.local.batch.step_programs import StepPrograms
+from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun(RunDefinition):
+    """The definition of a run with what its check has made, so that it is made once."""
+
+    programs: StepPrograms
+    """The programs of its steps. Their definition is what is run: a batch workflow, of a spin the steps it needs."""
+
+    inputs: Sequence[TaskRecord] = ()
+    """The tasks of the past run that wrote a spin's inputs."""
+
+    @classmethod
+    def create(cls, definition: RunDefinition, programs: StepPrograms, inputs: Sequence[TaskRecord] = ()) -> Self:
+        values = {field.name: getattr(definition, field.name) for field in fields(RunDefinition)}
+        return cls(**values, programs=programs, inputs=inputs)
 
 
 def check_supported(workflow: Workflow) -> None:
