@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.effects import find_effect
 from scanflow.agent.error_text import format_error
 from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
+from scanflow.agent.static_calls import unwrap_function
 from scanflow.agent.strategy import Strategy
 from scanflow.agent.strategy_limits import get_limits
 from scanflow.app.model import shorten
@@ -86,8 +89,9 @@ def evaluate(strategy: Strategy, sample: Sample, situation: DecisionContext) -> 
 
     A rule, or a function in ``then``, gets by name: ``sample``, ``parameters`` (the agent's), ``situation``.
     Of its other parameters, a single one gets what the sensor returned; several get what is under their names, the
-    sensor having returned a mapping, or the items of a list, in order. A rule has to return True or False: anything
-    else is an error, and never counts as true.
+    sensor having returned a mapping, or the items of a list, in order. A single one that is annotated with a model gets
+    that, made of what the sensor returned; a field that is missing is an error. A rule has to return True or False:
+    anything else is an error, and never counts as true.
     """
     if sample.error is not None:
         return Evaluation(strategy=strategy.name, sample=sample, held=False, rule="", error=sample.error)
@@ -158,6 +162,11 @@ def _bind_values(function: Callable[..., Any], sample: Sample, situation: Decisi
         else:
             rest.append(parameter)
     values |= _bind_value(rest, sample.value, who)
+    values |= {
+        parameter.name: _build_model(model, values[parameter.name], who)
+        for parameter in rest
+        if parameter.name in values and (model := _find_model(parameter.annotation, function)) is not None
+    }
     ordered = {name: values[name] for name in signature.parameters if name in values}
     bound = inspect.BoundArguments(signature, ordered)
     shown = {name: value for name, value in ordered.items() if name not in {"sample", "situation"}}
@@ -184,6 +193,19 @@ def _bind_value(rest: Sequence[inspect.Parameter], value: JSON, who: str) -> dic
             f"{who} needs {names}, but the sensor returned {shorten(value)}. Return a mapping with these names."
         )
     return {}
+
+
+def _find_model(annotation: Any, function: Callable[..., Any]) -> type[BaseModel] | None:
+    """Return the model that a parameter is annotated with; None: it is annotated with something else, or not at all."""
+    if isinstance(annotation, str):
+        annotation = getattr(unwrap_function(function)[0], "__globals__", {}).get(annotation)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _build_model(model: type[BaseModel], value: JSON, who: str) -> BaseModel:
+    if not isinstance(value, Mapping):
+        raise InvalidError(f"{who} needs a {model.__name__}, but the sensor returned {shorten(value)}.")
+    return model(**value)
 
 
 def _to_bool(answer: Any, rule: Rule) -> bool:

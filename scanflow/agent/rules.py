@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, overload
 
+from pydantic import BaseModel
+
 from scanflow.agent.function_source import find_function
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
@@ -82,6 +84,10 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
             mapping = values.get(name)
             if isinstance(mapping, Mapping) and key in mapping:
                 shown[f"{name}[{key!r}]"] = shorten(mapping[key])
+        for name, field in source.fields:
+            model = values.get(name)
+            if isinstance(model, BaseModel) and field in type(model).model_fields:
+                shown[f"{name}.{field}"] = shorten(getattr(model, field))
     text = ": ".join(part for part in (rule.name, source.text if source else "") if part) or "a rule without a name"
     return ", ".join([text, *(f"{name}={shown_value}" for name, shown_value in shown.items())])
 
@@ -92,6 +98,9 @@ class _Source:
     names: frozenset[str]
     looked_up: tuple[tuple[str, Any], ...]
     """``parameters["least"]``, as ``("parameters", "least")``."""
+
+    fields: tuple[tuple[str, str], ...]
+    """``counts.due``, as ``("counts", "due")``."""
 
 
 def _find_constants(function: Callable[..., Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -122,6 +131,7 @@ def _read_source(code: CodeType) -> _Source | None:
         text=text if len(text) <= 200 else text[:197] + "...",
         names=frozenset(node.id for node in ast.walk(returned) if isinstance(node, ast.Name)),
         looked_up=tuple(_find_lookups(returned)),
+        fields=tuple(_find_fields(returned)),
     )
 
 
@@ -130,6 +140,13 @@ def _find_lookups(body: ast.expr) -> Iterator[tuple[str, Any]]:
         match node:
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key)):
                 yield name, key
+
+
+def _find_fields(body: ast.expr) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(body):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=field):
+                yield name, field
 
 
 def _is_docstring(statements: list[ast.stmt]) -> bool:

@@ -17,12 +17,13 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
+from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Whole
+from scanflow.app.model import Model, Whole
 from scanflow.backends.records import RunRecord
 from scanflow.drift.contract import DetectionOutputs, parse_detection_outputs
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError
@@ -123,6 +124,46 @@ class CheckerOptions(RunOptions):
     """For the labeller, which finds them in ``context.parameters``: the reference to a key (``sf.secret``), say."""
 
 
+class PredictionsToCheck(Model):
+    """New predictions, and what their detection gets beside them."""
+
+    run_ids: list[str]
+    """The tracked runs with the predictions."""
+
+    set_aside: list[str]
+    """Those that are not checked any more, since their detections failed."""
+
+    failed: int
+    """The most failed detections of one of them."""
+
+    predictions: int
+    busy: str | None
+    """The detection that is running."""
+
+    reference: str | None
+    """What the model in use was trained on."""
+
+    pending: list[str]
+    """Tracked runs with drift that no model was trained on yet."""
+
+
+class DetectionOutcome(Model):
+    """What was done with an ended detection."""
+
+    run: str
+    drifted: bool
+    anomalies: int
+    picked: int
+    """The points that were put into the label queue."""
+
+    labelled: int = 0
+
+
+class EndedDetections(Model):
+    detections: list[DetectionOutcome]
+    errors: list[str]
+
+
 def declare(app: Application, agent: Agent) -> None:
     options = _check_options(app, agent)
     distinguishes = _can_distinguish_drifts(app, agent, options)
@@ -130,33 +171,37 @@ def declare(app: Application, agent: Agent) -> None:
     @sensor(sf.on_call())
     def check_predictions(
         run_ids: list[str], context: Context, predictions: int = 0, since: float = 0.0
-    ) -> dict[str, Any]:
+    ) -> PredictionsToCheck:
         """Receive new predictions from the tracker, without those that were checked meanwhile."""
         fresh = _filter_unchecked(context, run_ids, since=since, until=bookmarks.get_check_time(context))
         failures = _find_failures(context, options, fresh)
         aside = [run_id for run_id in fresh if failures.counts[run_id] >= options.give_up_after]
         if aside:
             _mark_unknown(context, options, aside, failures)
-        return {
-            "run_ids": [run_id for run_id in fresh if run_id not in aside],
-            "set_aside": aside,
-            "failed": max(failures.counts.values(), default=0),
-            "predictions": predictions,
-            "busy": bookmarks.find_unfinished_run(
+        return PredictionsToCheck(
+            run_ids=[run_id for run_id in fresh if run_id not in aside],
+            set_aside=aside,
+            failed=max(failures.counts.values(), default=0),
+            predictions=predictions,
+            busy=bookmarks.find_unfinished_run(
                 context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
             ),
-            "reference": _get_reference(context, options),
-            "pending": _find_pending_runs(context) if distinguishes else [],
-        }
+            reference=_get_reference(context, options),
+            pending=_find_pending_runs(context) if distinguishes else [],
+        )
 
-    def anything_to_check(check: dict[str, Any]) -> bool:
-        return len(check["run_ids"]) > 0 and check["busy"] is None
+    def anything_to_check(check: PredictionsToCheck) -> bool:
+        return len(check.run_ids) > 0 and check.busy is None
+
+    def detect(check: PredictionsToCheck) -> Act:
+        parameters = _build_parameters(options, check.run_ids, reference=check.reference, pending=check.pending)
+        return do.run_workflow(options.detector_workflow, parameters=parameters)
 
     Strategy(
         name=CHECK,
         when=check_predictions,
         if_=anything_to_check,
-        then=lambda check: do.run_workflow(options.detector_workflow, parameters=_build_parameters(options, check)),
+        then=detect,
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
         budget=options.budget,
@@ -169,7 +214,7 @@ def declare(app: Application, agent: Agent) -> None:
     if labeller is not None:
 
         @sensor(sf.every(seconds=options.interval_s))
-        def label_picked(context: Context) -> dict[str, Any]:
+        def label_picked(context: Context) -> label_queue.Labelling:
             """Have the labeller label what still waits in the queue."""
             return labeller.label_waiting(context)
 
@@ -193,9 +238,9 @@ def _declare_use(
     ended = sf.on_event("run.succeeded", workflow=options.detector_workflow, app=app.name)
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
-    def detection_ended(context: Context) -> dict[str, Any]:
+    def detection_ended(context: Context) -> EndedDetections:
         """Process ended detections: add their selected points to the label queue."""
-        detections: list[dict[str, Any]] = []
+        detections: list[DetectionOutcome] = []
         errors: list[str] = []
         for record in _find_new_detections(context, options.detector_workflow):
             try:
@@ -205,15 +250,14 @@ def _declare_use(
             except ScanflowError as error:  # this one is retried, and does not block the next ones
                 errors.append(f"{record.name}: {error}")
                 continue
+            if labeller is not None:
+                try:
+                    detection = detection.replace(labelled=labeller.label_waiting(context).labelled)
+                except Exception as error:  # noqa: BLE001  its own sensor retries it
+                    _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
+                    errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
             detections.append(detection)
-            if labeller is None:
-                continue
-            try:
-                detection["labelled"] = labeller.label_waiting(context)["labelled"]
-            except Exception as error:  # noqa: BLE001  its own sensor retries it
-                _log.warning("The labeller %r failed", labeller.locator, exc_info=True)
-                errors.append(f"{labeller.locator}: {type(error).__name__}: {error}")
-        return {"detections": detections, "errors": errors}
+        return EndedDetections(detections=detections, errors=errors)
 
 
 def _compute_end(context: Context, detection: DetectionOutputs, record: RunRecord) -> float:
@@ -275,18 +319,20 @@ def _check_options(app: Application, agent: Agent) -> CheckerOptions:
     if options.reference_parameter and options.model_name is None:
         raise InvalidError(f"Agent {agent.name!r}: reference_parameter needs model_name, the model with the reference.")
     workflow = find_workflow(app, agent, options.detector_workflow, "detector_workflow")
-    check_parameters(agent, workflow, _build_parameters(options, {"run_ids": [], "reference": "", "pending": []}))
+    check_parameters(agent, workflow, _build_parameters(options, [], reference="", pending=[]))
     return options
 
 
-def _build_parameters(options: CheckerOptions, check: Mapping[str, Any]) -> dict[str, Any]:
-    parameters: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: check["run_ids"]}
+def _build_parameters(
+    options: CheckerOptions, run_ids: list[str], *, reference: str | None, pending: list[str]
+) -> dict[str, Any]:
+    parameters: dict[str, Any] = {**options.detector_parameters, options.runs_parameter: run_ids}
     if options.detector_parameter:
         parameters[options.detector_parameter] = options.detector
-    if options.reference_parameter and check["reference"] is not None:
-        parameters[options.reference_parameter] = check["reference"]
-    if check["pending"]:
-        parameters[options.pending_parameter] = check["pending"]
+    if options.reference_parameter and reference is not None:
+        parameters[options.reference_parameter] = reference
+    if pending:
+        parameters[options.pending_parameter] = pending
     return parameters
 
 
@@ -339,7 +385,7 @@ def _find_new_detections(context: Context, workflow: str) -> list[RunRecord]:
 
 def _process_detection(
     context: Context, options: CheckerOptions, record: RunRecord, requests: LabelRequests
-) -> dict[str, Any]:
+) -> DetectionOutcome:
     """Process one detection, note it, and return its outcome. It may be reported twice, if the agent ends before it is
     noted."""
     outputs, run = read_outputs(context, record.name), str(record.name)
@@ -359,31 +405,24 @@ def _process_detection(
         verdict = replace(verdict, counts=False, why=f"version {in_use} came into use since then")
     elif windows and verdict.kind == "suspected" and detection.same_drift:
         verdict = DriftVerdict("found", True, f"it is the same drift as in {windows[0].run}")
-    outcome: dict[str, Any] = {
-        "run": run,
-        "drifted": verdict.kind == "found",
-        "anomalies": detection.n_anomalies,
-        "picked": 0,
-        "labelled": 0,
-    }
-    if outcome["drifted"] and detection.n_picked and not outdated:
-        outcome["picked"] = _request_labels(context, run, windows, requests)
-    goes_on = outcome["drifted"] and not outcome["picked"] and (windows or outdated)
-    kind = "continues" if goes_on else verdict.kind
-    about = {name: outcome[name] for name in ("run", "anomalies", "picked")} | {"predictions": detection.n_newdata}
+    drifted, picked, anomalies = verdict.kind == "found", 0, detection.n_anomalies
+    if drifted and detection.n_picked and not outdated:
+        picked = _request_labels(context, run, windows, requests)
+    kind = "continues" if drifted and not picked and (windows or outdated) else verdict.kind
+    about: dict[str, Any] = {"run": run, "anomalies": anomalies, "picked": picked, "predictions": detection.n_newdata}
     statistics = ("statistic", "threshold", "p_value", "columns")
     about |= {name: outputs[name] for name in statistics if outputs.get(name) is not None}
     about |= {"why": verdict.why} if verdict.why else {}
     if kind != "continues" or not (past and past[0].continues):  # that it continues is reported once
         report_event(context, f"drift.{kind}", f"workflow/{record.workflow}", **about)
-    metrics = {name: float(outcome[name]) for name in ("drifted", "anomalies", "picked")}
+    metrics = {"drifted": float(drifted), "anomalies": float(anomalies), "picked": float(picked)}
     metrics |= {"until": _compute_end(context, detection, record), "counts": float(verdict.counts)}
     metrics |= {"same": float(bool(windows)), "predictions": float(detection.n_newdata or 0)}
     metrics |= {f"{REGIME}{name}": share for name, share in detection.regimes.items()}
     metrics |= {} if detection.model_version is None else {MODEL_VERSION: float(detection.model_version)}
     tags = {bookmarks.RUN_FIELD: run, **({MODEL_URI: detection.model_uri} if detection.model_uri else {})}
     bookmarks.note(context, "checked", tags=tags, metrics=metrics)
-    return outcome
+    return DetectionOutcome(run=run, drifted=drifted, anomalies=anomalies, picked=picked)
 
 
 def _request_labels(context: Context, run: str, windows: Sequence[PastDetection], requests: LabelRequests) -> int:

@@ -22,7 +22,7 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Number, Whole
+from scanflow.app.model import Model, Number, Whole
 from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
@@ -81,6 +81,23 @@ class ExecutorOptions(ModelOptions):
     """The most changes a day. None: no limit."""
 
 
+class VersionRequest(Model):
+    """A request to put a version of the model to use."""
+
+    version: int
+    model: str
+    """Its address: ``models:/name/3``."""
+
+    run: str
+    stands: str | None
+    """Why it is not put to use."""
+
+    evidence: dict[str, Any] | None
+    """Why it is better, see :mod:`scanflow.drift.promotion`."""
+
+    needs_approval: bool
+
+
 def declare(app: Application, agent: Agent) -> None:
     options = ExecutorOptions.from_agent(agent)
     service = find_service_workflow(app, agent, options.service)
@@ -90,7 +107,7 @@ def declare(app: Application, agent: Agent) -> None:
     @sensor(sf.on_call())
     def change_model(
         version: int, context: Context, run: str = "", again: bool = False, evidence: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    ) -> VersionRequest:
         """Receive a request for a version, with the evidence that it is better, which is stored with the action.
 
         ``again`` requests one that was rejected, or withdrawn, before.
@@ -116,11 +133,17 @@ def declare(app: Application, agent: Agent) -> None:
                 out = model_changes.find_withdrawn_change(ended, address, record, node)
                 person = None if out is None else _find_person(context, service.name, out)
                 stands = _explain_out_of_use(context, model, wanted, out, person, again=again)
-        proposal = {"version": wanted.version, "model": address, "run": run, "stands": stands, "evidence": evidence}
-        return {**proposal, "needs_approval": (evidence or {}).get("verdict") == "ask"}
+        return VersionRequest(
+            version=wanted.version,
+            model=address,
+            run=run,
+            stands=stands,
+            evidence=evidence,
+            needs_approval=(evidence or {}).get("verdict") == "ask",
+        )
 
-    def change(proposal: dict[str, Any]) -> Act:
-        return do.upgrade_workflow(service.name, model=proposal["model"], node=node)
+    def change(request: VersionRequest) -> Act:
+        return do.upgrade_workflow(service.name, model=request.model, node=node)
 
     guard = Guard(
         metric=f"service.{service.name}.{options.guard}", worse="higher", by=options.guard_by, within_s=options.guard_s
@@ -187,8 +210,8 @@ def _declare_watching(
         return {"changes": changes}
 
 
-def _is_to_be_changed(proposal: dict[str, Any], *, needs_approval: bool) -> bool:
-    return proposal["stands"] is None and proposal["needs_approval"] is needs_approval
+def _is_to_be_changed(request: VersionRequest, *, needs_approval: bool) -> bool:
+    return request.stands is None and request.needs_approval is needs_approval
 
 
 def _list_changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAPPENS) -> list[Action]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
@@ -16,6 +15,7 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Action
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
+from scanflow.app.model import Model
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions
@@ -47,6 +47,30 @@ AGREEING, CONFIRMATION = 2, 3
 DAY_S = 86_400.0
 
 
+class ServiceHealth(Model):
+    """The state of a service and its backup."""
+
+    state: str | None
+    """None: the service is not deployed."""
+
+    down: bool
+    down_s: float
+    """How long each check has found it down, in seconds."""
+
+    looks: int
+    """How many of the last three checks found it down."""
+
+    backup: bool
+    """Whether the backup is deployed."""
+
+    ready_s: float
+    keep_s: float | None
+    """How long it must be ready before the backup is removed, in seconds. None: the backup stays."""
+
+    changing: bool
+    """Whether an action on the backup is pending."""
+
+
 def declare_failover(service: str, backup: str, options: PlacementOptions, *, linked: bool) -> None:
     """Declare ``backup_failover``: deploy another online workflow once a service had no ready instance for
     ``backup_after_s``; and ``backup_retirement``: delete it once the service was ready for ``backup_keep_s``. A backup
@@ -60,7 +84,7 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
     since: dict[str, float] = {}
 
     @sensor(sf.any_of(unready, sf.every(seconds=options.watch_interval_s)))
-    def service_health(context: Context) -> dict[str, Any]:
+    def service_health(context: Context) -> ServiceHealth:
         """Check the state of the service and its backup, and since when each check has found it."""
         # Read before the services, which show the effect of ended actions.
         deployed, retired = list_strategy_actions(context, FAILOVER), list_strategy_actions(context, RETIREMENT)
@@ -70,30 +94,36 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
         looks.append(down)
         for what, so in (("down", down), ("ready", ready)):
             since[what] = min(since.get(what, now), now) if so else math.inf
-        return {
-            "state": None if record is None else record.state,
-            "down": down,
-            "down_s": max(0.0, now - since["down"]),
-            "looks": sum(looks),
-            "backup": spare is not None,
-            "ready_s": max(0.0, now - since["ready"]),
-            "keep_s": None
+        return ServiceHealth(
+            state=None if record is None else record.state,
+            down=down,
+            down_s=max(0.0, now - since["down"]),
+            looks=sum(looks),
+            backup=spare is not None,
+            ready_s=max(0.0, now - since["ready"]),
+            keep_s=None
             if spare is None or not ready
             else compute_keep_s(spare, deployed, retired, options.backup_keep_s, now),
             # A repeated request for a done or pending action would do it twice.
-            "changing": any(action.state in {"pending", "running"} for action in (*deployed, *retired)),
-        }
+            changing=any(action.state in {"pending", "running"} for action in (*deployed, *retired)),
+        )
+
+    def is_backup_needed(health: ServiceHealth) -> bool:
+        return (
+            health.down
+            and health.looks >= AGREEING
+            and health.down_s >= options.backup_after_s
+            and not health.backup
+            and not health.changing
+        )
+
+    def is_backup_spare(health: ServiceHealth) -> bool:
+        return health.keep_s is not None and health.ready_s >= health.keep_s and not health.changing
 
     Strategy(
         name=FAILOVER,
         when=service_health,
-        if_=lambda health: (
-            health["down"]
-            and health["looks"] >= AGREEING
-            and health["down_s"] >= options.backup_after_s
-            and not health["backup"]
-            and not health["changing"]
-        ),
+        if_=is_backup_needed,
         then=do.deploy_workflow(backup),
         autonomy=options.autonomy,
         priority=10,
@@ -101,9 +131,7 @@ def declare_failover(service: str, backup: str, options: PlacementOptions, *, li
     Strategy(
         name=RETIREMENT,
         when=service_health,
-        if_=lambda health: (
-            health["keep_s"] is not None and health["ready_s"] >= health["keep_s"] and not health["changing"]
-        ),
+        if_=is_backup_spare,
         then=do.update_workflow_replica(backup, instances=0) if linked else do.delete_workflow(backup),
         priority=10,  # the same as of the failover, which owns the field
         cool_down=options.backup_keep_s,

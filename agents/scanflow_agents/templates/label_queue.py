@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from scanflow.agent.context import Context
 from scanflow.agent.records import JSON
 from scanflow.app.application import Application
-from scanflow.app.model import shorten
+from scanflow.app.model import Model, shorten
 from scanflow.app.parameters import to_plain
 from scanflow.app_files import find_file
 from scanflow.drift.contract import read_purpose
@@ -115,6 +115,13 @@ def _to_json(value: Any) -> JSON:
     return str(value)[:MAX_VALUE_LENGTH]
 
 
+class Labelling(Model):
+    """How many items waited, and how many of them were labelled."""
+
+    wanted: int
+    labelled: int
+
+
 class SharedLabeller:
     """A labeller function shared by several sensors; calls are serialized, so that no item is labelled twice at a
     time."""
@@ -132,12 +139,12 @@ class SharedLabeller:
         except (NotFoundError, InvalidError) as error:
             raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error
 
-    def label_waiting(self, context: Context) -> dict[str, Any]:
+    def label_waiting(self, context: Context) -> Labelling:
         """Label all waiting items. Raises the labeller's errors."""
         with self._one_at_a_time:
             waiting = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
             count = self._label_items(context, [dict(item) for item in waiting]) if waiting else 0
-        return {"wanted": len(waiting), "labelled": count}
+        return Labelling(wanted=len(waiting), labelled=count)
 
     def _label_items(self, context: Context, waiting: list[dict[str, Any]]) -> int:
         ids = {item["id"] for item in waiting}

@@ -6,13 +6,12 @@ It is compared with the version's own accuracy, from its tag ``accuracy`` or fro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import Field
 
 from scanflow.agent.context import Context
-from scanflow.app.model import Number
+from scanflow.app.model import Model, Number
 from scanflow.drift.contract import read_purpose
 from scanflow.drift.performance import Accuracy, measure_accuracy
 from scanflow.errors import InvalidError
@@ -33,6 +32,17 @@ class LossOptions(Options):
     """The loss of accuracy up to which nothing is retrained, 0 to 1; and a loss has to be significant at 95 %."""
 
 
+class AccuracyLoss(Model):
+    """The accuracy on drifted data, compared with the one that is expected."""
+
+    accuracy: Accuracy | None
+    """None: there are no labels yet."""
+
+    expected: float
+    loss: float | None
+    too_much: bool
+
+
 def measure_live_accuracy(points: Sequence[Mapping[str, Any]]) -> Accuracy | None:
     """Return the accuracy on the labelled points for evaluation; None: there are none."""
     evaluated = [point for point in points if read_purpose(point) == "evaluate" and point.get("guess") is not None]
@@ -50,7 +60,7 @@ def get_expected_accuracy(champion: ModelVersion) -> float | None:
 
 def compute_loss(
     context: Context, options: LossOptions, champion: ModelVersion, points: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> AccuracyLoss:
     """Compute the loss of accuracy on labelled points that no model was trained on, and whether it is too much.
 
     Raises:
@@ -66,10 +76,10 @@ def compute_loss(
     else:
         now, before = _read_estimate(context, points)
     if now is None:
-        return {"accuracy": None, "expected": before, "loss": None, "too_much": False}
+        return AccuracyLoss(accuracy=None, expected=before, loss=None, too_much=False)
     loss = before - now.value
     too_much = loss > options.max_loss and now.high < before
-    return {"accuracy": asdict(now), "expected": before, "loss": loss, "too_much": too_much}
+    return AccuracyLoss(accuracy=now, expected=before, loss=loss, too_much=too_much)
 
 
 def _read_estimate(context: Context, points: Sequence[Mapping[str, Any]]) -> tuple[Accuracy, float]:

@@ -15,13 +15,13 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.actions import Act, call
+from scanflow.agent.actions import Act, Call, call
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Whole
+from scanflow.app.model import Model, Whole
 from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError
 from scanflow.knowledge.records import ModelVersion
@@ -30,6 +30,7 @@ from scanflow_agents.templates import bookmarks, infrastructure, retuning, scali
 from scanflow_agents.templates.challengers import RETRAIN, Challengers, PromotionOptions
 from scanflow_agents.templates.control_plane import get_control_plane, report_event
 from scanflow_agents.templates.live_accuracy import (
+    AccuracyLoss,
     LossOptions,
     compute_loss,
     get_expected_accuracy,
@@ -102,7 +103,7 @@ def declare(app: Application, agent: Agent) -> None:
     if name is None:
         _, name = find_model_node(agent, find_service_workflow(app, agent, options.service), options.node)
     model = RegisteredModel(name, options.alias)
-    check_parameters(agent, training, _build_parameters(options, {"batch": "", "champion": format_model_uri(name, 1)}))
+    check_parameters(agent, training, _build_parameters(options, "", format_model_uri(name, 1)))
     challengers = Challengers(options, options.training_workflow, model)
     evaluates = has_parameter(training, options.evaluate_parameter)
     _declare_retraining(options, model, challengers if evaluates else None)
@@ -144,24 +145,76 @@ class LabelWait:
         return now - self.since < self.patience_s
 
 
+class AccuracyReports:
+    """Reports the accuracy of the model in use on labelled points, each once. A restarted agent starts over."""
+
+    def __init__(self, model: RegisteredModel) -> None:
+        self._model, self._reported = model, set[tuple[int, int]]()
+
+    def report(self, context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
+        now = measure_live_accuracy(points)
+        if now is None or (champion.version, now.n) in self._reported:
+            return
+        self._reported.add((champion.version, now.n))
+        about = {"version": champion.version, "expected": get_expected_accuracy(champion)}
+        report_event(context, "accuracy.measured", f"model/{self._model.name}", **about, **asdict(now))
+
+
+class LabelCounts(Model):
+    """The labels that no model was trained on."""
+
+    picked: int
+    """Those to train on, without those to evaluate on."""
+
+    labels: int
+    busy: str | None
+    """Why no model is trained now."""
+
+    champion: str | None
+    """The address of the model in use: ``models:/name/3``."""
+
+    batch: str | None = None
+    """The tracked run with the labels to train on."""
+
+    costs: AccuracyLoss | None = None
+
+
+class ChallengerComparison(Model):
+    """The newest challenger, compared with the model in use."""
+
+    run: str | None = None
+    version: int | None = None
+    gain: float | None = None
+    verdict: str | None
+    champion: int | None = None
+    stands: str | None
+    """Why it is not put to use."""
+
+    evidence: dict[str, Any] = Field(default_factory=dict)
+    """See :mod:`scanflow.drift.promotion`."""
+
+    batch: str | None = None
+    """The tracked run with the labels to evaluate it on again."""
+
+
+def is_better(comparison: ChallengerComparison) -> bool:
+    return comparison.stands is None and comparison.verdict in {"promote", "ask"}
+
+
+def has_labels(comparison: ChallengerComparison) -> bool:
+    return comparison.batch is not None
+
+
 def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challengers: Challengers | None) -> None:
     """Declare the retraining strategy; ``challengers`` are evaluated again on more labels before another is trained."""
     least = options.min_picked
     seen: dict[str, frozenset[str]] = {}
     last_request = [-math.inf]
-    reported: set[tuple[int, int]] = set()
+    accuracies = AccuracyReports(model)
     label_wait = LabelWait(patience_s=MAX_WAITS * options.interval_s)
 
-    def report_accuracy(context: Context, champion: ModelVersion, points: Sequence[Mapping[str, Any]]) -> None:
-        now = measure_live_accuracy(points)
-        if now is None or (champion.version, now.n) in reported:
-            return
-        reported.add((champion.version, now.n))
-        about = {"version": champion.version, "expected": get_expected_accuracy(champion)}
-        report_event(context, "accuracy.measured", f"model/{model.name}", **about, **asdict(now))
-
     @sensor(sf.every(seconds=options.interval_s))
-    def count_number_of_pickeddata(context: Context) -> dict[str, Any]:
+    def count_number_of_pickeddata(context: Context) -> LabelCounts:
         """Count the labels that no model was trained on; if they are enough, store them as a training file."""
         # Before the notes are read, so that those written meanwhile are included.
         busy = bookmarks.find_unfinished_run(
@@ -172,45 +225,48 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         to_learn = [label for label in labels if read_purpose(label) == "train"]
         new = [label for label in to_learn if label["id"] not in learnt]
         champion = model.find_champion(context)
-        counts: dict[str, Any] = {
-            "picked": len(new),
-            "labels": len(labels),
-            "busy": busy,
-            "champion": None if champion is None else format_model_uri(model.name, champion.version),
-            "batch": None,
-            "costs": None,
-        }
+        counts = LabelCounts(
+            picked=len(new),
+            labels=len(labels),
+            busy=busy,
+            champion=None if champion is None else format_model_uri(model.name, champion.version),
+        )
         unseen = [label for label in labels if label["id"] not in learnt]
         if champion is not None:
-            report_accuracy(context, champion, unseen)
+            accuracies.report(context, champion, unseen)
         enough = len(new) >= least and busy is None and champion is not None
         wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team) if enough else []
         if label_wait.should_wait(len(labels), more=len(wanted) > 0, now=context.clock()):
-            return counts | {"busy": "labels are still coming in"}
+            return counts.replace(busy="labels are still coming in")
         if enough and challengers is not None and (waits := _describe_waiting(context, model, challengers)) is not None:
-            return counts | {"busy": waits}
+            return counts.replace(busy=waits)
         if enough and champion is not None:
             if options.retrain_when != "drift":
-                counts["costs"] = compute_loss(context, options, champion, unseen)
-                if not counts["costs"]["too_much"]:
+                costs = compute_loss(context, options, champion, unseen)
+                counts = counts.replace(costs=costs)
+                if not costs.too_much:
                     return counts
             now = context.clock()
             if 0 <= now - last_request[0] < options.again_after_s:  # a refusal lasts for a while
-                return counts | {"busy": "it was already requested"}
+                return counts.replace(busy="it was already requested")
             last_request[0] = now
             left_out = set() if options.learn_from == "all" else learnt & {label["id"] for label in to_learn}
             selected = [label for label in labels if label["id"] not in left_out]
-            counts["batch"] = bookmarks.save_labels(context, selected)
+            counts = counts.replace(batch=bookmarks.save_labels(context, selected))
         return counts
 
-    def enough(counts: dict[str, Any]) -> bool:
-        return counts["picked"] >= least and counts["batch"] is not None
+    def enough_labels(counts: LabelCounts) -> bool:
+        return counts.picked >= least and counts.batch is not None
+
+    def retrain(counts: LabelCounts) -> Act:
+        parameters = _build_parameters(options, counts.batch, counts.champion)
+        return do.run_workflow(options.training_workflow, parameters=parameters)
 
     Strategy(
         name=RETRAIN,
         when=count_number_of_pickeddata,
-        if_=enough,
-        then=lambda counts: do.run_workflow(options.training_workflow, parameters=_build_parameters(options, counts)),
+        if_=enough_labels,
+        then=retrain,
         autonomy=options.autonomy,
         cool_down=options.cool_down_s,
         budget=options.budget,
@@ -228,61 +284,55 @@ def _declare_change(
     evaluates: bool,
 ) -> None:
     ended = sf.on_event("run.succeeded", workflow=options.training_workflow, app=app.name)
-    requested_at: dict[tuple[str, int], float] = {}
+    requested_at: dict[tuple[str, int | None], float] = {}
 
-    def is_repeated(what: str, version: int, now: float) -> bool:
+    def is_repeated(what: str, version: int | None, now: float) -> bool:
         if 0 <= now - requested_at.get((what, version), -math.inf) < options.again_after_s:
             return True
         requested_at[what, version] = now
         return False
 
     @sensor(sf.any_of(ended, sf.every(seconds=options.interval_s)))
-    def retraining_ended(context: Context) -> dict[str, Any]:
+    def retraining_ended(context: Context) -> ChallengerComparison:
         """Decide on the newest challenger, by its and the champion's predictions for the same points."""
         evidence = challengers.evaluate_newest(context)
         if evidence is None:
-            return {"verdict": None, "stands": "no model was retrained yet", "batch": None}
+            return ChallengerComparison(verdict=None, stands="no model was retrained yet")
         comparison, now = _compare_challenger(context, model, evidence), context.clock()
-        if better(comparison) and is_repeated("use", comparison["version"], now):
-            return {**comparison, "stands": "it was already requested"}
-        if comparison["stands"] is None and comparison["verdict"] == "wait" and evidence["needed"] and evaluates:
+        if is_better(comparison) and is_repeated("use", comparison.version, now):
+            return comparison.replace(stands="it was already requested")
+        if comparison.stands is None and comparison.verdict == "wait" and evidence["needed"] and evaluates:
             more = _find_labels_to_evaluate(context, options, evidence)
-            if more and not is_repeated("evaluate", comparison["version"], now):
-                comparison["batch"] = bookmarks.save_labels(context, more)
+            if more and not is_repeated("evaluate", comparison.version, now):
+                return comparison.replace(batch=bookmarks.save_labels(context, more))
         return comparison
 
-    def better(comparison: dict[str, Any]) -> bool:
-        return comparison["stands"] is None and comparison["verdict"] in {"promote", "ask"}
+    def request_change(comparison: ChallengerComparison) -> Call:
+        return call(
+            executor, "change_model", version=comparison.version, run=comparison.run, evidence=comparison.evidence
+        )
 
     Strategy(
         name="update_model",
         when=retraining_ended,
-        if_=better,
-        then=lambda comparison: call(
-            executor,
-            "change_model",
-            version=comparison["version"],
-            run=comparison["run"],
-            evidence=comparison["evidence"],
-        ),
+        if_=is_better,
+        then=request_change,
         autonomy=bound_call(options.autonomy),
     )
 
-    def labels_came(comparison: dict[str, Any]) -> bool:
-        return comparison["batch"] is not None
-
-    def evaluate(comparison: dict[str, Any]) -> Act:
-        parameters = _build_parameters(
-            options, {**comparison, "champion": format_model_uri(model.name, comparison["evidence"]["champion"])}
-        )
-        evaluated = {options.evaluate_parameter: format_model_uri(model.name, comparison["version"])}
+    def evaluate(comparison: ChallengerComparison) -> Act | None:
+        if comparison.version is None:
+            return None
+        champion = format_model_uri(model.name, comparison.evidence["champion"])
+        parameters = _build_parameters(options, comparison.batch, champion)
+        evaluated = {options.evaluate_parameter: format_model_uri(model.name, comparison.version)}
         return do.run_workflow(options.training_workflow, parameters=parameters | evaluated)
 
     if evaluates:
         Strategy(
             name="evaluate_again",
             when=retraining_ended,
-            if_=labels_came,
+            if_=has_labels,
             then=evaluate,
             autonomy=options.autonomy,
             budget=options.budget,
@@ -308,9 +358,9 @@ def find_obstacle(
     return None
 
 
-def _build_parameters(options: PlannerOptions, values: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = {**options.training_parameters, options.labels_parameter: values["batch"]}
-    return parameters | ({options.model_parameter: values["champion"]} if options.model_parameter else {})
+def _build_parameters(options: PlannerOptions, batch: str | None, champion: str | None) -> dict[str, Any]:
+    parameters = {**options.training_parameters, options.labels_parameter: batch}
+    return parameters | ({options.model_parameter: champion} if options.model_parameter else {})
 
 
 def _describe_waiting(context: Context, model: RegisteredModel, challengers: Challengers) -> str | None:
@@ -319,23 +369,22 @@ def _describe_waiting(context: Context, model: RegisteredModel, challengers: Cha
     if evidence is None or evidence["verdict"] != "wait" or not evidence["needed"]:
         return None
     waits = f"version {evidence['version']} waits for {evidence['needed']} more evaluation points"
-    return waits if _compare_challenger(context, model, evidence)["stands"] is None else None
+    return waits if _compare_challenger(context, model, evidence).stands is None else None
 
 
-def _compare_challenger(context: Context, model: RegisteredModel, evidence: dict[str, Any]) -> dict[str, Any]:
-    comparison = {name: evidence[name] for name in ("run", "version", "gain", "verdict")}
-    if evidence["version"] is None:
-        return {**comparison, "champion": None, "stands": evidence["reason"], "evidence": evidence, "batch": None}
-    version = model.find_version(context, evidence["version"])
+def _compare_challenger(context: Context, model: RegisteredModel, evidence: dict[str, Any]) -> ChallengerComparison:
+    comparison = ChallengerComparison(
+        **{name: evidence[name] for name in ("run", "version", "gain", "verdict")}, stands=None, evidence=evidence
+    )
+    if comparison.version is None:
+        return comparison.replace(stands=evidence["reason"])
+    version = model.find_version(context, comparison.version)
     champion = model.find_champion(context)  # after the version: its alias moves before it is tagged
     gone = "its version was deleted"
-    return {
-        **comparison,
-        "champion": None if champion is None else champion.version,
-        "stands": gone if version is None else find_obstacle(version, champion, judged_against=evidence["champion"]),
-        "evidence": evidence,
-        "batch": None,
-    }
+    return comparison.replace(
+        champion=None if champion is None else champion.version,
+        stands=gone if version is None else find_obstacle(version, champion, judged_against=evidence["champion"]),
+    )
 
 
 def _find_labels_to_evaluate(

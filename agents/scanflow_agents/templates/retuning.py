@@ -17,7 +17,7 @@ from scanflow.agent.records import Autonomy, Event, Guard
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
-from scanflow.app.model import Number, Whole
+from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import format_count
 from scanflow.app.triggers import Trigger
 from scanflow.backends.service_records import ServiceRecord
@@ -84,6 +84,34 @@ class RetuneOptions(WatchOptions):
     """The autonomy of both strategies: ``suggest`` proposes to people, who accept by ``scanflow approve``."""
 
 
+class TuningDue(Model):
+    """Whether a search is due and possible."""
+
+    trigger: RetuneTrigger | None
+    due: bool
+    stands: str | None
+    """Why none is possible."""
+
+    rps: float | None
+    rps_before: float | None
+    """Requests a second now, and at the last search."""
+
+
+class TuningOutcome(Model):
+    """What a search resulted in: outputs of its run, see :mod:`scanflow.tuning.result`."""
+
+    winner: dict[str, Any] | None
+    default: dict[str, Any] | None
+    comparison: dict[str, Any] | None
+    trials: int | None
+    history: dict[str, Any] | None
+    goal: str | None
+    evidence: dict[str, Any]
+    run: str
+    stands: str | None
+    """Why the service is not resized."""
+
+
 def declare_retuning(agent: Agent, app: str, service: str, model: str, options: RetuneOptions) -> None:
     """Declare ``retune``: start a search for the best configuration of a service; and ``apply_tuning``: resize the
     service to a significantly better one.
@@ -111,7 +139,7 @@ def _declare_search(service: str, model: str, options: RetuneOptions) -> None:
     watch = LoadWatch(options.retune_load_factor)
 
     @sensor(_build_trigger(model, options))
-    def tuning_due(context: Context) -> dict[str, Any]:
+    def tuning_due(context: Context) -> TuningDue:
         """Check whether a search for the service is due and possible."""
         begun = list_strategy_actions(context, RETUNE)  # before the runs, which include those that it started
         record = find_service(context, service)
@@ -124,15 +152,18 @@ def _declare_search(service: str, model: str, options: RetuneOptions) -> None:
         if stands is None and busy:
             stands = f"a search is already active: {busy[0]}"
         due = changed and stands is None
-        search = {"trigger": options.retune, "due": due, "stands": stands, "rps": rate, "rps_before": watch.reference}
+        search = TuningDue(trigger=options.retune, due=due, stands=stands, rps=rate, rps_before=watch.reference)
         if due:
             watch.restart(rate)
         return search
 
+    def is_due(search: TuningDue) -> bool:
+        return search.due
+
     Strategy(
         name=RETUNE,
         when=tuning_due,
-        if_=lambda search: search["due"],
+        if_=is_due,
         then=lambda _search: do.tune_workflow(
             service,
             inputs=options.retune_inputs,
@@ -150,24 +181,31 @@ def _declare_search(service: str, model: str, options: RetuneOptions) -> None:
 
 def _declare_apply(app: str, service: str, options: RetuneOptions) -> None:
     @sensor(sf.on_event("run.succeeded", workflow=f"{RUN_PREFIX}{service}", app=app))
-    def tuning_ended(context: Context, event: Event) -> dict[str, Any]:
+    def tuning_ended(context: Context, event: Event) -> TuningOutcome:
         """Read the outcome of a search, and check that the service was not resized since."""
         run = event.subject.removeprefix("run/")
         outputs = read_outputs(context, run)
         record = find_service(context, service)
-        outcome = {name: outputs.get(name) for name in ("winner", "default", "comparison", "trials", "history", "goal")}
+        names = ("winner", "default", "comparison", "trials", "history", "goal")
+        outcome: dict[str, Any] = {name: outputs.get(name) for name in names}
         outcome["evidence"] = {"reason": describe_result(outcome)}
         stands = _find_obstacle(service, record)
         if stands is None and record is not None and _was_resized(record, outputs):
             stands = "the service was resized since"
         report_event(context, "service.tuned", f"service/{service}", run=run, **outcome)
-        return {**outcome, "run": run, "stands": stands}
+        return TuningOutcome(**outcome, run=run, stands=stands)
+
+    def is_better(outcome: TuningOutcome) -> bool:
+        return outcome.winner is not None and outcome.stands is None
+
+    def apply(outcome: TuningOutcome) -> Act | None:
+        return None if outcome.winner is None else resize(service, outcome.winner)
 
     Strategy(
         name=APPLY,
         when=tuning_ended,
-        if_=lambda outcome: outcome["winner"] is not None and outcome["stands"] is None,
-        then=lambda outcome: resize(service, outcome["winner"]),
+        if_=is_better,
+        then=apply,
         autonomy=options.retune_autonomy,
         guard=Guard(metric=f"service.{service}.errors", worse="higher", by=0.02, within_s=options.retune_guard_s),
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
+from scanflow.agent.actions import Act
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
-from scanflow.app.model import Number, Whole
+from scanflow.app.model import Model, Number, Whole
 from scanflow.app.scaling import Scaling
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.placement.scaling import Load, Recommendation, recommend, stabilise
@@ -42,12 +42,28 @@ class ScalingOptions(WatchOptions):
     immediately."""
 
 
+class ServiceLatency(Model):
+    """A service's latency and scaling threshold."""
+
+    p95_s: float | None
+    rps: float | None
+    """Requests a second. None: not measured."""
+
+    instances: int
+    metric: str | None
+    """What it is scaled by. None: it has no scaling."""
+
+    threshold: float | None
+    next: float | None
+    """The threshold for the target latency. None: the current one."""
+
+
 def declare_scaling(service: str, target_p95_s: float, options: ScalingOptions) -> None:
     """Declare ``tune_scaling``: tune the scaling threshold to the target latency."""
     past: list[Recommendation] = []
 
     @sensor(sf.every(seconds=options.watch_interval_s))
-    def service_latency(context: Context) -> dict[str, Any]:
+    def service_latency(context: Context) -> ServiceLatency:
         """Measure the service, and compute the threshold for the target latency."""
         nonlocal past
         record, now = get_control_plane(context).service(service), context.clock()
@@ -64,25 +80,25 @@ def declare_scaling(service: str, target_p95_s: float, options: ScalingOptions) 
             past.append(recommendation)
             if scaling is None and threshold is not None and threshold > current.target:
                 threshold = None  # a service without scaling stays unchanged while it is fast enough
-        return {
-            "p95_s": None if load is None else load.p95_s,
-            "rps": None if load is None else load.rate,
-            "instances": record.shape.instances,
-            "metric": None if scaling is None else scaling.metric,
-            "threshold": None if scaling is None else scaling.target,
-            "next": threshold,
-        }
+        return ServiceLatency(
+            p95_s=None if load is None else load.p95_s,
+            rps=None if load is None else load.rate,
+            instances=record.shape.instances,
+            metric=None if scaling is None else scaling.metric,
+            threshold=None if scaling is None else scaling.target,
+            next=threshold,
+        )
+
+    def needs_another_threshold(latency: ServiceLatency) -> bool:
+        return latency.next is not None
+
+    def tune(latency: ServiceLatency) -> Act:
+        if latency.metric:
+            return do.update_workflow_replica(service, target=latency.next)
+        return do.update_workflow_replica(service, metric="rps", target=latency.next, max=options.max_instances)
 
     Strategy(
-        name="tune_scaling",
-        when=service_latency,
-        if_=lambda latency: latency["next"] is not None,
-        then=lambda latency: (
-            do.update_workflow_replica(service, target=latency["next"])
-            if latency["metric"]
-            else do.update_workflow_replica(service, metric="rps", target=latency["next"], max=options.max_instances)
-        ),
-        autonomy=options.autonomy,
+        name="tune_scaling", when=service_latency, if_=needs_another_threshold, then=tune, autonomy=options.autonomy
     )
 
 

@@ -16,6 +16,7 @@ from scanflow.agent.context import Context
 from scanflow.agent.records import Action, Guard
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
+from scanflow.app.model import Model
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, compute_quantile
@@ -50,6 +51,42 @@ class ServiceSample(NamedTuple):
     services: Mapping[str, ServiceRecord]
 
 
+class InterferenceEvidence(Model):
+    """How a neighbour slows a service down, by pairs of windows with it and without it."""
+
+    neighbour: str
+    reason: str
+    alone_p95_s: float
+    beside_p95_s: float
+    ratio: float
+    n: int
+    """The number of pairs."""
+
+    p: float
+    looks: int
+    """How many of the last checks agreed."""
+
+    revision: str
+    alone: list[tuple[float, float]]
+    beside: list[tuple[float, float]]
+    """The newest windows, each the load, in requests per second of each instance, and the 95th percentile of the
+    latency, in seconds."""
+
+
+class ServicePlacement(Model):
+    """A service beside its neighbours."""
+
+    evidence: InterferenceEvidence | None
+    stands: str | None
+    """What prevents a move."""
+
+    windows: int
+    p95_s: float | None
+    load: float | None
+    beside: list[str]
+    """The neighbours in the newest window."""
+
+
 def declare_spreading(service: str, affinity: AffinityMode, options: WatchOptions) -> None:
     """Declare ``spread_instances``: keep neighbours that slow a service down off its cores.
 
@@ -59,15 +96,21 @@ def declare_spreading(service: str, affinity: AffinityMode, options: WatchOption
     spreading = Spreading(service, affinity)
 
     @sensor(sf.every(seconds=options.watch_interval_s))
-    def service_placement(context: Context) -> dict[str, Any]:
+    def service_placement(context: Context) -> ServicePlacement:
         """Measure the service with and without each neighbour."""
         return spreading.observe(context)
+
+    def is_slowed_down(placement: ServicePlacement) -> bool:
+        return placement.evidence is not None and placement.stands is None
+
+    def move(placement: ServicePlacement) -> Act | None:
+        return None if placement.evidence is None else build_move(service, affinity, placement.evidence.neighbour)
 
     Strategy(
         name=STRATEGY_NAME,
         when=service_placement,
-        if_=lambda placement: placement["evidence"] is not None and placement["stands"] is None,
-        then=lambda placement: build_move(service, affinity, placement["evidence"]["neighbour"]),
+        if_=is_slowed_down,
+        then=move,
         may={"update_workflow_affinity": [f"service/{service}", "workflow/*"]},
         cool_down=options.watch_cool_down_s,
         autonomy=options.autonomy,
@@ -97,7 +140,7 @@ class Spreading:
         """The metric that the guard of a move watches: 0, and 1 once the move was found not to help."""
         return f"placement.{self._service}.no_better"
 
-    def observe(self, context: Context) -> dict[str, Any]:
+    def observe(self, context: Context) -> ServicePlacement:
         """Add the window since the last check, and evaluate all windows."""
         control_plane, now = get_control_plane(context), context.clock()
         look = ServiceSample(now, {record.name: record for record in control_plane.services()})
@@ -124,16 +167,18 @@ class Spreading:
             stands = self._find_objection(worst.neighbour, moves, look)
         if evidence is not None and stands is None:
             report_event(context, "metric", self.metric, value=0.0)  # the guard's baseline
-            report_event(context, "placement.interference", f"service/{self._service}", **evidence)
-            self._watch.forget(evidence["neighbour"])
-        return {
-            "evidence": evidence,
-            "stands": stands,
-            "windows": len(self._watch.windows),
-            "p95_s": None if window is None else window.point.p95_s,
-            "load": None if window is None else window.point.load,
-            "beside": [] if window is None else sorted(window.beside),
-        }
+            report_event(
+                context, "placement.interference", f"service/{self._service}", **evidence.model_dump(mode="json")
+            )
+            self._watch.forget(evidence.neighbour)
+        return ServicePlacement(
+            evidence=evidence,
+            stands=stands,
+            windows=len(self._watch.windows),
+            p95_s=None if window is None else window.point.p95_s,
+            load=None if window is None else window.point.load,
+            beside=[] if window is None else sorted(window.beside),
+        )
 
     def _find_objection(self, neighbour: str, moves: Mapping[str, Action], look: ServiceSample) -> str | None:
         """Return what prevents the move; None: nothing."""
@@ -155,15 +200,16 @@ class Spreading:
         was = value.get("evidence") if isinstance(value, dict) else None
         if action.state != "succeeded" or action.id in self._judged or not isinstance(was, dict):
             return
-        neighbour = str(was["neighbour"])
+        earlier = InterferenceEvidence.model_validate(was)
+        neighbour = earlier.neighbour
         if neighbour not in window.avoided:
             return
         after = [
             later.point
             for later in self._watch.select_windows_after(_get_end_time(action))
-            if neighbour in later.avoided and later.revision == was["revision"]
+            if neighbour in later.avoided and later.revision == earlier.revision
         ]
-        before = [LoadPoint(*point) for point in was["beside"]]  # type: ignore[union-attr,misc]
+        before = [LoadPoint(*point) for point in earlier.beside]
         comparison, better = compare_move(before, after)
         if comparison is None or better is None:
             return
@@ -190,28 +236,29 @@ class Spreading:
         return neighbour if neighbour.startswith("workflow/") else f"service/{self._service}"
 
 
-def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Window]) -> dict[str, Any]:
+def build_evidence(service: str, disturbance: Disturbance, windows: Sequence[Window]) -> InterferenceEvidence:
     """Build the evidence against a neighbour."""
     neighbour, comparison, agreed = disturbance
     groups = split(windows, neighbour)
     alone, beside = (
-        [list(point) for group in groups for point in group[kind]][-MAX_LISTED_WINDOWS:] for kind in (0, 1)
+        [(point.load, point.p95_s) for group in groups for point in group[kind]][-MAX_LISTED_WINDOWS:]
+        for kind in (0, 1)
     )
-    return {
-        "neighbour": neighbour,
-        "reason": f"beside {neighbour} the 95th percentile of {service} is {comparison.disturbed_p95_s:.3g} s, "
+    return InterferenceEvidence(
+        neighbour=neighbour,
+        reason=f"beside {neighbour} the 95th percentile of {service} is {comparison.disturbed_p95_s:.3g} s, "
         f"without it {comparison.quiet_p95_s:.3g} s at comparable load: {comparison.ratio:.2f} times as slow "
         f"(n = {comparison.pairs} pairs of windows, p = {comparison.p:.2g}, {agreed} of {CONFIRMATION} checks)",
-        "alone_p95_s": comparison.quiet_p95_s,
-        "beside_p95_s": comparison.disturbed_p95_s,
-        "ratio": comparison.ratio,
-        "n": comparison.pairs,
-        "p": comparison.p,
-        "looks": agreed,
-        "revision": windows[-1].revision,
-        "alone": alone,
-        "beside": beside,
-    }
+        alone_p95_s=comparison.quiet_p95_s,
+        beside_p95_s=comparison.disturbed_p95_s,
+        ratio=comparison.ratio,
+        n=comparison.pairs,
+        p=comparison.p,
+        looks=agreed,
+        revision=windows[-1].revision,
+        alone=alone,
+        beside=beside,
+    )
 
 
 def build_window(

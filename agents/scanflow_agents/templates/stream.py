@@ -23,7 +23,7 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Whole
+from scanflow.app.model import Model, Whole
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.checker import CHECK
@@ -65,6 +65,33 @@ class StreamOptions(Options):
     """The most files that are read at a time, the oldest first; after a restart, the newest since the last change."""
 
 
+class StreamChange(Model):
+    """Where the mean of a stream changed."""
+
+    column: str
+    detector: str
+    before: float
+    after: float
+
+
+class StreamReading(Model):
+    """The predictions that were read at one firing."""
+
+    changed: StreamChange | None
+    numbers: int
+    left_out: int
+    """Files that could not be read."""
+
+    began: bool
+    """Whether these are the first since the agent started."""
+
+    run_ids: list[str]
+    """The tracked runs to check."""
+
+    since: float
+    """The end time of the last checked predictions."""
+
+
 @dataclass
 class _StreamState:
     """The state of the stream since its last change."""
@@ -88,11 +115,11 @@ def declare(app: Application, agent: Agent) -> None:
         raise InvalidError(f"Agent {agent.name!r}: {error}") from error
 
     @sensor(sf.every(seconds=options.interval_s))
-    def followed_stream(context: Context) -> dict[str, Any]:
+    def followed_stream(context: Context) -> StreamReading:
         """Read new predictions, up to where the stream changed."""
         nonlocal followed
         begins, numbers, left_out = followed.until is None, 0, 0
-        changed: dict[str, Any] | None = None
+        changed: StreamChange | None = None
         for run in _find_unread(context, options, followed):
             try:
                 values = extract_numbers(arrays_of(tracker_of(context), run.run_id), options.column)
@@ -103,13 +130,24 @@ def declare(app: Application, agent: Agent) -> None:
             followed.runs = [*followed.runs, run.run_id][-options.most_runs :]
             at = next((at for at, value in enumerate(values.tolist()) if followed.stream.update(value)), None)
             if at is not None:
-                changed = {"column": options.column, "detector": options.detector}
-                changed |= {"before": followed.stream.mean, "after": float(values[at:].mean())}
-                report_event(context, "stream.changed", f"agent/{context.agent}", files=len(followed.runs), **changed)
+                changed = StreamChange(
+                    column=options.column,
+                    detector=options.detector,
+                    before=followed.stream.mean,
+                    after=float(values[at:].mean()),
+                )
+                about, files = changed.model_dump(mode="json"), len(followed.runs)
+                report_event(context, "stream.changed", f"agent/{context.agent}", files=files, **about)
                 bookmarks.note(context, "changed", tags={}, metrics={"until": followed.until})
                 break
-        reading: dict[str, Any] = {"changed": changed, "numbers": numbers, "left_out": left_out, "began": begins}
-        reading |= {"run_ids": list(followed.runs) if changed else [], "since": bookmarks.get_check_time(context)}
+        reading = StreamReading(
+            changed=changed,
+            numbers=numbers,
+            left_out=left_out,
+            began=begins,
+            run_ids=list(followed.runs) if changed else [],
+            since=bookmarks.get_check_time(context),
+        )
         if changed:
             followed = _StreamState(ScaledStream(options.detector), followed.until)
         return reading
@@ -118,13 +156,16 @@ def declare(app: Application, agent: Agent) -> None:
         return
     checker = check_agent(app, agent, options.checker, "checker")
 
-    def check(reading: dict[str, Any]) -> Call:
-        return call(checker, CHECK, run_ids=reading["run_ids"], predictions=reading["numbers"])
+    def has_changed(reading: StreamReading) -> bool:
+        return reading.changed is not None
+
+    def check(reading: StreamReading) -> Call:
+        return call(checker, CHECK, run_ids=reading.run_ids, predictions=reading.numbers)
 
     Strategy(
         name="check_changed_stream",
         when=followed_stream,
-        if_=lambda reading: reading["changed"] is not None,
+        if_=has_changed,
         then=check,
         autonomy=bound_call(options.autonomy),
     )

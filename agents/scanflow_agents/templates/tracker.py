@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import Field
 
@@ -15,7 +14,7 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.agents import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Whole
+from scanflow.app.model import Model, Whole
 from scanflow.errors import InvalidError, UsageError
 from scanflow.knowledge.filters import parse_filter
 from scanflow_agents.clock_errors import AHEAD_S
@@ -52,6 +51,21 @@ class TrackerOptions(Options):
     checker may have been busy; earlier only if as many new ones arrived."""
 
 
+class PredictionCounts(Model):
+    """The predictions since the last checked ones."""
+
+    predictions: int
+    new: int
+    """Those that were not handed over yet."""
+
+    due: bool
+    run_ids: list[str]
+    """The tracked runs with the predictions."""
+
+    since: float
+    """The end time of the last checked ones."""
+
+
 @dataclass
 class _Handover:
     until: float = 0.0
@@ -76,7 +90,7 @@ def declare(app: Application, agent: Agent) -> None:
         return round(run.metrics.get(options.metric, 0.0))
 
     @sensor(sf.every(seconds=options.interval_s))
-    def count_number_of_predictions(context: Context) -> dict[str, Any]:
+    def count_number_of_predictions(context: Context) -> PredictionCounts:
         """Count the predictions recorded since the last checked ones."""
         since, until = bookmarks.get_check_time(context), context.clock() - options.settled_s
         if handed.at > context.clock() + AHEAD_S:  # by a clock that was ahead
@@ -97,14 +111,14 @@ def declare(app: Application, agent: Agent) -> None:
                 report_event(context, "predictions.counted", f"agent/{context.agent}", predictions=total, new=news)
                 handed.reported = handed.until
         ids = list(counts) if due else list(counts)[: options.most_runs]  # it is kept, and nobody is told the rest
-        return {"predictions": total, "new": new, "due": due, "run_ids": ids, "since": since}
+        return PredictionCounts(predictions=total, new=new, due=due, run_ids=ids, since=since)
 
-    def enough(counts: dict[str, Any]) -> bool:
-        return bool(counts["predictions"] >= least and counts["due"])
+    def enough(counts: PredictionCounts) -> bool:
+        return counts.predictions >= least and counts.due
 
-    def hand_over(counts: dict[str, Any]) -> Call:
+    def hand_over(counts: PredictionCounts) -> Call:
         return call(
-            checker, "check_predictions", **{name: counts[name] for name in ("run_ids", "predictions", "since")}
+            checker, "check_predictions", run_ids=counts.run_ids, predictions=counts.predictions, since=counts.since
         )
 
     Strategy(

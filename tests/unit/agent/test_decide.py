@@ -22,6 +22,7 @@ from scanflow.agent.records import Intent
 from scanflow.agent.rules import _read_source, explain, make_rule, rule
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agents import collect_declarations
+from scanflow.app.model import Model
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample, situation
 from tests.unit.app.making import made, message, plain_values, texts
@@ -120,6 +121,46 @@ def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, told
     found = evaluate(strategy(if_), sample(value), situation(least=5))
     assert (found.held, found.error) == (True, None)
     assert found.rule == told
+
+
+class Counted(Model):
+    n: int
+    due: bool = False
+
+
+def is_enough(counted: Counted) -> bool:
+    return counted.n >= LEAST and counted.due
+
+
+def check(counted: Counted) -> Call:
+    return call("checker", "check_predictions", n=counted.n)
+
+
+def test_a_parameter_that_is_annotated_with_a_model_gets_that() -> None:
+    found = evaluate(strategy(is_enough, check), sample({"n": 1204, "due": True}), situation())
+    assert (found.error, found.wants) == (
+        None,
+        (call("checker", "check_predictions", n=1204).replace(key="tracker/count/interval:1"),),
+    )
+    told = "is_enough: counted.n >= LEAST and counted.due, counted=Counted(n=1204, due=True), LEAST=1000"
+    assert found.rule == f"{told}, counted.due=True, counted.n=1204"
+    adapted = rule("there are enough")(partial(is_enough))
+    assert evaluate(strategy(adapted), sample({"n": 999, "due": True}), situation()).held is False
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"due": True}, "Counted needs the field 'n'"),
+        ({"n": "many"}, "Counted: n cannot be 'many'"),
+        ({"n": 1, "m": 2}, "Counted has no field 'm'"),
+        (7, "the rule 'is_enough' needs a Counted, but the sensor returned 7"),
+    ],
+)
+def test_a_sample_that_is_not_the_model_of_a_rule_is_an_error(value: Any, why: str) -> None:
+    found = evaluate(strategy(is_enough, check), sample(value), situation())
+    assert (found.held, found.wants) == (False, ())
+    assert why in (found.error or "")
 
 
 def test_an_adapted_function_is_explained_as_itself_or_by_its_sentence() -> None:

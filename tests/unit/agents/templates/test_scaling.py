@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.decide import DecisionContext, decide
+from scanflow.agent.decide import DecisionContext, Want, evaluate
 from scanflow.agent.records import Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.placement.scaling import Load, Recommendation
@@ -28,12 +28,14 @@ def looks(world: World, times: int, **served: Any) -> list[dict[str, Any]]:
     world.control_plane.serves("models:/mnist_cnn/1", **served)
     declared = world.load("planner")
     (strategy,) = declared.select_strategies("service_latency")
-    wanted = []
+    wanted: list[Want] = []
     for _ in range(times):
         world.control_plane.now += 60
         at, found = world.control_plane.now, world.look(declared, "planner", "service_latency")
         sample = Sample(id="s", agent="planner", sensor="service_latency", at=at, value=found, cause=f"c:{at}")
-        wanted += decide(strategy, sample, DecisionContext(app="mnist", team="data", at=at))
+        evaluation = evaluate(strategy, sample, DecisionContext(app="mnist", team="data", at=at))
+        assert evaluation.error is None
+        wanted += evaluation.wants
     assert_permitted(declared, wanted, {})
     return [dict(one.arguments) for one in wanted if isinstance(one, Intent)]
 

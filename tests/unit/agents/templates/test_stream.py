@@ -74,7 +74,9 @@ def test_predictions_are_checked_as_soon_as_their_scores_fall(world: World, dete
 
 def test_the_checker_is_called_and_looks_for_drift(world: World) -> None:
     following = Following(world)
-    ids = [following.recorded(middle) for middle in (*[0.9] * 6, 0.5)]
+    ids = [following.recorded(middle) for middle in [0.9] * 6]
+    assert world.wants("stream", "followed_stream") == []
+    ids.append(following.recorded(0.5))
     called = world.call("stream", "followed_stream")
     assert (called.agent, called.sensor, called.kwargs["run_ids"]) == ("checker", "check_predictions", ids)
     [detect] = world.passed_on(called)

@@ -10,7 +10,8 @@ import pytest
 import scanflow as sf
 from scanflow.agent.actions import Call
 from scanflow.agent.context import Context
-from scanflow.agent.records import Guard, Intent
+from scanflow.agent.decide import DecisionContext, evaluate
+from scanflow.agent.records import Guard, Intent, Sample
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.knowledge.labels import read_json
 from scanflow.plugins import list_plugins
@@ -28,6 +29,26 @@ def test_each_template_declares_its_strategies_those_of_table_5_5_and_one_for_st
         "executor": ["change_model_on_approval", "change_model_transition"],
         "stream": ["check_changed_stream"],
     }
+
+
+@pytest.mark.parametrize("agent", ["tracker", "checker", "planner", "executor", "stream"])
+def test_a_sample_without_what_a_built_in_strategy_reads_is_an_error_that_names_it(world: World, agent: str) -> None:
+    inputs = {"retune": "on_promotion", "retune_inputs": [[1.0]]}
+    placement = {"spread_affinity": "cpu", "target_p95_s": 0.3}
+    world.parameters = {"stream": {}, "planner": {**inputs, **placement}}
+    sample = Sample(id="s", agent=agent, sensor="any", at=0.0, value={}, cause="c")
+    situation = DecisionContext(app="mnist", team="data", at=0.0)
+    strategies = world.load(agent).strategies
+    errors = {strategy.name: evaluate(strategy, sample, situation).error or "none" for strategy in strategies}
+    assert {name for name, error in errors.items() if " needs the field " not in error} == set()
+
+
+def test_a_tracker_that_has_handed_predictions_over_does_not_at_once_again(world: World) -> None:
+    (strategy,) = world.load("tracker").strategies
+    value: dict[str, Any] = {"predictions": 2000, "new": 0, "due": False, "run_ids": ["a"], "since": 0.0}
+    sample = Sample(id="s", agent="tracker", sensor="any", at=0.0, value=value, cause="c")
+    evaluation = evaluate(strategy, sample, DecisionContext(app="mnist", team="data", at=0.0))
+    assert (evaluation.held, evaluation.error) == (False, None)
 
 
 def test_what_one_strategy_of_the_executor_has_put_to_use_the_other_may_replace(world: World) -> None:
