@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, DesiredInstanceState, InstanceSpec, Limits, Node, Revision, encode
+from tests.conftest import Cli
 from tests.waiting import patient
 
 PATIENCE_S = patient(120)
@@ -139,6 +140,13 @@ class Instance:
         assert self._control is not None
         self._key += 1
         seqpacket.send(self._control, ControlMessage(kind=kind, key=key or str(self._key), body=dict(body or {})), fds)
+
+
+def read_instance(cli: Cli, service: str) -> dict[str, Any]:
+    """Return the record of a service's first instance."""
+    records = {record["name"]: record for record in json.loads(cli("services", "--json").stdout)}
+    instance: dict[str, Any] = records[service]["instances"][0]
+    return instance
 
 
 def hold_port(host: str = "127.0.0.1") -> socket.socket:

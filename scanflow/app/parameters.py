@@ -13,9 +13,9 @@ from uuid import UUID
 from pydantic import AfterValidator, BeforeValidator, WrapValidator
 from pydantic_core import PydanticKnownError
 
-from scanflow.app.secrets import SECRET_KEY, Secret, read_secret
+from scanflow.app.secrets import Secret, read_secret
 from scanflow.errors import InvalidError
-from scanflow.text.masking import STARS, find_mask
+from scanflow.text.masking import SECRET_KEY, STARS, find_mask
 
 MAX_DEPTH = 50  # far below where writers of JSON and YAML give up
 MAX_BITS = 14_000  # Python reads and writes whole numbers of at most 4,300 digits

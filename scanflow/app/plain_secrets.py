@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanflow.app.application import Application
-from scanflow.app.secrets import SECRET_KEY
 from scanflow.errors import InvalidError
-from scanflow.text.masking import STARS, mask_addresses, takes_secret
+from scanflow.text.masking import SECRET_KEY, STARS, mask_addresses, takes_secret
 
 _REFERENCE = re.compile(r"(env|file|k8s):.+", re.DOTALL)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")

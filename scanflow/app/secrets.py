@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, model_serializer, model_validator
 from scanflow.app.model import Model
 from scanflow.errors import InvalidError
 from scanflow.files.secret_sources import read_secret_source
+from scanflow.text.masking import SECRET_KEY
 
-SECRET_KEY = "$secret"  # noqa: S105 - the key of a reference, in files
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(r"file:[^\0\n\r]+")
 _K8S = re.compile(r"k8s:[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+")

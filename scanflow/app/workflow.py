@@ -18,12 +18,12 @@ from scanflow.app.parameter_texts import parse_json, parse_parameter, parse_scri
 from scanflow.app.parameters import with_article
 from scanflow.app.references import Ref, find_references
 from scanflow.app.resources import Affinity
-from scanflow.app.secrets import SECRET_KEY
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
 from scanflow.app.steps import check_set_parameter, get_annotations, get_defaults
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.names import check_name
+from scanflow.text.masking import SECRET_KEY
 
 WorkflowType = Literal["batch", "online", "mpi"]
 Node = Annotated[Executor | Service | MPIWorkload, Field(discriminator="kind")]

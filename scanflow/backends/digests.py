@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import json
 import os
@@ -17,6 +16,8 @@ from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
 import cloudpickle
+
+from scanflow.backends.used_code import reduce_object
 
 MISSING = "missing"
 """The digest of a path at which there is nothing."""
@@ -200,8 +201,7 @@ class ValueDigests:
     def _feed_object(self, value: Any) -> None:
         """Describe an object by what pickle would write of it, where sets have no order of their own."""
         try:
-            reduce = copyreg.dispatch_table.get(type(value))
-            reduced: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            reduced = reduce_object(value)
         except Exception:  # noqa: BLE001  whatever a class raises: cloudpickle knows more kinds
             self._feed_pickle(value)
             return

@@ -117,8 +117,7 @@ class _Description:
             return kind.__qualname__
         before, self._in_value = self._in_value, self._in_value or not _is_own(kind)
         try:
-            reduce = copyreg.dispatch_table.get(kind)
-            reduced: Any = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            reduced = reduce_object(value)
             if isinstance(reduced, str):
                 return reduced
             return [self._describe(list(part) if isinstance(part, Iterator) else part) for part in (kind, *reduced)]
@@ -131,6 +130,13 @@ class _Description:
             self._seen[id(value)] = value
             self._queue.append(value)
         return _get_name(value)
+
+
+def reduce_object(value: Any) -> Any:
+    """Return what pickle would write of an object: a name, or how it is made and its state. Raises what its class
+    raises."""
+    reduce = copyreg.dispatch_table.get(type(value))
+    return value.__reduce_ex__(4) if reduce is None else reduce(value)
 
 
 def _digest(value: str | bytes | bytearray) -> str:

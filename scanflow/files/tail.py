@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
+
+from scanflow.files.closing import Closing
 
 BLOCK = 65_536
 
 
-class Tail:
+class Tail(Closing):
     """Reads the data appended to files since the last read.
 
     A file that was replaced by a new one, or cut short, is read to its old end, and then from the new one's beginning.
@@ -18,14 +19,6 @@ class Tail:
 
     def __init__(self) -> None:
         self._files: dict[Path, BinaryIO] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for file in self._files.values():

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from scanflow.errors import UsageError
+from scanflow.http.client_tls import add_client_files
 from scanflow.load.plan import LoadError
 
 if TYPE_CHECKING:
@@ -31,26 +33,23 @@ async def connect(run: Sender) -> HttpConnection:
     if url.scheme == "http":
         _, connection = await loop.create_connection(lambda: kind(run), str(url.hostname), url.port or 80)
     else:
-        context = load_context(run.plan.authority, run.plan.certificate, run.plan.key)
+        context = build_load_context(run.plan.authority, run.plan.certificate, run.plan.key)
         _, connection = await loop.create_connection(lambda: kind(run), str(url.hostname), url.port or 443, ssl=context)
     return connection
 
 
 @lru_cache(maxsize=1)
-def load_context(authority: str, certificate: str, key: str) -> ssl.SSLContext:
+def build_load_context(authority: str, certificate: str, key: str) -> ssl.SSLContext:
     """Load the TLS context of a load's connections.
 
     Raises:
         LoadError: a file cannot be used.
     """
+    context = ssl.create_default_context()
     try:
-        context = ssl.create_default_context(cafile=authority or None)
-        if certificate:
-            context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise LoadError(
-            f"The files of TLS cannot be used: {error}. Name others: SCANFLOW_TLS_CA and SCANFLOW_TLS_CLIENT_CERT"
-        ) from error
+        add_client_files(context, authority, certificate, key)
+    except UsageError as error:
+        raise LoadError(str(error)) from error
     return context
 
 

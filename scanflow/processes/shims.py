@@ -17,10 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from scanflow.errors import UnavailableError
+from scanflow.files.closing import Closing
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.processes import shim
 
@@ -106,7 +106,7 @@ class _Watched:
                 os.close(end)
 
 
-class Shims:
+class Shims(Closing):
     """One shim and the attempts that run under it. Attempts continue when the context ends.
 
     ``warm``: a module that the shim imports once; its ``main`` is called in a fork with each ``Spec.request``.
@@ -125,14 +125,6 @@ class Shims:
         self._selector.register(self._wake_from, selectors.EVENT_READ, None)
         if channel is not None:
             self._selector.register(channel, selectors.EVENT_READ, channel)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release all attempts; the shim ends with the last of them."""

@@ -16,6 +16,9 @@ from urllib.parse import unquote
 
 from scanflow.text.spellings import list_base64, list_json_texts, list_lines, list_spellings, spell_literally
 
+SECRET_KEY = "$secret"  # noqa: S105
+"""The key of a reference to a secret, in files."""
+
 STARS = "***"
 
 MIN_SECRET_LENGTH = 4
@@ -354,7 +357,7 @@ class _DocumentMask:
     def _hide(self, value: Any, collected: set[str]) -> Any:
         if isinstance(value, Mapping):
             # A reference to an output says where the secret comes from, and not what it is.
-            is_reference = "$from" in value or set(value) == {"$secret"}
+            is_reference = "$from" in value or set(value) == {SECRET_KEY}
             return (
                 dict(value) if is_reference else {name: self._hide(inner, collected) for name, inner in value.items()}
             )

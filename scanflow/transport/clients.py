@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from scanflow.errors import UnavailableError, UsageError
+from scanflow.errors import UnavailableError
+from scanflow.http.client_tls import add_client_files
 from scanflow.http.problems import parse_error
 from scanflow.http.security import is_loopback_host
 from scanflow.pki import find_authority_file, find_client_certificate
@@ -63,21 +64,7 @@ def load_context(
 ) -> ssl.SSLContext:
     """Load files, each with the time of its writing: one that is written anew is read again."""
     context = ssl.create_default_context() if authority[0] else httpx.create_ssl_context()
-    try:
-        if authority[0]:
-            context.load_verify_locations(Path(authority[0]).expanduser())
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"The file {authority[0]!r} of certificates cannot be used: {error}. Name another file: SCANFLOW_TLS_CA"
-        ) from error
-    try:
-        if certificate[0]:
-            context.load_cert_chain(certificate[0], key[0])
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(
-            f"The client certificate {certificate[0]!r} and its key {key[0]!r} cannot be used: {error}. Name others: "
-            "SCANFLOW_TLS_CLIENT_CERT and SCANFLOW_TLS_CLIENT_KEY"
-        ) from error
+    add_client_files(context, authority[0], certificate[0], key[0])
     return context
 
 

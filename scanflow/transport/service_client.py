@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
 
 from scanflow.errors import UnavailableError
+from scanflow.files.closing import Closing
 from scanflow.http.problems import parse_refusal
 from scanflow.transport.clients import build_client_options, retry
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
@@ -45,7 +46,7 @@ class Reply:
     """The names are in lower case."""
 
 
-class HttpServiceClient:
+class HttpServiceClient(Closing):
     """A client of one service. It keeps its connection; use it as a context, or call :meth:`close`."""
 
     def __init__(
@@ -109,12 +110,6 @@ class HttpServiceClient:
 
     def close(self) -> None:
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         def send() -> httpx.Response:

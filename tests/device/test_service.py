@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Cli
 from tests.device.machine import read_inventory
+from tests.serving import read_instance
 from tests.waiting import until
 
 _DEVICES = read_inventory().devices
@@ -81,12 +81,6 @@ def predict(cli: Cli, *row: float) -> str:
     return answer.stdout + answer.stderr
 
 
-def read_instance(cli: Cli) -> dict[str, Any]:
-    (service,) = json.loads(cli("services", "--json").stdout)
-    instance: dict[str, Any] = service["instances"][0]
-    return instance
-
-
 def test_a_model_of_pytorch_computes_on_the_gpu_that_its_instance_was_given(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +90,7 @@ def test_a_model_of_pytorch_computes_on_the_gpu_that_its_instance_was_given(
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     assert "2.0" in predict(cli, 1.0, 2.0)
     assert "3.0" in predict(cli, 1.0, 2.0)  # one more than what it was sent, as it was on a GPU
-    first = read_instance(cli)
+    first = read_instance(cli, "served")
     assert first["devices"][0]["uuid"] == _DEVICES[0].uuid
     until(lambda: "used " in cli("services", "served").stdout, "its memory is read back")
     print(cli("services", "served").stdout)
@@ -105,12 +99,15 @@ def test_a_model_of_pytorch_computes_on_the_gpu_that_its_instance_was_given(
     print(full)
     assert "out of memory" in full
     assert "2.0" in predict(cli, 1.0, 2.0)
-    assert read_instance(cli)["pid"] == first["pid"]
+    assert read_instance(cli, "served")["pid"] == first["pid"]
 
     broken = predict(cli, 2000.0, 0.0)
     print(broken)
     assert "cannot use its GPU any more" in broken
-    until(lambda: (now := read_instance(cli))["pid"] != first["pid"] and now["state"] == "ready", "it is replaced")
+    until(
+        lambda: (now := read_instance(cli, "served"))["pid"] != first["pid"] and now["state"] == "ready",
+        "it is replaced",
+    )
     assert "2.0" in predict(cli, 1.0, 2.0)
 
 
@@ -121,17 +118,17 @@ def test_a_share_of_a_gpu_bounds_what_pytorch_takes_and_a_swap_shares_it(
     (tmp_path / "app.py").write_text(APP.replace("gpu=1", "gpu=0.5, gpu_memory='4Gi'"))
     deployed = cli("deploy", "app.py")
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
-    first = read_instance(cli)
+    first = read_instance(cli, "served")
     assert first["devices"][0]["memory_bytes"] == 4 * 2**30
 
     full = predict(cli, 6.0, 0.0)
     print(full)
     assert "out of memory" in full, "refused by PyTorch, before who watches the share sees it"
     assert "2.0" in predict(cli, 1.0, 2.0)
-    assert (read_instance(cli)["pid"], read_instance(cli)["restarts"]) == (first["pid"], 0)
+    assert (read_instance(cli, "served")["pid"], read_instance(cli, "served")["restarts"]) == (first["pid"], 0)
 
     again = cli("deploy", "app.py")
     assert again.returncode == 0, again.stdout + again.stderr
-    second = read_instance(cli)
+    second = read_instance(cli, "served")
     assert (second["pid"] != first["pid"], second["devices"][0]["uuid"]) == (True, first["devices"][0]["uuid"])
     assert "2.0" in predict(cli, 1.0, 2.0)

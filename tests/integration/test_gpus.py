@@ -25,6 +25,7 @@ from scanflow.settings import Settings
 from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_mig_gpu
 from tests.conftest import COMMAND, Cli
 from tests.nvml import StubbedMachine
+from tests.serving import read_instance
 from tests.waiting import PATIENCE_S, until
 
 SHOW = """
@@ -415,12 +416,6 @@ class Model:
 """
 
 
-def read_instance(cli: Cli) -> dict[str, Any]:
-    services = {service["name"]: service for service in json.loads(cli("services", "--json").stdout)}
-    instance: dict[str, Any] = services["first"]["instances"][0]
-    return instance
-
-
 @sees_processes
 def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -448,7 +443,10 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     broken = cli("predict", "first", "--data", "[[-1.0]]")
     assert "cannot use its GPU any more: RuntimeError: CUDA error: an illegal memory access" in broken.stderr
     pid = service["instances"][0]["pid"]
-    until(lambda: (now := read_instance(cli))["pid"] not in {pid, None} and now["state"] == "ready", "it is replaced")
+    until(
+        lambda: (now := read_instance(cli, "first"))["pid"] not in {pid, None} and now["state"] == "ready",
+        "it is replaced",
+    )
     again = cli("deploy", "app.py:first")  # the old and the new one share it meanwhile
     assert again.returncode == 0, again.stdout + again.stderr
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout
@@ -501,11 +499,11 @@ def test_an_instance_that_takes_more_than_its_share_in_turns_is_killed_and_start
     (tmp_path / "model.py").write_text(SERVICE_MODEL)
     assert cli("deploy", "app.py:first").returncode == 0
 
-    before = read_instance(cli)
+    before = read_instance(cli, "first")
     assert before["devices"][0]["sharing"] == "time slicing"
     greedy = DeviceProcess(pid=before["pid"], memory_bytes=41 * GIB)
     machine.set_devices(make_gpu(0, processes=(greedy,)))
-    until(lambda: read_instance(cli)["restarts"] == 1, "it was killed and started again")
-    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance(cli)["error"]
-    until(lambda: read_instance(cli)["state"] == "ready", "it serves again")
+    until(lambda: read_instance(cli, "first")["restarts"] == 1, "it was killed and started again")
+    assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance(cli, "first")["error"]
+    until(lambda: read_instance(cli, "first")["state"] == "ready", "it serves again")
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout

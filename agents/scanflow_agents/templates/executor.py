@@ -30,10 +30,10 @@ from scanflow.knowledge.version_tags import (
     BEFORE,
     BY_HAND,
     OUT_OF_USE,
-    PERSON,
     PROMOTED,
     PROMOTION,
     REFERENCE,
+    describe_out_of_use,
     format_decision_tags,
     format_rejection,
     get_rejection,
@@ -132,7 +132,7 @@ def declare(app: Application, agent: Agent) -> None:
             if stands is None:
                 out = model_changes.find_withdrawn_change(ended, address, record, node)
                 person = None if out is None else _find_person(context, service.name, out)
-                stands = _explain_out_of_use(context, model, wanted, out, person, again=again)
+                stands = _record_out_of_use(context, model, wanted, out, person, again=again)
         return VersionRequest(
             version=wanted.version,
             model=address,
@@ -236,7 +236,7 @@ def _find_person(context: Context, service: str, change: Action) -> str | None:
     return newest.intent.agent
 
 
-def _explain_out_of_use(
+def _record_out_of_use(
     context: Context,
     model: RegisteredModel,
     version: ModelVersion,
@@ -245,7 +245,7 @@ def _explain_out_of_use(
     *,
     again: bool,
 ) -> str | None:
-    """Explain that a person withdrew a version, and record it, as the server's history is limited; or record that it is
+    """Record that a person withdrew a version, as the server's history is limited, and explain it; or record that it is
     requested again.
 
     ``out`` is the change to it that was undone, and ``person`` who undid it, if still known.
@@ -259,10 +259,8 @@ def _explain_out_of_use(
         return None
     if promotion not in {PROMOTED, BY_HAND, OUT_OF_USE}:
         version = model.tag(context, version.version, {PROMOTION: OUT_OF_USE, **format_decision_tags(person, "")})
-    if person is None and version.tags.get(PROMOTION) == OUT_OF_USE:
-        person = version.tags.get(PERSON)
-    who = f"{person} took it out of use" if person else "it was taken out of use"
-    return f"{who}. Request it with again=True"
+    why = f"{person} took it out of use" if person else describe_out_of_use(version.tags, None, number=version.version)
+    return f"{why}. Request it with again=True"
 
 
 def _promote(context: Context, model: RegisteredModel, version: ModelVersion, action: Action) -> None:

@@ -11,9 +11,10 @@ from scanflow.agent.primitive_model import BuiltInPrimitive
 from scanflow.app.parameters import FrozenDict, to_plain_mapping
 from scanflow.app.references import read_reference
 from scanflow.app.resources import AffinityMode, Resources
-from scanflow.app.secrets import SECRET_KEY, read_secret
+from scanflow.app.secrets import read_secret
 from scanflow.errors import InvalidError
 from scanflow.names import check_model_address, check_name
+from scanflow.text.masking import SECRET_KEY
 
 
 def _run_name(value: str) -> str:

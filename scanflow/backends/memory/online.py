@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean, quantiles
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
@@ -37,6 +36,7 @@ from scanflow.errors import (
     UsageError,
     did_you_mean,
 )
+from scanflow.files.closing import Closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +373,7 @@ class MemoryOnline:
         )
 
 
-class MemoryClient:
+class MemoryClient(Closing):
     def __init__(self, online: MemoryOnline, name: str) -> None:
         self._online, self._name = online, name
 
@@ -394,14 +394,6 @@ class MemoryClient:
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _list_instances(shape: Shape) -> list[str]:

@@ -7,25 +7,21 @@ that it issued with their keys, and the list of revoked ones (RFC 5280). The key
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
-from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UsageError
+from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 from scanflow.files.private import create_private_folder
-from scanflow.http.tls_files import TlsFiles
 from scanflow.installation import explain_install
 from scanflow.names import check_common_name
 from scanflow.processes.files import hold_lock, write_atomically
-from scanflow.settings import Settings
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -34,28 +30,17 @@ if TYPE_CHECKING:
 DAYS: Final = 397
 """How long a certificate is valid, in days: browsers accept no more than 398."""
 
-LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-SERVER: Final = "server"
-"""The name of the certificate that a home's server, services and agents serve with."""
+REVOKED: Final = "revoked.pem"
+"""The file beside the authority's with the list of revoked certificates."""
 
-_REVOKED: Final = "revoked.pem"
+HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
 _AUTHORITY_DAYS: Final = 3650
 _SKEW: Final = timedelta(minutes=5)
-_HOST: Final = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
 
 
 def get_authority_file(home: Path) -> Path:
     """Return the file with the certificate of a home's authority, which may not be there."""
     return home.expanduser().absolute() / "pki" / "authority.pem"
-
-
-def find_authority_file(home: Path | None = None) -> Path | None:
-    """Return the file of an authority that is trusted beside the system's: that in ``SCANFLOW_TLS_CA``, else the home's
-    own; None: neither is there. ``home``: None for that of the environment."""
-    if named := os.environ.get("SCANFLOW_TLS_CA"):
-        return Path(named)
-    own = get_authority_file(home or Settings.from_environment().home)
-    return own if own.is_file() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +74,7 @@ class CertificateAuthority:
         self.file = get_authority_file(home)
         self._folder, self._clock = self.file.parent, clock
         self._key_file = self._folder / "authority.key"
-        self._revocations = self._folder / _REVOKED
+        self._revocations = self._folder / REVOKED
         self._issued, self._former = self._folder / "issued", self._folder / "former"
 
     @property
@@ -275,120 +260,12 @@ class CertificateAuthority:
         write_atomically(self._revocations, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
 
-def find_client_certificate() -> tuple[Path, Path] | None:
-    """Return the certificate that clients of services show, and its key: that in ``SCANFLOW_TLS_CLIENT_CERT``, with the
-    key beside it, or in ``SCANFLOW_TLS_CLIENT_KEY``; None: there is none."""
-    if not (named := os.environ.get("SCANFLOW_TLS_CLIENT_CERT")):
-        return None
-    certificate = Path(named).expanduser().absolute()
-    key = os.environ.get("SCANFLOW_TLS_CLIENT_KEY")
-    return certificate, Path(key).expanduser().absolute() if key else certificate.with_suffix(".key")
-
-
-def find_revocations_file(home: Path, authority: Path) -> Path | None:
-    """Return the list of the certificates that an authority has revoked: that in ``SCANFLOW_TLS_CRL``, else the one
-    beside the home's own authority; None: it has none."""
-    if named := os.environ.get("SCANFLOW_TLS_CRL"):
-        return Path(named)
-    own = get_authority_file(home)
-    return own.with_name(_REVOKED) if authority.resolve() == own.resolve() else None
-
-
-def list_own_hosts() -> tuple[str, ...]:
-    """Return the names and addresses by which this machine reaches itself."""
-    name = socket.gethostname().lower()
-    return (*LOCAL_HOSTS, *([name] if _HOST.fullmatch(name) else []))
-
-
 def open_authority(home: Path) -> CertificateAuthority:
     """Return the authority of a home, created if there is none."""
     authority = CertificateAuthority(home)
     if not authority.is_created:
         authority.create(f"scanflow.{socket.gethostname()}"[:64].rstrip("-."))
     return authority
-
-
-def prepare_tls(settings: Settings) -> TlsFiles | None:
-    """Return what services and agents of a home serve TLS with; None: they serve without.
-
-    Where no certificate is given, the home's own authority issues one, and is created for it.
-
-    Raises:
-        UsageError: a given certificate cannot be used on this machine.
-    """
-    if not settings.serves_tls:
-        return None
-    name = ""
-    if settings.tls_cert is not None or settings.tls_key is not None:
-        certificate, key = check_certificate_files(settings.tls_cert, settings.tls_key)
-        public = get_public_name(os.environ)
-        names = ["127.0.0.1", "localhost", *([public] if public else [])]
-        name = choose_name(names, read_certificate_hosts(certificate), certificate)
-    else:
-        issued = open_authority(settings.home).ensure(SERVER, list_own_hosts())
-        certificate, key = issued.certificate, issued.key
-    authority = find_authority_file(settings.home)
-    revoked = None if authority is None else find_revocations_file(settings.home, authority)
-    return TlsFiles(
-        certificate=str(certificate),
-        key=str(key),
-        name=name,
-        authority="" if authority is None else str(authority.expanduser().absolute()),
-        revoked="" if revoked is None else str(revoked.expanduser().absolute()),
-    )
-
-
-def renew_certificate(home: Path, files: TlsFiles) -> None:
-    """Issue the home's own certificate again if it expires soon; whoever serves with it takes the new one.
-
-    Raises:
-        NotFoundError: the authority is gone.
-    """
-    authority = CertificateAuthority(home)
-    if Path(files.certificate).parent == authority.file.parent / "issued":
-        authority.ensure(SERVER, list_own_hosts())
-
-
-def check_certificate_files(certificate: Path | None, key: Path | None) -> tuple[Path, Path]:
-    """Return the absolute paths of a given certificate and its key.
-
-    Raises:
-        UsageError: one of them is missing.
-    """
-    files = [file.expanduser().absolute() for file in (certificate, key) if file is not None]
-    if len(files) < 2 or not all(file.is_file() for file in files):
-        raise UsageError("TLS needs a certificate and its key, in files. Set SCANFLOW_TLS_CERT and SCANFLOW_TLS_KEY")
-    return files[0], files[1]
-
-
-def choose_name(names: Sequence[str], hosts: Collection[str], certificate: Path) -> str:
-    """Return the first of some names and addresses that a certificate, which is for ``hosts``, is for.
-
-    Raises:
-        UsageError: it is for none of them.
-    """
-    for name in names:
-        wildcard = f"*.{name.partition('.')[2]}"
-        if name in hosts or (not is_address(name) and wildcard in hosts):
-            return name
-    raise UsageError(
-        f"The certificate {str(certificate)!r} is for {', '.join(hosts) or 'no host'}, and not for {names[0]}, where "
-        "clients on this machine reach the server. Name it by one of those: SCANFLOW_PUBLIC_URL=https://NAME:PORT"
-    )
-
-
-def get_public_name(variables: Mapping[str, str]) -> str:
-    """Return the host of a server's public address; empty: it has none."""
-    return urlsplit(variables.get("SCANFLOW_PUBLIC_URL", "")).hostname or ""
-
-
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, and no name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def read_certificate_hosts(file: Path) -> list[str]:
@@ -438,7 +315,7 @@ def _make_host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        if not _HOST.fullmatch(host) or len(host) > 253:
+        if not HOST.fullmatch(host) or len(host) > 253:
             raise InvalidError(f"{host!r} is no host. Write a name or an address: models.example, 10.0.0.7") from None
         return x509.DNSName(host)
 
