@@ -104,7 +104,7 @@ def test_a_profile_is_measured_when_it_is_asked_for(tmp_path: Path, monkeypatch:
         asked.append(workflow.name)
         return Profile(profile="network", reason="it sends much")
 
-    monkeypatch.setattr("scanflow.backends.local.batch.backend.measure_here", measured)
+    monkeypatch.setattr("scanflow.backends.local.mpi.job.measure_here", measured)
     plain = CliRunner().invoke(app, ["mpi", "plan"])
     assert "is measured when the job starts" in plain.stdout
     assert not asked

@@ -19,7 +19,6 @@ from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions, save_function
-from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
 from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
@@ -28,14 +27,12 @@ from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_jo
 from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.local.mpi.claims import list_neighbours
-from scanflow.backends.local.mpi.job import as_batch, is_job, measure_here, plan_workload, resolve_job
+from scanflow.backends.local.mpi.job_step import is_job
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.log_reader import Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.pickles import read_home_key
 from scanflow.backends.port import Environment
-from scanflow.backends.rank_files import build_rank_tasks, list_rank_logs
 from scanflow.backends.records import (
     FINAL_STATES,
     Observer,
@@ -69,17 +66,16 @@ from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import read_this_machine
-from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.local_plan import build_local_node, plan_local_job
-from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.files import hold_driver_lock, is_locked
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
-if TYPE_CHECKING:  # most runs have no GPUs
+if TYPE_CHECKING:  # most runs are no MPI jobs, and have no GPUs
     from scanflow.accelerators.port import Accelerators
     from scanflow.backends.device_claims import HomeDevices
+    from scanflow.placement.mpi.groups import ClusterNode
+    from scanflow.placement.mpi.plan import MPIPlan
 
 BEGIN_S = 5.0
 """Longest wait for the start of a task that is to be stopped."""
@@ -151,12 +147,19 @@ class LocalBackend:
     def prepare(self, definition: RunDefinition) -> PreparedRun:
         if isinstance(definition, PreparedRun):
             return definition
-        reduced = cut_down(as_batch(definition, self._home.path))
+        reduced = cut_down(self._as_batch(definition))
         check_supported(reduced.workflow)
         self._check_devices(reduced.workflow)
         programs = StepPrograms(reduced, self._home)
         programs.check()
         return PreparedRun.create(definition, programs, self._find_inputs(reduced))
+
+    def _as_batch(self, definition: RunDefinition) -> RunDefinition:
+        if definition.workflow.type != "mpi":
+            return definition
+        from scanflow.backends.local.mpi.job import as_batch
+
+        return as_batch(definition, self._home.path)
 
     def _find_inputs(self, reduced: RunDefinition) -> list[TaskRecord]:
         if reduced.past is None:
@@ -186,7 +189,9 @@ class LocalBackend:
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         machine = read_this_machine()
         if workflow.type == "mpi":
-            self._check_devices(as_batch(RunDefinition(app, workflow), self._home.path).workflow)
+            from scanflow.backends.local.mpi.job import plan_workload
+
+            self._check_devices(self._as_batch(RunDefinition(app, workflow)).workflow)
             return plan_workload(app, workflow, home=self._home.path, machine_memory_bytes=machine.memory_bytes)
         self.prepare(RunDefinition(app, workflow))
         return plan_workflow(
@@ -198,10 +203,17 @@ class LocalBackend:
         return "a queue of the server: first come, first served, while other jobs use the cores"
 
     def job_nodes(self, app: Application, workflow: Workflow) -> list[ClusterNode]:
+        from scanflow.backends.local.mpi.job import resolve_job
+        from scanflow.placement.mpi.local_plan import build_local_node
+
         resolve_job(app, workflow)
         return [build_local_node(read_topology())]
 
     def job_plan(self, app: Application, workflow: Workflow) -> MPIPlan:
+        from scanflow.backends.local.mpi.claims import list_neighbours
+        from scanflow.backends.local.mpi.job import resolve_job
+        from scanflow.placement.mpi.local_plan import plan_local_job
+
         return plan_local_job(resolve_job(app, workflow)[0], neighbours=list_neighbours(self._home.path))
 
     def job_share(self, run: str) -> Share | None:
@@ -216,6 +228,8 @@ class LocalBackend:
         return Share(float(self._settings.slots or machine.cores), machine.memory_bytes)
 
     def measure_job(self, app: Application, workflow: Workflow) -> tuple[MPIProfile | None, str]:
+        from scanflow.backends.local.mpi.job import measure_here
+
         with TemporaryDirectory(prefix="scanflow-mpi-") as folder:
             profile = measure_here(app, workflow, Path(folder))
         return profile.profile, str(profile)
@@ -343,6 +357,8 @@ class LocalBackend:
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)
         if rank is not None and is_job(self.definition(record.name).workflow):
+            from scanflow.backends.rank_files import list_rank_logs
+
             files = list_rank_logs(RunFolder(Path(record.folder)).get_outputs_folder(StepName(step)), rank)
         files = [file for file in files if stream in {file[0], "both"}]
         return FileLogs(lambda: (files, self._has_task_ended(record.name, task)))
@@ -370,6 +386,9 @@ class LocalBackend:
                 task.model_copy(update={"state": "stopped"}) if task.state == "running" else task for task in tasks
             )
         if is_job(workflow):
+            from scanflow.backends.job_times import MPI
+            from scanflow.backends.rank_files import build_rank_tasks
+
             tasks = (*build_rank_tasks(_get_folder(run).get_outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)
         return record.model_copy(update={"tasks": tasks})

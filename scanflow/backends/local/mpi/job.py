@@ -17,6 +17,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
 from scanflow.backends.local.mpi.flavors import find_launcher
+from scanflow.backends.local.mpi.job_step import LAUNCH
 from scanflow.backends.mpi_program import build_one_step_plan, check_affinity, load_mpi_program
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
@@ -26,11 +27,9 @@ from scanflow.placement.sysfs import read_topology
 if TYPE_CHECKING:
     from scanflow.backends.local.mpi.profiling.classify import Profile
 
-LAUNCH = "scanflow.backends.local.mpi.launcher:launch"
-
 
 def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
-    """Convert the definition of an MPI job to that of a batch workflow; return others unchanged.
+    """Convert the definition of an MPI job to that of a batch workflow.
 
     ``home``: its services and jobs are the job's neighbours.
 
@@ -38,8 +37,6 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
         UsageError: it cannot run here.
     """
     workflow = definition.workflow
-    if workflow.type != "mpi":
-        return definition
     workload, argv = resolve_job(definition.app, workflow)
     plan = plan_local_job(workload)
     find_launcher(workload.flavor, Path(argv[0]), name=workload.name)
@@ -59,11 +56,6 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
         ),
     )
     return replace(definition, workflow=Workflow(name=workflow.name, nodes=(step,), output_dir=workflow.output_dir))
-
-
-def is_job(workflow: Workflow) -> bool:
-    """Return whether a batch workflow is that of an MPI job."""
-    return any(step.function == LAUNCH for step in workflow.steps)
 
 
 def _check_supported(workload: MPIWorkload) -> MPIWorkload:
