@@ -31,10 +31,9 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.list_cache import OFTEN
 from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.definition import build_pod_options
-from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, REFRESH_S, extract_settings
-from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
-from scanflow.backends.kubernetes.online.objects import build_revision_service, build_stable_service, build_state_map
+from scanflow.backends.kubernetes.online.drift import REFRESH_S
+from scanflow.backends.kubernetes.online.render import DEPLOYED_SETTINGS, extract_settings, render
+from scanflow.backends.kubernetes.online.store import build_state_map
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
@@ -178,9 +177,7 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
 
 def _deployment(definition: ServiceSpec, node: str) -> Manifest:
     """Return a service's Deployment, whose pods are for one node."""
-    manifest = build_revision_object(
-        ENGINES["deployment"], definition, definition.current, build_pod_options(definition)
-    )
+    manifest = render(definition, KubernetesSettings()).revisions[0].workload
     manifest["spec"] |= {"replicas": definition.shape.instances, "paused": True}
     manifest["spec"]["template"]["spec"] |= {"nodeName": node, "tolerations": [{"operator": "Exists"}]}
     return manifest
@@ -200,7 +197,8 @@ def _create_pods(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
 
 def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
     """Make all that a service has but its pods, which become ready."""
-    revision, options = definition.current, build_pod_options(definition)
+    rendering = render(definition, KubernetesSettings())
+    (revision,) = rendering.revisions
     state = DesiredState(
         name=definition.workflow, port=8080, created=1.0, settled=1, generation=1, definition=definition
     )
@@ -209,10 +207,10 @@ def _serve(cluster: Cluster, definition: ServiceSpec, node: str) -> None:
         pod = _pod(deployment, number)
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         cluster.patch("Pod", name, namespace, {"status": _running(pod)}, subresource="status")
-    services = [build_revision_service(definition, revision), build_stable_service(definition, canary=False)]
+    services = [revision.service, *rendering.routes]
     for service in services:  # no proxy of a node has to know them: no packet ever goes there
         service["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "none"
-    for manifest in (build_state_map(state), pods.build_config_map(definition, revision, options), *services):
+    for manifest in (build_state_map(state), revision.config_map, *services):
         cluster.create(manifest)
     cluster.create(_replica_set(cluster.create(deployment)))
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online import objects, pods
+from scanflow.backends.kubernetes.online import pods, render
 from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
-from scanflow.backends.kubernetes.settings import ServingEngine
+from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError
@@ -50,12 +51,13 @@ def definition(**changes: object) -> ServiceSpec:
 
 
 def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
-    revision = spec.current
+    revision, maker = spec.current, ENGINES[engine]
+    template = pods.build_pod_template(spec, revision, GIVEN, container=maker.container)
     return [
         pods.build_config_map(spec, revision, GIVEN),
-        build_revision_object(ENGINES[engine], spec, revision, GIVEN),
-        objects.build_revision_service(spec, revision),
-        objects.build_stable_service(spec, canary=False),
+        build_revision_object(maker, spec, revision, template),
+        render.build_revision_service(spec, revision),
+        render.build_stable_service(spec, canary=False),
     ]
 
 
@@ -93,15 +95,35 @@ def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
     canary = Revision(id="r4", nodes=one.current.nodes, weight=0.1)
     shared = one.with_changes(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
     assert pods.build_config_map(shared, shared.current, GIVEN) == pods.build_config_map(one, one.current, GIVEN)
-    assert objects.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
+    assert render.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
 
 
 def test_a_service_without_grpc_has_no_port_for_it() -> None:
     spec = definition(serving=Serving(grpc_port=0, port=9000))
-    ports = objects.build_stable_service(spec, canary=False)["spec"]["ports"]
+    ports = render.build_stable_service(spec, canary=False)["spec"]["ports"]
     assert [(one["name"], one["port"], one["targetPort"]) for one in ports] == [("http", 9000, 8080)]
 
 
 def test_threads_beyond_the_cores_are_refused() -> None:
     with pytest.raises(InvalidError, match="OMP_NUM_THREADS=4"):
         pods.compute_threads(Shape(cores=2), {"OMP_NUM_THREADS": "4"})
+
+
+def test_a_service_is_rendered_as_what_is_applied_hashed_scaled_and_waited_for() -> None:
+    one = definition()
+    canary = Revision(id="r4", nodes=one.current.nodes, weight=0.5)
+    shared = one.with_changes(
+        revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.5), canary),
+        scaling=Scaling(metric="cpu", target=0.5, min=1),
+    )
+    rendering = render.render(shared, KubernetesSettings())
+    assert rendering == render.render(shared, KubernetesSettings()), "of nothing but what it takes"
+    own, other = rendering.revisions
+    assert (own.scaler is None, own.min_instances, own.instances) == (False, 1, 2)
+    assert (other.scaler is None, other.min_instances, other.instances) == (True, 2, 2)
+    kinds = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in rendering.manifests]
+    assert [name for kind, name in kinds if kind == "Deployment"] == [own.target.name, other.target.name]
+    assert kinds[-2:] == [("HorizontalPodAutoscaler", "serving-r3"), ("Service", "serving")]
+    assert list(rendering.hashes) == [f"{kind}/{name}" for kind, name in kinds]
+    pod = own.workload["spec"]["template"]
+    assert (own.is_own_pod(pod), other.is_own_pod(pod)) == (True, False)

@@ -10,10 +10,9 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.online.objects import build_state_map
 from scanflow.backends.kubernetes.online.pods import NAMESPACE as DETAIL
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler, should_backup_answer
-from scanflow.backends.kubernetes.online.store import ServiceStore
+from scanflow.backends.kubernetes.online.store import ServiceStore, build_state_map
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.online.traffic import compute_shares
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -80,7 +79,7 @@ class Shop:
     def _keep(self, definition: ServiceSpec) -> None:
         state = DesiredState(name=definition.workflow, port=8080, created=1.0, settled=1, definition=definition)
         self.cluster.create(build_state_map(state))
-        self.switch.route_traffic(definition)
+        self.switch.route_traffic(self.switch.render_routes(definition))
 
     def pod(self, service: str, *, ready: bool = True) -> None:
         """Have an instance that is ready, or not, since now."""
@@ -195,7 +194,7 @@ def test_who_was_ended_between_two_steps_is_gone_on_for() -> None:
     assert shop.answers == "spare"
     shop.pod("serving")
     shop.at += 6
-    shop.switch.route_traffic(shop.definition)  # and then it was ended
+    shop.switch.route_traffic(shop.switch.render_routes(shop.definition))  # and then it was ended
     shop.look()
     assert (shop.answers, shop.store.get("serving").active_backup) == ("serving", None)
 
@@ -260,7 +259,7 @@ def test_callers_are_not_led_where_a_change_has_just_led_them_away_from(answered
         if (verb, kind) == ("find", "Pod") and shop.store.get("serving").state.generation == 1:
             settled = {"definition": newer, "generation": 2, "settled": 2}
             shop.store.change("serving", lambda now: now and now.model_copy(update=settled))
-            shop.switch.route_traffic(newer)
+            shop.switch.route_traffic(shop.switch.render_routes(newer))
 
     shop.cluster.refuse(changed)
     assert shop.look() is None

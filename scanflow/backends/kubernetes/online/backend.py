@@ -36,7 +36,7 @@ from scanflow.backends.kubernetes.online.checks import (
     list_required_kinds,
     suggest_alternative,
 )
-from scanflow.backends.kubernetes.online.definition import build_definition, build_pod_options
+from scanflow.backends.kubernetes.online.definition import build_definition
 from scanflow.backends.kubernetes.online.drift import Drift, LiveObjects
 from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.logs import ServiceLogs
@@ -136,8 +136,8 @@ class KubernetesServices:
         self._switch = TrafficSwitch(cluster, settings)
         self._reconciler = ServiceReconciler(cluster, self._store, self._switch, self._get_totals, clock=clock)
         self._certificates = ServiceCertificates(cluster, home, settings.gateway_domain, objects.certificates)
-        self._rollout = Rollout(cluster, settings, self._store, self._switch, build_pod_options)
-        self._drift = Drift(cluster, settings, self._store, self._rollout, self._switch, objects, self._list_cache)
+        self._rollout = Rollout(cluster, settings, self._store, self._switch)
+        self._drift = Drift(cluster, settings, self._store, self._switch, objects, self._list_cache)
 
     # Reading
 
@@ -245,8 +245,7 @@ class KubernetesServices:
         definition = self._build_desired_state(None if stored is None else stored.state, spec).definition
         return [
             *build_mounted_objects(spec, image, read_service_token(deployment)),
-            *self._rollout.build_manifests(definition),
-            *self._switch.build_manifests(definition),
+            *self._switch.render(definition).manifests,
         ]
 
     def _resolve_model(self, address: str) -> ModelFiles:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,8 +10,8 @@ from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.online.closed_routes import build_pod_tls
-from scanflow.backends.kubernetes.online.drift import DEPLOYED_SETTINGS, extract_settings
-from scanflow.backends.kubernetes.online.objects import format_token_secret_name
+from scanflow.backends.kubernetes.online.mounts import format_token_secret_name
+from scanflow.backends.kubernetes.online.render import DEPLOYED_SETTINGS, extract_settings
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.settings import KubernetesSettings
@@ -104,16 +103,3 @@ def map_nodes_to_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]
         return replace(node, model=model, file=str(PurePosixPath(pods.APP_DIR, *relative.parts)))
 
     return tuple(map(map_node, nodes))
-
-
-def build_pod_options(definition: ServiceSpec) -> pods.PodOptions:
-    """Return the options of all pods of a service, as recorded when it was deployed."""
-    details: Mapping[str, Any] = definition.details
-    return pods.PodOptions(
-        image=definition.image or "",
-        code=pods.MountedCode(details.get("volumes") or (), details.get("mounts") or ()),
-        env=details.get("env") or {},
-        service_account=details.get("service_account"),
-        pull_secret=details.get("pull_secret"),
-        token_secret=details.get("token_secret"),
-    )

@@ -23,10 +23,13 @@ from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.mounts import list_mounted_objects, rebuild_mounted_object
-from scanflow.backends.kubernetes.online.objects import STATE, compute_hashes, get_kind_and_name
-from scanflow.backends.kubernetes.online.rollout import Rollout
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget
-from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
+from scanflow.backends.kubernetes.online.render import (
+    DEPLOYED_SETTINGS,
+    RenderedRevision,
+    extract_settings,
+    get_kind_and_name,
+)
+from scanflow.backends.kubernetes.online.store import STATE, ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import AUTOSCALER_KINDS, TrafficSwitch
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
@@ -34,9 +37,6 @@ from scanflow.errors import AccessDeniedError, UnsupportedError
 
 REFRESH_S: Final = 10.0
 """The interval at which the objects of all services are read."""
-
-DEPLOYED_SETTINGS: Final = "made_with"
-"""The key in a service's details of the settings that its objects depend on."""
 
 _MAX_SHOWN: Final = 3
 Key = tuple[str, str, str]
@@ -88,11 +88,6 @@ class LiveObjects:
         backup = self.services.get(stored.active_backup or "")
         own = self._versions.get(stored.key, {})
         return stored.version, None if backup is None else backup.version, frozenset(own.items())
-
-
-def extract_settings(settings: KubernetesSettings) -> dict[str, Any]:
-    """Return the settings that a service's objects depend on."""
-    return {"serving": settings.serving, "gateway": settings.gateway, "domain": settings.gateway_domain}
 
 
 def get_key(manifest: Manifest) -> Key:
@@ -154,7 +149,6 @@ class Drift:
         cluster: Cluster,
         settings: KubernetesSettings,
         store: ServiceStore,
-        rollout: Rollout,
         switch: TrafficSwitch,
         live: LiveObjects,
         list_cache: ListCache,
@@ -162,7 +156,7 @@ class Drift:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster, self._settings, self._store, self._list_cache = cluster, settings, store, list_cache
-        self._rollout, self._switch, self._live, self._clock = rollout, switch, live, clock
+        self._switch, self._live, self._clock = switch, live, clock
 
     def repair(self, name: str, *, ready: bool = True) -> Iterator[str]:
         """Repair a service's objects, and yield a sentence for each repair. Most calls read nothing.
@@ -196,22 +190,23 @@ class Drift:
     def _repair_objects(self, stored: ServiceConfigMap) -> Iterator[str]:
         definition = stored.state.definition
         backup = self._live.services.get(stored.active_backup or "")
-        workloads, routes = self._rollout.build_manifests(definition), self._switch.build_manifests(definition)
-        live = {
-            get_kind_and_name(manifest) for manifest in (*workloads, *routes) if get_key(manifest) in self._live.objects
-        }
-        compared = select_comparable(compute_hashes([*workloads, *routes]), stored.applied_hashes, live)
+        rendering = self._switch.render(definition)
+        routes = rendering.routes
         if backup is not None:
-            routes = self._switch.build_manifests(definition, backup=backup.state.definition)
-        for manifest in [*workloads, *routes]:
+            routes = self._switch.render_routes(definition, backup=backup.state.definition)
+        live = {
+            get_kind_and_name(manifest) for manifest in rendering.manifests if get_key(manifest) in self._live.objects
+        }
+        compared = select_comparable(rendering.hashes, stored.applied_hashes, live)
+        for manifest in [*rendering.workloads, *routes]:
             if (
                 get_kind_and_name(manifest) in compared
                 and is_suspicious(manifest, self._live.objects, self._live.equivalent)
                 and (text := self._repair_object(stored, manifest))
             ):
                 yield text
-        for target, count in self._rollout.compute_replicas(stored.state.definition):
-            if text := self._repair_replicas(stored, target, count):
+        for revision in rendering.revisions:
+            if revision.scaler is None and (text := self._repair_replicas(stored, revision)):
                 yield text
 
     def _repair_mounted_objects(self, stored: ServiceConfigMap) -> Iterator[str]:
@@ -267,7 +262,8 @@ class Drift:
             return False
         return True
 
-    def _repair_replicas(self, stored: ServiceConfigMap, target: ScalingTarget, count: int) -> str | None:
+    def _repair_replicas(self, stored: ServiceConfigMap, revision: RenderedRevision) -> str | None:
+        target, count = revision.target, revision.instances
         key = (target.kind, stored.namespace, target.name)
         if key not in self._live.objects or self._live.objects[key]["spec"].get("replicas", 1) == count:
             return None

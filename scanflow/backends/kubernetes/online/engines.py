@@ -1,7 +1,7 @@
 """The serving engines, whose object creates the pods of a revision: Deployment, SeldonDeployment or InferenceService.
 
 All create the same pods, with the same labels, behind the same Services: engines differ in nothing else. The number of
-pods is not part of the manifest, since an autoscaler may own it.
+pods is not part of the manifest, since an autoscaler may own it. Pure.
 """
 
 from __future__ import annotations
@@ -9,11 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online import deployment, kserve, pods, seldon
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.labels import REVISION, SERVICE
+from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.settings import ServingEngine
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.wire import Revision
+
+_NO_ENGINE: Final = {"seldon.io/no-engine": "true"}
+_KSERVE_CONTAINER: Final = "kserve-container"
+"""The container that KServe treats as the model server."""
+
+_KSERVE_ANNOTATIONS: Final = {
+    "serving.kserve.io/deploymentMode": "RawDeployment",
+    "serving.kserve.io/autoscalerClass": "external",  # this backend or its own autoscaler sets the number of pods
+}
+_STRATEGY: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
 
 class ServingObject(NamedTuple):
@@ -27,18 +38,77 @@ class ServingObject(NamedTuple):
     """Builds the object from name, namespace, labels and pod template, without the number of pods."""
 
 
-ENGINES: Final[dict[ServingEngine, ServingObject]] = {
-    "deployment": ServingObject("Deployment", pods.CONTAINER, deployment.build_manifest),
-    "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, seldon.build_manifest),
-    "kserve": ServingObject("InferenceService", kserve.CONTAINER, kserve.build_manifest),
-}
-
-
 def build_revision_object(
-    engine: ServingObject, definition: ServiceSpec, revision: Revision, options: pods.PodOptions
+    engine: ServingObject, definition: ServiceSpec, revision: Revision, template: Manifest
 ) -> Manifest:
-    """Return the engine's object, which creates a revision's pods."""
-    template = pods.build_pod_template(definition, revision, options, container=engine.container)
+    """Return the engine's object, which creates a revision's pods from their ``template``."""
     name = pods.format_object_name(definition.workflow, revision.id)
     labels = pods.build_revision_labels(definition, revision)
     return engine.build_manifest(name, pods.get_namespace(definition), labels, template)
+
+
+def _build_deployment(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return a Deployment, which every cluster has."""
+    return {
+        "apiVersion": KINDS["Deployment"].api_version,
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": {label: labels[label] for label in (SERVICE, REVISION)}},
+            "strategy": _STRATEGY,
+            "revisionHistoryLimit": 1,
+            "template": template,
+        },
+    }
+
+
+def _build_seldon_deployment(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return a SeldonDeployment (v1) with one predictor and no engine: the model server runs the whole graph."""
+    container = template["spec"]["containers"][0]["name"]
+    return {
+        "apiVersion": KINDS["SeldonDeployment"].api_version,
+        "kind": "SeldonDeployment",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "protocol": "v2",
+            "annotations": _NO_ENGINE,
+            "predictors": [
+                {
+                    "name": "default",
+                    "annotations": {**_NO_ENGINE, **template["metadata"]["annotations"]},
+                    "labels": template["metadata"]["labels"],
+                    "graph": {
+                        "name": container,
+                        "type": "MODEL",
+                        "endpoint": {"type": "REST", "httpPort": 8080, "grpcPort": 8081},
+                    },
+                    "componentSpecs": [{"metadata": template["metadata"], "spec": template["spec"]}],
+                }
+            ],
+        },
+    }
+
+
+def _build_inference_service(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
+    """Return an InferenceService with a custom predictor container, in raw (standard) deployment mode: a Deployment
+    and Services, without Knative."""
+    return {
+        "apiVersion": KINDS["InferenceService"].api_version,
+        "kind": "InferenceService",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": _KSERVE_ANNOTATIONS},
+        "spec": {
+            "predictor": {
+                **template["spec"],
+                "labels": template["metadata"]["labels"],
+                "annotations": template["metadata"]["annotations"],
+                "deploymentStrategy": _STRATEGY,
+            }
+        },
+    }
+
+
+ENGINES: Final[dict[ServingEngine, ServingObject]] = {
+    "deployment": ServingObject("Deployment", pods.CONTAINER, _build_deployment),
+    "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, _build_seldon_deployment),
+    "kserve": ServingObject("InferenceService", _KSERVE_CONTAINER, _build_inference_service),
+}

@@ -7,8 +7,8 @@ from pathlib import Path
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.code_configmap import build_code
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online.closed_routes import format_tls_secret_name
-from scanflow.backends.kubernetes.online.objects import build_token_secret, format_token_secret_name
 from scanflow.backends.kubernetes.online.pods import get_namespace
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.service_change import Deployment
@@ -51,3 +51,22 @@ def rebuild_mounted_object(definition: ServiceSpec, kind: str, name: str) -> Man
 def read_service_token(deployment: Deployment) -> str | None:
     """Return the token that requests to a service must carry; None: it needs none."""
     return read_token((deployment.online.serving or Serving()).auth or "", Path(deployment.app.app_dir))
+
+
+def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
+    """Return the Secret with the token that requests must carry."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": format_token_secret_name(definition.workflow),
+            "namespace": get_namespace(definition),
+            "labels": build_labels(definition.app, definition.team, service=definition.workflow),
+        },
+        "type": "Opaque",
+        "stringData": {"token": token},
+    }
+
+
+def format_token_secret_name(service: str) -> str:
+    return f"service-{service}-token"

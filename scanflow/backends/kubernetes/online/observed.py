@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -145,28 +144,6 @@ def count_if_all_ready(deployment: Manifest, replicas: int | None) -> int | None
         return None
     count = int(status.get("replicas", 0))
     return count if status.get("readyReplicas", 0) == count and replicas in {None, count} else None
-
-
-def select_ready(pods: Iterable[Manifest], revision: str, template: str) -> list[Manifest]:
-    """Return the pods of a revision that are ready and match its template."""
-    return [
-        pod
-        for pod in pods
-        if get_revision(pod) == revision and get_pod_template_hash(pod) == template and is_ready(pod)
-    ]
-
-
-def compute_canary_instances(instances: int, weight: float) -> int:
-    """Return how many instances a canary needs beside ``instances`` of the current revision to get its share of evenly
-    spread connections, to the nearest whole instance."""
-    if weight >= 1:
-        return max(instances, 1)
-    return max(1, round(weight * max(instances, 1) / (1 - weight)))
-
-
-def compute_gateway_canary_instances(instances: int, weight: float) -> int:
-    """Return how many instances a canary needs if a Gateway splits the traffic."""
-    return max(1, math.ceil(round(instances * weight, 6)))
 
 
 def get_instance_container(pod: Manifest) -> str:

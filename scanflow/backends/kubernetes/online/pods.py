@@ -79,6 +79,19 @@ class PodOptions(NamedTuple):
     """The Secret with the ``token`` that requests must carry."""
 
 
+def build_pod_options(definition: ServiceSpec) -> PodOptions:
+    """Return the options of all pods of a service, as recorded when it was deployed."""
+    details: Mapping[str, Any] = definition.details
+    return PodOptions(
+        image=definition.image or "",
+        code=MountedCode(details.get("volumes") or (), details.get("mounts") or ()),
+        env=details.get("env") or {},
+        service_account=details.get("service_account"),
+        pull_secret=details.get("pull_secret"),
+        token_secret=details.get("token_secret"),
+    )
+
+
 def format_object_name(service: str, revision: str) -> str:
     """Return the name of a revision's objects: ``serving-r3``."""
     return f"{service}-{revision}"

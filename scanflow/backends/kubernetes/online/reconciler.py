@@ -143,9 +143,9 @@ class ServiceReconciler:
         elif backup_active and not self._store.is_unchanged(stored):
             raise ConflictError(f"The service {stored.state.name!r} was changed since it was read.")
         if to_backup:
-            self._switch.route_traffic(definition, backup=backup_service.state.definition)
+            self._switch.route_traffic(self._switch.render_routes(definition, backup=backup_service.state.definition))
         elif backup_active:
-            self._switch.route_traffic(definition)
+            self._switch.route_traffic(self._switch.render_routes(definition))
             stored = self._store.annotate(stored, answers=None)
         return stored
 
@@ -153,10 +153,10 @@ class ServiceReconciler:
         """Replace a former backup by the service itself, or by its new backup, if one of them is ready."""
         definition = stored.state.definition
         if any(observed.is_ready(pod) for pod in self._find_pods(stored)):
-            self._switch.route_traffic(definition)
+            self._switch.route_traffic(self._switch.render_routes(definition))
             return self._store.annotate(stored, answers=None)
         if backup is not None and any(observed.is_ready(pod) for pod in self._find_pods(backup)):
-            self._switch.route_traffic(definition, backup=backup.state.definition)
+            self._switch.route_traffic(self._switch.render_routes(definition, backup=backup.state.definition))
             return self._store.annotate(stored, answers=backup.state.name)
         return stored
 

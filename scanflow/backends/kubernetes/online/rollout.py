@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_selector
-from scanflow.backends.kubernetes.online import observed, pods
-from scanflow.backends.kubernetes.online.engines import ENGINES, ServingObject, build_revision_object
-from scanflow.backends.kubernetes.online.objects import build_revision_service, compute_hashes
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
+from scanflow.backends.kubernetes.online import observed
+from scanflow.backends.kubernetes.online.engines import ENGINES
+from scanflow.backends.kubernetes.online.render import RenderedRevision
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver
-from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError
-from scanflow.wire import Revision
 
 _POLL_S: Final = 5.0
 _REPORT_S: Final = 2.0
@@ -38,7 +35,6 @@ _MISSING_POLL_S: Final = 1.0
 """The poll interval while pods are missing: there are no objects to watch."""
 
 ENGINE_KINDS: Final = tuple(engine.kind for engine in ENGINES.values())
-BuildPodOptions = Callable[[ServiceSpec], pods.PodOptions]
 
 
 class _SupersededError(Exception):
@@ -47,19 +43,6 @@ class _SupersededError(Exception):
 
 class _HopelessError(Exception):
     """An instance will never become ready."""
-
-
-class RevisionPlan(NamedTuple):
-    """A revision, and how many instances it should have."""
-
-    revision: Revision
-    template: str
-    instances: int
-    target: ScalingTarget
-    """The object whose ``scale`` sets the number of its pods."""
-
-    fixed: bool
-    """Whether the number is exact; else an autoscaler decides."""
 
 
 class Rollout:
@@ -71,14 +54,13 @@ class Rollout:
         settings: KubernetesSettings,
         store: ServiceStore,
         switch: TrafficSwitch,
-        build_options: BuildPodOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster, self._settings, self._store, self._switch = cluster, settings, store, switch
-        self._build_options, self._clock, self._now = build_options, clock, now
-        self._engine: ServingObject = ENGINES[settings.serving]
+        self._clock, self._now = clock, now
+        self._engine_kind = ENGINES[settings.serving].kind
 
     def roll_out(self, name: str, generation: int, observe: ServiceObserver) -> DesiredState:
         """Roll out the desired state, and return it once that generation, or a newer one, is in effect.
@@ -117,131 +99,80 @@ class Rollout:
                 self._record_failure(state, str(failure))
 
     def _roll_out_generation(self, stored: ServiceConfigMap, watcher: _Watcher, deadline: float) -> None:
-        state = stored.state
-        definition, namespace = state.definition, stored.namespace
-        options = self._build_options(definition)
-        plans = [self._plan_revision(definition, revision, options) for revision in definition.revisions]
-        for plan in plans:
-            self._apply_revision(definition, plan, options)
-        self._wait_until_ready(stored, plans, options, watcher, deadline)
+        state, rendering = stored.state, self._switch.render(stored.state.definition)
+        for revision in rendering.revisions:
+            self._apply_revision(revision)
+        self._wait_until_ready(stored, rendering.revisions, watcher, deadline)
         self._check_superseded(state)
-        self._switch.route_traffic(definition)
-        self._retire(stored, definition, {plan.revision.id for plan in plans}, options)
-        self._wait_until_removed(stored, plans, watcher, deadline)
-        self._record_hashes(state)
+        self._switch.route_traffic(rendering.routes)
+        self._retire(stored, rendering.revisions)
+        self._wait_until_removed(stored, rendering.revisions, watcher, deadline)
+        self._record_hashes(state, rendering.hashes)
         self._store.change(state.name, lambda now: now.settle() if now is not None and now == state else None)
-        watcher.report(f"generation {state.generation} is in effect in {namespace}")
+        watcher.report(f"generation {state.generation} is in effect in {stored.namespace}")
 
-    def _record_hashes(self, state: DesiredState) -> None:
+    def _record_hashes(self, state: DesiredState, hashes: Mapping[str, str]) -> None:
         """Record the hashes of the applied manifests, so that other versions of scanflow leave the objects alone."""
-        definition = state.definition
         now = self._store.find(state.name)
-        hashes = compute_hashes([*self.build_manifests(definition), *self._switch.build_manifests(definition)])
         if now is not None and now.state == state and now.applied_hashes != hashes:
             self._store.annotate(now, rendered=json.dumps(hashes))
 
-    def _plan_revision(self, definition: ServiceSpec, revision: Revision, options: pods.PodOptions) -> RevisionPlan:
-        template = pods.build_pod_template(definition, revision, options, container=self._engine.container)
-        count, target = self._switch.count_instances(definition, revision), self._compute_target(definition, revision)
-        return RevisionPlan(revision, pods.get_template_hash(template), count, target, _is_fixed(definition, revision))
-
-    def _compute_target(self, definition: ServiceSpec, revision: Revision) -> ScalingTarget:
-        return compute_scaling_target(self._settings.serving, pods.format_object_name(definition.workflow, revision.id))
-
-    def build_manifests(self, definition: ServiceSpec) -> list[Manifest]:
-        """Return the objects of all revisions, and the autoscaler."""
-        options = self._build_options(definition)
-        manifests = [
-            manifest
-            for revision in definition.revisions
-            for manifest in self._build_revision_manifests(definition, revision, options)
-        ]
-        name = pods.format_object_name(definition.workflow, definition.current.id)
-        scaler = self._switch.build_autoscaler(definition, name, fixed=False)
-        return [*manifests, *([] if scaler is None else [scaler])]
-
-    def compute_replicas(self, definition: ServiceSpec) -> list[tuple[ScalingTarget, int]]:
-        """Return the target and the number of instances of each revision that has a fixed number."""
-        fixed = [revision for revision in definition.revisions if _is_fixed(definition, revision)]
-        return [
-            (self._compute_target(definition, revision), self._switch.count_instances(definition, revision))
-            for revision in fixed
-        ]
-
-    def _build_revision_manifests(
-        self, definition: ServiceSpec, revision: Revision, options: pods.PodOptions
-    ) -> list[Manifest]:
-        return [
-            pods.build_config_map(definition, revision, options),
-            build_revision_service(definition, revision),
-            build_revision_object(self._engine, definition, revision, options),
-        ]
-
-    def _apply_revision(self, definition: ServiceSpec, plan: RevisionPlan, options: pods.PodOptions) -> None:
-        for manifest in self._build_revision_manifests(definition, plan.revision, options):
+    def _apply_revision(self, revision: RenderedRevision) -> None:
+        for manifest in revision.manifests:
             self._cluster.apply(manifest, force=True)
-        self._switch.scale(definition, pods.format_object_name(definition.workflow, plan.revision.id), fixed=plan.fixed)
+        self._switch.scale(revision)
 
     def _wait_until_ready(
-        self,
-        stored: ServiceConfigMap,
-        plans: Sequence[RevisionPlan],
-        options: pods.PodOptions,
-        watcher: _Watcher,
-        deadline: float,
+        self, stored: ServiceConfigMap, revisions: Sequence[RenderedRevision], watcher: _Watcher, deadline: float
     ) -> None:
         scaled: set[str] = set()
         denied_since: dict[str, float] = {}
 
         def are_all_ready(manifests: Sequence[Manifest]) -> bool:
+            ready: list[bool] = []
             incomplete: list[bool] = []
-            for plan in plans:
-                revision_pods = [pod for pod in manifests if is_pod_in_revision(pod, plan)]
-                target = self._scale_target(plan, stored.namespace, scaled)
+            for revision in revisions:
+                revision_pods = [pod for pod in manifests if revision.is_own_pod(pod)]
+                target = self._scale_target(revision, scaled)
                 if target is None:
-                    self._recreate_objects(stored, plan, options)
+                    self._recreate_objects(stored.state, revision)
                 reason = next((reason for pod in revision_pods if (reason := observed.find_fatal_reason(pod))), None)
                 if reason is not None:
                     raise _HopelessError(reason)
-                missing = len(revision_pods) < (plan.instances if plan.fixed else min(1, plan.instances))
+                missing = len(revision_pods) < revision.min_instances
                 incomplete.append(missing)
+                ready.append(sum(map(observed.is_ready, revision_pods)) >= revision.min_instances)
                 if target is not None and missing:
                     self._check_denied(
                         target, watcher, denied_since, terminating=any(map(observed.is_terminating, manifests))
                     )
             watcher.has_missing_pods = any(incomplete)
-            return all(
-                len(observed.select_ready(manifests, plan.revision.id, plan.template))
-                >= (plan.instances if plan.fixed else 1)
-                or plan.instances == 0
-                for plan in plans
-            )
+            return all(ready)
 
         self._wait_for_pods(stored, are_all_ready, watcher, deadline)
         watcher.has_missing_pods = False
 
-    def _scale_target(self, plan: RevisionPlan, namespace: str, scaled: set[str]) -> Manifest | None:
+    def _scale_target(self, revision: RenderedRevision, scaled: set[str]) -> Manifest | None:
         """Set the number of pods in the target, once if an autoscaler owns it, and return the target; None: the
         engine's controller has not created it yet."""
-        target = self._cluster.get(plan.target.kind, plan.target.name, namespace)
-        if target is None or (plan.revision.id in scaled and not plan.fixed):
+        (kind, name, _), namespace = revision.target, revision.namespace
+        target, is_fixed = self._cluster.get(kind, name, namespace), revision.scaler is None
+        if target is None or (revision.id in scaled and not is_fixed):
             return target
         before = target["spec"].get("replicas", 1)
-        if before != plan.instances and (plan.fixed or before < plan.instances):
-            patch = {"spec": {"replicas": plan.instances}}
+        if before != revision.instances and (is_fixed or before < revision.instances):
             try:
-                target = self._cluster.patch(plan.target.kind, plan.target.name, namespace, patch)
+                target = self._cluster.patch(kind, name, namespace, {"spec": {"replicas": revision.instances}})
             except NotFoundError:
                 return None  # it was deleted since it was read
-        scaled.add(plan.revision.id)
+        scaled.add(revision.id)
         return target
 
-    def _recreate_objects(self, stored: ServiceConfigMap, plan: RevisionPlan, options: pods.PodOptions) -> None:
+    def _recreate_objects(self, state: DesiredState, revision: RenderedRevision) -> None:
         """Apply a revision's objects again, if somebody deleted the engine's object."""
-        name = pods.format_object_name(stored.state.name, plan.revision.id)
-        if self._cluster.get(self._engine.kind, name, stored.namespace) is None:
-            self._check_superseded(stored.state)
-            self._apply_revision(stored.state.definition, plan, options)
+        if self._cluster.get(self._engine_kind, revision.workload["metadata"]["name"], revision.namespace) is None:
+            self._check_superseded(state)
+            self._apply_revision(revision)
 
     def _check_superseded(self, state: DesiredState) -> None:
         """Raise if the desired state has changed: the new rollout may own the objects already."""
@@ -262,14 +193,18 @@ class Rollout:
             raise _HopelessError(str(denial))
 
     def _wait_until_removed(
-        self, stored: ServiceConfigMap, plans: Sequence[RevisionPlan], watcher: _Watcher, deadline: float
+        self, stored: ServiceConfigMap, revisions: Sequence[RenderedRevision], watcher: _Watcher, deadline: float
     ) -> None:
         """Wait until all instances but the planned ones are gone."""
 
         def are_others_gone(manifests: Sequence[Manifest]) -> bool:
-            counts = [sum(is_pod_in_revision(pod, plan) for pod in manifests) for plan in plans]
-            exact = all(count <= plan.instances for count, plan in zip(counts, plans, strict=True) if plan.fixed)
-            return exact and sum(counts) == len(manifests)
+            counts = [sum(map(revision.is_own_pod, manifests)) for revision in revisions]
+            fixed = [
+                count <= revision.instances
+                for count, revision in zip(counts, revisions, strict=True)
+                if revision.scaler is None
+            ]
+            return all(fixed) and sum(counts) == len(manifests)
 
         self._wait_for_pods(stored, are_others_gone, watcher, deadline)
 
@@ -312,22 +247,16 @@ class Rollout:
         except ExpiredError:
             return
 
-    def _retire(
-        self, stored: ServiceConfigMap, definition: ServiceSpec, revisions: set[str], options: pods.PodOptions
-    ) -> None:
+    def _retire(self, stored: ServiceConfigMap, revisions: Sequence[RenderedRevision]) -> None:
         """Remove the objects of revisions that no traffic reaches, and the ConfigMaps of older instances."""
         cluster, labels = self._cluster, build_selector(service=stored.state.name)
-        config_maps = {
-            pods.build_config_map(definition, revision, options)["metadata"]["name"]
-            for revision in definition.revisions
-        }
+        config_maps = {revision.config_map["metadata"]["name"] for revision in revisions}
+        ids = {revision.id for revision in revisions}
         obsolete: list[tuple[str, str]] = []
         for kind in (*self._list_kinds(), "Service", "ConfigMap"):
             for manifest in self._find_objects(kind, stored.namespace, labels):
                 name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"].get(REVISION)
-                if revision is not None and (
-                    revision not in revisions or (kind == "ConfigMap" and name not in config_maps)
-                ):
+                if revision is not None and (revision not in ids or (kind == "ConfigMap" and name not in config_maps)):
                     obsolete.append((kind, name))
         if obsolete:
             self._check_superseded(stored.state)  # after the list: a newer desired state may need some of them
@@ -336,11 +265,11 @@ class Rollout:
 
     def _list_kinds(self) -> list[str]:
         """Return the kinds of the engines, this engine's first."""
-        return sorted(ENGINE_KINDS, key=lambda kind: kind != self._engine.kind)
+        return sorted(ENGINE_KINDS, key=lambda kind: kind != self._engine_kind)
 
     def _find_objects(self, kind: str, namespace: str, labels: str) -> list[Manifest]:
         """Return the objects of a kind; those of an engine that is not used may be missing, or forbidden."""
-        if kind in ENGINE_KINDS and kind != self._engine.kind:
+        if kind in ENGINE_KINDS and kind != self._engine_kind:
             return self._cluster.find_optional(kind, namespace, labels=labels)
         return self._cluster.find(kind, namespace, labels=labels)[0]
 
@@ -382,16 +311,6 @@ class Rollout:
             state.name,
             lambda now: now.give_up(reason) if now is not None and now.generation == state.generation else None,
         )
-
-
-def _is_fixed(definition: ServiceSpec, revision: Revision) -> bool:
-    """Return whether the number of a revision's instances is fixed; else an autoscaler decides."""
-    return definition.scaling is None or revision is not definition.current
-
-
-def is_pod_in_revision(pod: Manifest, plan: RevisionPlan) -> bool:
-    """Return whether a pod belongs to a revision and matches its template."""
-    return observed.get_revision(pod) == plan.revision.id and observed.get_pod_template_hash(pod) == plan.template
 
 
 class _Watcher:

@@ -10,14 +10,17 @@ from typing import Final, NamedTuple
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster, retry_on_conflict
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SERVICE
+from scanflow.backends.kubernetes.labels import SERVICE, build_labels
 from scanflow.backends.kubernetes.list_cache import ListCache
-from scanflow.backends.kubernetes.online.objects import DOCUMENT, STATE, build_state_map
-from scanflow.backends.kubernetes.online.pods import NAMESPACE
+from scanflow.backends.kubernetes.online.pods import NAMESPACE, get_namespace
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, NotFoundError, did_you_mean
 
+STATE: Final = "scanflow.dev/state"
+"""A label of the ConfigMap with a service's state; its value is ``service``."""
+
 _SERVICES: Final = f"{STATE}=service"
+_DOCUMENT: Final = "service.json"
 
 RENDERED_ANNOTATION: Final = "scanflow.dev/rendered"
 """An annotation of a service's ConfigMap: the hashes of its manifests as last applied, by kind and name."""
@@ -139,10 +142,31 @@ class ServiceStore:
         self._list_cache.renew("ConfigMap", _SERVICES)
 
 
+def format_state_name(service: str) -> str:
+    """Return the name of the ConfigMap with a service's state."""
+    return f"service-{service}"
+
+
+def build_state_map(state: DesiredState) -> Manifest:
+    """Return the ConfigMap with a service's state."""
+    definition = state.definition
+    labels = build_labels(definition.app, definition.team, service=definition.workflow)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": format_state_name(state.name),
+            "namespace": get_namespace(definition),
+            "labels": {**labels, STATE: "service"},
+        },
+        "data": {_DOCUMENT: state.model_dump_json()},
+    }
+
+
 def _parse_service(manifest: Manifest) -> ServiceConfigMap:
     metadata = manifest["metadata"]
     try:
-        state = DesiredState.model_validate_json(manifest.get("data", {})[DOCUMENT])
+        state = DesiredState.model_validate_json(manifest.get("data", {})[_DOCUMENT])
     except (LookupError, ValueError) as error:
         raise InternalError(
             f"The ConfigMap {metadata['namespace']}/{metadata['name']} does not hold a valid service record: {error}"

@@ -1,24 +1,28 @@
-"""Route the traffic of a service to its revisions, and compute the instances that each needs: with routes of a Gateway
-if there is one, else with the Service that callers connect to."""
+"""Route the traffic of a service to its revisions, with routes of a Gateway or else the Service that callers connect
+to; apply and explain its autoscaler."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_selector
-from scanflow.backends.kubernetes.online import observed
-from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS, build_closed_routes
-from scanflow.backends.kubernetes.online.objects import build_stable_service
-from scanflow.backends.kubernetes.online.pods import build_pod_selector, format_object_name, get_namespace
-from scanflow.backends.kubernetes.online.scaling import build_autoscaler, compute_scaling_target, select_autoscaler_kind
+from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
+from scanflow.backends.kubernetes.online.pods import format_object_name, get_namespace
+from scanflow.backends.kubernetes.online.render import (
+    RenderedRevision,
+    Rendering,
+    build_stable_service,
+    render,
+    render_routes,
+)
+from scanflow.backends.kubernetes.online.scaling import compute_scaling_target, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
-    Routing,
-    build_routes,
+    Mirroring,
     check_clients,
     detect_mirroring,
     find_gateway_url,
@@ -29,7 +33,6 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import AccessDeniedError, NotFoundError, UnsupportedError
-from scanflow.wire import Revision
 
 AUTOSCALER_KINDS = ("HorizontalPodAutoscaler", "ScaledObject")
 _ROUTE_KINDS = ("HTTPRoute", "GRPCRoute", "TraefikService", *ROUTE_KINDS)
@@ -41,80 +44,28 @@ class TrafficSwitch:
     def __init__(self, cluster: Cluster, settings: KubernetesSettings) -> None:
         self._cluster, self._settings = cluster, settings
 
-    def count_instances(self, definition: ServiceSpec, revision: Revision) -> int:
-        """Return how many instances a revision should have.
+    def render(self, definition: ServiceSpec) -> Rendering:
+        """Return the manifests of a service, as its Gateway and engine need them."""
+        return render(definition, self._settings, self._read_mirroring(definition))
 
-        Raises:
-            UnsupportedError: a shadow without a Gateway, which would mirror requests.
-        """
-        count, gateway = definition.shape.instances, self._settings.gateway
-        if revision.id == definition.current.id:
-            return count
-        if revision.shadow:
-            if definition.tls is not None:
-                raise UnsupportedError(
-                    "The backend 'kubernetes' does not support a shadow of a service with Serving.clients: its Gateway "
-                    "passes no certificates to copies. Give the version a share: --weight 0.1"
-                )
-            if gateway is None:
-                raise UnsupportedError(
-                    "A shadow needs a Gateway, which copies the requests: set SCANFLOW_KUBERNETES_GATEWAY. Or give the "
-                    "version a share: --weight 0.1"
-                )
-            return max(count, 1)
-        if gateway is None:
-            return observed.compute_canary_instances(count, revision.weight)
-        return observed.compute_gateway_canary_instances(count, revision.weight)
+    def render_routes(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> tuple[Manifest, ...]:
+        """Return the Service and the routes of a service: to its revisions, or to ``backup``."""
+        mirroring = "filter" if backup is not None else self._read_mirroring(definition)
+        return render_routes(definition, self._settings, mirroring, backup=backup)
 
-    def route_traffic(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> None:
-        """Route traffic to the revisions that serve, by their weights; or to ``backup``."""
-        for manifest in self.build_manifests(definition, backup=backup):
+    def route_traffic(self, routes: Iterable[Manifest]) -> None:
+        """Route the traffic of a service as rendered."""
+        for manifest in routes:
             self._cluster.apply(manifest, force=True)
 
-    def build_manifests(self, definition: ServiceSpec, *, backup: ServiceSpec | None = None) -> list[Manifest]:
-        """Return the Service and the routes of a service."""
-        canary = definition.canary
-        spread = self._settings.gateway is None and canary is not None and not canary.shadow
-        service = build_stable_service(definition, canary=spread)
-        if backup is not None:
-            service["spec"]["selector"] = build_pod_selector(backup, backup.current)
-        if self._settings.gateway is None:
-            return [service]
-        routing = self._build_routing(definition, self._settings.gateway)
-        if backup is not None:
-            routing = replace(
-                routing, shares={format_object_name(backup.workflow, backup.current.id): 1.0}, mirror=None
-            )
-        grpc = definition.serving.grpc_port != 0
-        if definition.tls is not None:
-            return [service, *build_closed_routes(routing, grpc=grpc)]
-        served_routes = [manifest for manifest in build_routes(routing) if manifest["kind"] != "GRPCRoute" or grpc]
-        return [service, *served_routes]
-
-    def scale(self, definition: ServiceSpec, name: str, *, fixed: bool) -> None:
+    def scale(self, revision: RenderedRevision) -> None:
         """Apply the autoscaler of a revision, or remove it."""
-        namespace = get_namespace(definition)
-        scaler = self.build_autoscaler(definition, name, fixed=fixed)
+        scaler = revision.scaler
         for kind in AUTOSCALER_KINDS:
             if scaler is not None and kind == scaler["kind"]:
                 self._cluster.apply(scaler, force=True)
             elif scaler is None or kind == "ScaledObject":  # a ScaledObject owns an autoscaler of the same name
-                self._remove(kind, compute_scaling_target(self._settings.serving, name).scaler, namespace)
-
-    def build_autoscaler(self, definition: ServiceSpec, name: str, *, fixed: bool) -> Manifest | None:
-        """Return the autoscaler of a revision; None: it has none."""
-        if fixed or definition.scaling is None:
-            return None
-        return build_autoscaler(
-            definition.scaling,
-            compute_scaling_target(self._settings.serving, name),
-            app=definition.app,
-            team=definition.team,
-            namespace=get_namespace(definition),
-            service=definition.workflow,
-            cores=definition.shape.cores,
-            settings=self._settings,
-        )
+                self._remove(kind, revision.target.scaler, revision.namespace)
 
     def explain_scaling(self, definition: ServiceSpec, scaling: Scaling, *, at: float) -> Explanation:
         """Return the last scaling decision for the current revision."""
@@ -183,24 +134,11 @@ class TrafficSwitch:
             ) from error
         return None if gateway is None else find_gateway_url(gateway)
 
-    def _build_routing(self, definition: ServiceSpec, gateway: str) -> Routing:
-        shares = {
-            format_object_name(definition.workflow, revision.id): revision.weight
-            for revision in definition.revisions
-            if not revision.shadow
-        }
-        shadow = next((revision for revision in definition.revisions if revision.shadow), None)
-        return Routing(
-            definition.app,
-            definition.team,
-            get_namespace(definition),
-            definition.workflow,
-            gateway,
-            shares,
-            None if shadow is None else format_object_name(definition.workflow, shadow.id),
-            "filter" if shadow is None else detect_mirroring(self._find_gateway_class(gateway)),
-            self._settings.gateway_domain,
-        )
+    def _read_mirroring(self, definition: ServiceSpec) -> Mirroring:
+        """Return how the Gateway mirrors requests, if a service has a shadow."""
+        if self._settings.gateway is None or not any(revision.shadow for revision in definition.revisions):
+            return "filter"
+        return detect_mirroring(self._find_gateway_class(self._settings.gateway))
 
     def check_clients(self, workflow: Workflow) -> None:
         """Refuse a workflow's client certificates, for a Gateway that passes none on.
