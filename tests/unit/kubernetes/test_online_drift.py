@@ -155,6 +155,14 @@ def test_an_object_that_changes_under_the_hand_that_puts_it_right_is_put_right_a
     assert "restored" in told
 
 
+def test_a_repair_reads_the_service_where_it_is(served: Served) -> None:
+    served.cluster.delete("Service", "serving", NAMESPACE)
+    served.cluster.calls.clear()
+    assert len(served.reconcile()) == 1
+    lists = [one for one in served.cluster.calls if (one.verb, one.kind, one.namespace) == ("find", "ConfigMap", None)]
+    assert len(lists) == 3, "one for the record, and one of all services and one of all objects for all repairs"
+
+
 def test_a_service_that_was_deployed_with_other_settings_or_is_changed_is_left(served: Served) -> None:
     served.cluster.delete("Service", "serving", NAMESPACE)
     record = served.services.service("serving")

@@ -127,3 +127,5 @@ def test_a_service_is_rendered_as_what_is_applied_hashed_scaled_and_waited_for()
     assert list(rendering.hashes) == [f"{kind}/{name}" for kind, name in kinds]
     pod = own.workload["spec"]["template"]
     assert (own.is_own_pod(pod), other.is_own_pod(pod)) == (True, False)
+    older = {"metadata": {**pod["metadata"], "annotations": {pods.TEMPLATE: "before"}}}
+    assert not own.is_own_pod(older)

@@ -14,8 +14,11 @@ from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.differences import compute_differences
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_selector
-from scanflow.backends.kubernetes.online.store import ServiceStore
+from scanflow.backends.kubernetes.online import pods
+from scanflow.backends.kubernetes.online.pods import build_pod_template
+from scanflow.backends.kubernetes.online.store import STATE, ServiceStore
 from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import (
     InternalError,
     InvalidError,
@@ -25,6 +28,7 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
+from scanflow.wire import Revision
 from tests.unit.kubernetes.served import NAMESPACE, READY, Served
 from tests.waiting import PATIENCE_S
 
@@ -209,6 +213,43 @@ def test_an_engine_that_is_missing_is_named_before_anything_is_made(tmp_path: Pa
     with pytest.raises(UnsupportedError, match=rf"no {kind} .*SCANFLOW_KUBERNETES_SERVING=deployment"):
         served.deploy()
     assert served.cluster.get("Namespace", NAMESPACE) is None
+
+
+def test_a_deployment_is_rendered_once_and_lists_the_services_of_all_namespaces_only_while_it_knows_none(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[str] = []
+
+    def build(definition: ServiceSpec, revision: Revision, *options: Any, container: str) -> Manifest:
+        rendered.append(revision.id)
+        return build_pod_template(definition, revision, *options, container=container)
+
+    def count(act: Callable[[], object]) -> tuple[int, list[str]]:
+        """Return how often an action lists the services of all namespaces, and the revisions that it renders."""
+        served.cluster.calls.clear()
+        rendered.clear()
+        act()
+        lists = [one for one in served.cluster.calls if (one.verb, one.kind) == ("find", "ConfigMap")]
+        return sum(one.namespace is None for one in lists), list(rendered)
+
+    monkeypatch.setattr(pods, "build_pod_template", build)
+    assert count(served.deploy) == (3, ["r1"]), "whose it is, whose backup it is, and that its name is still free"
+    assert count(lambda: served.deploy(3)) == (2, ["r2"]), "whose it is, and whose backup it is"
+    assert count(lambda: served.change(instances=2)) == (1, ["r2"]), "where it is"
+    assert count(lambda: served.services.delete("serving", observe=lambda _: None)) == (2, []), "and whose backup it is"
+
+
+def test_an_object_of_the_name_of_a_service_that_is_none_is_not_read_as_one(served: Served) -> None:
+    served.deploy()
+    served.cluster.edit("ConfigMap", "service-serving", NAMESPACE, {"metadata": {"labels": {STATE: None}}})
+    assert ServiceStore(served.cluster).find("serving", NAMESPACE) is None
+
+
+def test_a_service_that_is_in_another_namespace_by_now_is_changed_there_and_not_made_twice(served: Served) -> None:
+    served.deploy()
+    changed = ServiceStore(served.cluster).change("serving", lambda now: now and now.with_key("ours"), "default")
+    assert changed is not None
+    assert "ours" in changed.changes
 
 
 WRITES = {"apply", "create", "patch", "delete"}

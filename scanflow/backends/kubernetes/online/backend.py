@@ -201,7 +201,7 @@ class KubernetesServices:
             raise NotFoundError(f"{name!r} has no instance {instance!r}.{did_you_mean(instance, names)}")
 
         def find_pods() -> list[Manifest] | None:
-            current = self._store.find(name)
+            current = self._store.find(name, stored.namespace)
             if current is None:
                 return None
             return [pod for pod in self._find_pods(current) if instance in {None, pod["metadata"]["name"]}]
@@ -216,8 +216,8 @@ class KubernetesServices:
     def deploy(self, deployment: Deployment, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
         app, workflow = deployment.app, deployment.online
         shape = self._report_warnings(self._compute_shape(deployment), workflow.name, observe)
-        self._check_owner(workflow.name, app)
-        check_stays_closed(self._store.find(workflow.name), workflow)
+        stored = self._find_own(workflow.name, app)
+        check_stays_closed(stored, workflow)
         self._check_kinds(workflow)
         nodes, token = build_nodes(app, workflow, self._models.find), read_service_token(deployment)
         image = self._resolve_image(app, workflow)
@@ -231,8 +231,11 @@ class KubernetesServices:
             self._cluster.apply(manifest, force=True)
         self._certificates.apply(spec)
         if (backup := spec.serving.backup) is not None and self._is_serving(backup, spec):
-            self._add_alias(workflow.name, backup, observe)
-        return self._change(workflow.name, lambda before: self._build_desired_state(before, spec), key, observe)
+            self._add_alias(workflow.name, backup, pods.get_namespace(spec), observe)
+        namespace = None if stored is None else stored.namespace
+        return self._change(
+            workflow.name, namespace, lambda before: self._build_desired_state(before, spec), key, observe
+        )
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
         """Return the objects that a deployment of a workflow applies, except the ConfigMap of its state."""
@@ -263,11 +266,12 @@ class KubernetesServices:
 
     def change(self, name: str, change: ServiceChange, *, key: str | None, observe: ServiceObserver) -> ServiceRecord:
         files = None if change.model is None else replace(self._models.find(change.model), path="")
-        self._store.get(name)
+        stored = self._store.get(name)
         if change.backup:
             service_transitions.check_backup(name, change.backup, self.services(instances=False))
-            check_open([self._store.get(one).state.definition for one in (name, change.backup)])
-            self._add_alias(name, change.backup, observe)
+            backup = self._store.get(change.backup)
+            check_open([stored.state.definition, backup.state.definition])
+            self._add_alias(name, change.backup, backup.namespace, observe)
 
         def apply_change(state: DesiredState | None) -> DesiredState:
             return service_transitions.apply_change(
@@ -280,9 +284,9 @@ class KubernetesServices:
                 ),
             )
 
-        return self._change(name, apply_change, key, observe)
+        return self._change(name, stored.namespace, apply_change, key, observe)
 
-    def _add_alias(self, name: str, backup: str, observe: ServiceObserver) -> None:
+    def _add_alias(self, name: str, backup: str, namespace: str, observe: ServiceObserver) -> None:
         """Let the pods of a backup serve under the name of a service as well.
 
         Pods read their names at the start, so this rolls out new ones.
@@ -291,7 +295,7 @@ class KubernetesServices:
         def add_alias(state: DesiredState | None) -> DesiredState:
             return service_transitions.add_alias(service_transitions.require_changeable(state, backup), name)
 
-        self._change(backup, add_alias, None, observe)
+        self._change(backup, namespace, add_alias, None, observe)
 
     def _restore_aliases(self, spec: ServiceSpec) -> ServiceSpec:
         """Return the spec with the names of the services that use it as their backup."""
@@ -303,10 +307,8 @@ class KubernetesServices:
 
     def _is_serving(self, backup: str, spec: ServiceSpec) -> bool:
         """Return whether a backup is already deployed, by the same application."""
-        service = self._store.find(backup)
-        if service is None or service.namespace != pods.get_namespace(spec):
-            return False
-        return service.state.settled > 0 and not service.state.deleted
+        service = self._store.find(backup, pods.get_namespace(spec))
+        return service is not None and service.state.settled > 0 and not service.state.deleted
 
     def reconcile(self, record: ServiceRecord, /, *, observe: ServiceObserver) -> ServiceChange | None:
         for text in self._drift.repair(record.name, ready=record.state == "ready"):
@@ -316,30 +318,36 @@ class KubernetesServices:
         return self._reconciler.reconcile(record)
 
     def delete(self, name: str, *, observe: ServiceObserver) -> None:
-        self._store.get(name)
+        stored = self._store.get(name)
         for service in self._store.list_services():
             if service.state.definition.serving.backup == name:
                 raise UsageError(
                     f"{name!r} is the backup of {service.state.name!r}. Delete that service first: scanflow delete "
                     f"{service.state.name}"
                 )
-        self._store.change(name, lambda state: None if state is None else state.model_copy(update={"deleted": True}))
-        self._rollout.delete(name, observe)
+        self._store.change(
+            name, lambda state: None if state is None else state.model_copy(update={"deleted": True}), stored.namespace
+        )
+        self._rollout.delete(name, stored.namespace, observe)
         self._status_caches.pop(name, None)
 
     def _change(
         self,
         name: str,
+        namespace: str | None,
         update: Callable[[DesiredState | None], DesiredState],
         key: str | None,
         observe: ServiceObserver,
     ) -> ServiceRecord:
-        """Change the desired state, once per idempotency key, and return the record once the change is in effect."""
-        after = self._store.change(name, make_idempotent(key, update))
+        """Change the desired state, once per idempotency key, and return the record once the change is in effect.
+
+        ``namespace``: that of the service; None: it may be new.
+        """
+        after = self._store.change(name, make_idempotent(key, update), namespace)
         assert after is not None
-        state = self._rollout.roll_out(name, after.find_generation(key), observe)
-        keep_shapes(state.definition, self._remember, observe)
-        stored = self._store.get(name)
+        namespace = namespace or pods.get_namespace(after.definition)
+        stored = self._rollout.roll_out(name, namespace, after.find_generation(key), observe)
+        keep_shapes(stored.state.definition, self._remember, observe)
         return self._fetch_record(stored)
 
     def _build_desired_state(self, before: DesiredState | None, spec: ServiceSpec) -> DesiredState:
@@ -355,10 +363,11 @@ class KubernetesServices:
             )
         return before.redeploy(spec)
 
-    def _check_owner(self, name: str, app: Application) -> None:
+    def _find_own(self, name: str, app: Application) -> ServiceConfigMap | None:
+        """Return a service of an application; None: it is new. Raise if it is another one's, or being deleted."""
         service = self._store.find(name)
         if service is None:
-            return
+            return None
         owner = service.state.definition
         if (owner.app, owner.team) != (app.name, app.team):
             raise InvalidError(
@@ -367,6 +376,7 @@ class KubernetesServices:
             )
         if service.state.deleted:
             raise UnavailableError(f"The service {name!r} is being deleted. Try again in a moment.")
+        return service
 
     def _check_kinds(self, workflow: Workflow) -> None:
         """Raise if the cluster lacks a kind that the service needs, before any object is created."""

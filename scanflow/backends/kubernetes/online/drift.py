@@ -256,7 +256,7 @@ class Drift:
         if not self._store.is_unchanged(stored):
             return False
         self._cluster.apply(manifest, force=True)
-        if (now := self._store.find(stored.state.name)) is None or now.state.deleted:
+        if (now := self._store.find(stored.state.name, stored.namespace)) is None or now.state.deleted:
             kind, namespace, name = get_key(manifest)
             self._cluster.delete(kind, name, namespace)  # the deletion may have listed the objects before
             return False

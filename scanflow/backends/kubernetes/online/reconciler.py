@@ -104,7 +104,7 @@ class ServiceReconciler:
         canary = next((revision for revision in record.revisions if revision.role != "current"), None)
         if canary is None and (record.state == "ready" or (record.backup is None and record.state != "backup")):
             return None  # all its instances are ready, or it has no backup
-        stored = self._store.find(record.name)
+        stored = self._store.find(record.name, (record.model_extra or {}).get("namespace"))
         if stored is None or stored.state.deleted or not stored.state.in_effect:
             return None  # a rollout is in progress
         try:
@@ -123,7 +123,7 @@ class ServiceReconciler:
         Raises:
             ConflictError: the service was changed since it was read.
         """
-        backup_service = None if backup is None else self._store.find(backup)
+        backup_service = None if backup is None else self._store.find(backup, stored.namespace)
         if stored.active_backup is not None and stored.active_backup != backup:
             return self._take_over(stored, backup_service)
         if backup_service is None:

@@ -62,8 +62,8 @@ class Rollout:
         self._clock, self._now = clock, now
         self._engine_kind = ENGINES[settings.serving].kind
 
-    def roll_out(self, name: str, generation: int, observe: ServiceObserver) -> DesiredState:
-        """Roll out the desired state, and return it once that generation, or a newer one, is in effect.
+    def roll_out(self, name: str, namespace: str, generation: int, observe: ServiceObserver) -> ServiceConfigMap:
+        """Roll out a service's desired state, and return it once that generation, or a newer one, is in effect.
 
         Raises:
             UsageError: the rollout failed and was reverted.
@@ -75,7 +75,7 @@ class Rollout:
         error: ScanflowError | None = None
         before: ServiceConfigMap | None = None
         while True:
-            stored = self._store.find(name)
+            stored = self._store.find(name, namespace)
             if stored is None and before is not None:
                 self._remove_objects(before)  # the deletion may have missed objects that were created since
             if stored is None or stored.state.deleted:
@@ -84,7 +84,7 @@ class Rollout:
             if error is not None and (state.in_effect or state.hopeless):
                 raise error
             if error is None and state.settled >= generation:
-                return state
+                return stored
             try:
                 self._roll_out_generation(stored, watcher, deadline)
             except _SupersededError:
@@ -96,25 +96,27 @@ class Rollout:
                     ) from conflict
             except (_HopelessError, UsageError) as failure:
                 error = UsageError(_format_failure(state, str(failure)))
-                self._record_failure(state, str(failure))
+                self._record_failure(stored, str(failure))
 
     def _roll_out_generation(self, stored: ServiceConfigMap, watcher: _Watcher, deadline: float) -> None:
         state, rendering = stored.state, self._switch.render(stored.state.definition)
         for revision in rendering.revisions:
             self._apply_revision(revision)
         self._wait_until_ready(stored, rendering.revisions, watcher, deadline)
-        self._check_superseded(state)
+        self._check_superseded(stored)
         self._switch.route_traffic(rendering.routes)
         self._retire(stored, rendering.revisions)
         self._wait_until_removed(stored, rendering.revisions, watcher, deadline)
-        self._record_hashes(state, rendering.hashes)
-        self._store.change(state.name, lambda now: now.settle() if now is not None and now == state else None)
+        self._record_hashes(stored, rendering.hashes)
+        self._store.change(
+            state.name, lambda now: now.settle() if now is not None and now == state else None, stored.namespace
+        )
         watcher.report(f"generation {state.generation} is in effect in {stored.namespace}")
 
-    def _record_hashes(self, state: DesiredState, hashes: Mapping[str, str]) -> None:
+    def _record_hashes(self, stored: ServiceConfigMap, hashes: Mapping[str, str]) -> None:
         """Record the hashes of the applied manifests, so that other versions of scanflow leave the objects alone."""
-        now = self._store.find(state.name)
-        if now is not None and now.state == state and now.applied_hashes != hashes:
+        now = self._store.find(stored.state.name, stored.namespace)
+        if now is not None and now.state == stored.state and now.applied_hashes != hashes:
             self._store.annotate(now, rendered=json.dumps(hashes))
 
     def _apply_revision(self, revision: RenderedRevision) -> None:
@@ -135,7 +137,7 @@ class Rollout:
                 revision_pods = [pod for pod in manifests if revision.is_own_pod(pod)]
                 target = self._scale_target(revision, scaled)
                 if target is None:
-                    self._recreate_objects(stored.state, revision)
+                    self._recreate_objects(stored, revision)
                 reason = next((reason for pod in revision_pods if (reason := observed.find_fatal_reason(pod))), None)
                 if reason is not None:
                     raise _HopelessError(reason)
@@ -168,16 +170,16 @@ class Rollout:
         scaled.add(revision.id)
         return target
 
-    def _recreate_objects(self, state: DesiredState, revision: RenderedRevision) -> None:
+    def _recreate_objects(self, stored: ServiceConfigMap, revision: RenderedRevision) -> None:
         """Apply a revision's objects again, if somebody deleted the engine's object."""
         if self._cluster.get(self._engine_kind, revision.workload["metadata"]["name"], revision.namespace) is None:
-            self._check_superseded(state)
+            self._check_superseded(stored)
             self._apply_revision(revision)
 
-    def _check_superseded(self, state: DesiredState) -> None:
+    def _check_superseded(self, stored: ServiceConfigMap) -> None:
         """Raise if the desired state has changed: the new rollout may own the objects already."""
-        now = self._store.find(state.name)
-        if now is None or now.state.generation != state.generation or now.state.deleted:
+        now = self._store.find(stored.state.name, stored.namespace)
+        if now is None or now.state.generation != stored.state.generation or now.state.deleted:
             raise _SupersededError
 
     def _check_denied(self, target: Manifest, watcher: _Watcher, since: dict[str, float], *, terminating: bool) -> None:
@@ -229,7 +231,7 @@ class Rollout:
                     f"The change of {state.name!r} is not in effect after {self._settings.timeout_s:.0f} "
                     f"s{watcher.format_waits()}. See what it waits for: scanflow services {state.name}"
                 )
-            self._check_superseded(state)
+            self._check_superseded(stored)
             poll_s = _MISSING_POLL_S if watcher.has_missing_pods else _POLL_S
             self._wait_for_change(stored.namespace, labels, version, poll_s)
 
@@ -259,7 +261,7 @@ class Rollout:
                 if revision is not None and (revision not in ids or (kind == "ConfigMap" and name not in config_maps)):
                     obsolete.append((kind, name))
         if obsolete:
-            self._check_superseded(stored.state)  # after the list: a newer desired state may need some of them
+            self._check_superseded(stored)  # after the list: a newer desired state may need some of them
         for kind, name in obsolete:
             cluster.delete(kind, name, stored.namespace)
 
@@ -273,12 +275,12 @@ class Rollout:
             return self._cluster.find_optional(kind, namespace, labels=labels)
         return self._cluster.find(kind, namespace, labels=labels)[0]
 
-    def delete(self, name: str, observe: ServiceObserver) -> None:
+    def delete(self, name: str, namespace: str, observe: ServiceObserver) -> None:
         """Remove all objects of a deleted service, and return when its last instance is gone."""
         watcher = _Watcher(self._cluster, name, observe, self._clock)
         deadline = self._clock() + self._settings.timeout_s
         labels = f"{SERVICE}={name}"
-        while (stored := self._store.find(name)) is not None and stored.state.deleted:
+        while (stored := self._store.find(name, namespace)) is not None and stored.state.deleted:
             self._remove_objects(stored, "Secret")  # each time: a concurrent change may have created some
             manifests, version = self._cluster.find("Pod", stored.namespace, labels=labels)
             watcher.report_pods(stored.namespace, manifests)
@@ -306,10 +308,12 @@ class Rollout:
                 if (kind, name := manifest["metadata"]["name"]) != ("ConfigMap", stored.object):
                     self._cluster.delete(kind, name, stored.namespace)
 
-    def _record_failure(self, state: DesiredState, reason: str) -> None:
+    def _record_failure(self, stored: ServiceConfigMap, reason: str) -> None:
+        generation = stored.state.generation
         self._store.change(
-            state.name,
-            lambda now: now.give_up(reason) if now is not None and now.generation == state.generation else None,
+            stored.state.name,
+            lambda now: now.give_up(reason) if now is not None and now.generation == generation else None,
+            stored.namespace,
         )
 
 

@@ -68,28 +68,41 @@ class ServiceStore:
         services = self._list_cache.read("ConfigMap", _SERVICES, _parse_service)
         return sorted(services, key=lambda service: service.state.name)
 
-    def find(self, name: str) -> ServiceConfigMap | None:
-        manifests, _ = self._cluster.find("ConfigMap", self._namespace, labels=f"{_SERVICES},{SERVICE}={name}")
-        return _parse_service(manifests[0]) if manifests else None
+    def find(self, name: str, namespace: str | None = None) -> ServiceConfigMap | None:
+        """Return a service; None: there is none. Without a ``namespace`` it is looked for in all that are used."""
+        namespace = namespace or self._namespace
+        if namespace is None:
+            manifests, _ = self._cluster.find("ConfigMap", labels=f"{_SERVICES},{SERVICE}={name}")
+            return _parse_service(manifests[0]) if manifests else None
+        manifest = self._cluster.get("ConfigMap", format_state_name(name), namespace)
+        is_service = manifest is not None and manifest["metadata"].get("labels", {}).get(STATE) == "service"
+        return _parse_service(manifest) if manifest is not None and is_service else None
 
-    def get(self, name: str) -> ServiceConfigMap:
+    def get(self, name: str, namespace: str | None = None) -> ServiceConfigMap:
         """Return a service.
 
         Raises:
             NotFoundError: there is no service of that name.
         """
-        service = self.find(name)
+        service = self.find(name, namespace)
         if service is None:
             names = [other.state.name for other in self.list_services()]
             hint = did_you_mean(name, names) if names else " None exists yet. Start one: scanflow deploy app.py"
             raise NotFoundError(f"There is no service {name!r}.{hint}")
         return service
 
-    def change(self, name: str, update: Callable[[DesiredState | None], DesiredState | None]) -> DesiredState | None:
-        """Replace the state of a service by the result of ``update``, unless that is None; return the new state."""
+    def change(
+        self, name: str, update: Callable[[DesiredState | None], DesiredState | None], namespace: str | None = None
+    ) -> DesiredState | None:
+        """Replace the state of a service by the result of ``update``, unless that is None; return the new state.
+
+        ``namespace``: that of the service, as read before; None: it may be new.
+        """
 
         def attempt() -> DesiredState | None:
-            current = self.find(name)
+            current = self.find(name, namespace)
+            if current is None and namespace is not None:  # its name may be that of another application's by now
+                current = self.find(name)
             before = None if current is None else current.state
             after = update(before)
             if after is None or after == before:
@@ -120,7 +133,7 @@ class ServiceStore:
 
     def is_unchanged(self, stored: ServiceConfigMap) -> bool:
         """Return whether the desired state of a service and its active backup are as they were read."""
-        current = self.find(stored.state.name)
+        current = self.find(stored.state.name, stored.namespace)
         return current is not None and current.state == stored.state and current.active_backup == stored.active_backup
 
     def remove(self, stored: ServiceConfigMap) -> None:
