@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
-from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import SavedDefinition, describe_edited, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions
@@ -29,11 +28,17 @@ from scanflow.backends.kubernetes.batch.facts import (
     forget_outputs,
 )
 from scanflow.backends.kubernetes.batch.fetching import are_tasks_missing
-from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
-from scanflow.backends.kubernetes.batch.functions import Functions, ensure_namespace_key
+from scanflow.backends.kubernetes.batch.finished_steps import (
+    FinishedSteps,
+    add_skipped,
+    find_finished_steps,
+    list_finished,
+    reset_changed,
+)
+from scanflow.backends.kubernetes.batch.functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.planning import plan_steps
-from scanflow.backends.kubernetes.batch.preparation import RunPreparation, StepCode
+from scanflow.backends.kubernetes.batch.preparation import StepCode
 from scanflow.backends.kubernetes.batch.records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.runs import ClusterRuns
@@ -41,10 +46,8 @@ from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
 from scanflow.backends.kubernetes.batch.store_address import check_store_secret, locate_store
 from scanflow.backends.kubernetes.batch.task_results import TaskResults
-from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.port import Environment
@@ -65,7 +68,6 @@ from scanflow.backends.tasks import (
     add_pending_tasks,
     cut_down,
     find_spin_inputs,
-    reset_changed_tasks,
     select_current_tasks,
     select_running_tasks,
 )
@@ -74,7 +76,6 @@ from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
 from scanflow.processes.files import is_locked
-from scanflow.settings import Settings
 
 CODE_CACHE_S: Final = 60.0
 """How long an applied ConfigMap of code is not applied again; the same as for an environment's other objects."""
@@ -93,27 +94,28 @@ class _Edited(NamedTuple):
 class KubernetesBatch(ClusterRuns):
     """See :class:`~scanflow.backends.port.RunBackend`. Any process of any home may call for any run."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        cluster_settings: KubernetesSettings,
-        preparation: RunPreparation,
-        *,
-        rng: random.Random | None = None,
-    ) -> None:
-        super().__init__(settings, cluster, cluster_settings, preparation, rng=rng)
-        self._functions = Functions(self._home)
-        self._keys: dict[str, bytes] = {}
-        self._results = TaskResults(
-            cluster,
-            cluster_settings,
+    @cached_property
+    def _functions(self) -> Functions:
+        return Functions(self._home)
+
+    @cached_property
+    def _keys(self) -> NamespaceKeys:
+        return NamespaceKeys(self._cluster, self._ensured)
+
+    @cached_property
+    def _applied_code(self) -> ExpiringSet:
+        return ExpiringSet(CODE_CACHE_S)
+
+    @cached_property
+    def _results(self) -> TaskResults:
+        return TaskResults(
+            self._cluster,
+            self._cluster_settings,
             self._home,
             show=self.show,
             read_namespace=self._read_namespace,
-            get_key=self._get_key,
+            get_key=self._keys.get,
         )
-        self._applied_code = ExpiringSet(CODE_CACHE_S)
 
     # Before a run
 
@@ -190,19 +192,13 @@ class KubernetesBatch(ClusterRuns):
         if self._functions.lacks(definition.workflow) and (config_map := self._shared.get(run)) is not None:
             app, namespace = definition.app, self._get_namespace(run)
             self._functions.restore(
-                definition.workflow, config_map, lambda: self._get_key(namespace, app.name, app.team)
+                definition.workflow, config_map, lambda: self._keys.get(namespace, app.name, app.team)
             )
 
     def _pack_functions(self, definition: RunDefinition) -> dict[str, str]:
         app = definition.app
-        key = self._get_key(self._cluster_settings.derive_namespace(app.name, app.team), app.name, app.team)
+        key = self._keys.get(self._cluster_settings.derive_namespace(app.name, app.team), app.name, app.team)
         return self._functions.pack_functions(definition.workflow, key)
-
-    def _get_key(self, namespace: str, app: str, team: str) -> bytes:
-        """Return the key that signs a namespace's pickles; fetched again, as the namespace may have been recreated."""
-        if not (namespace in self._ensured and namespace in self._keys):
-            self._keys[namespace] = ensure_namespace_key(self._cluster, namespace, app, team)
-        return self._keys[namespace]
 
     # A run
 
@@ -240,10 +236,10 @@ class KubernetesBatch(ClusterRuns):
                         )
                     except StopRequestedError:
                         return self._end_before_start(journal, journal_run, observe)
-                finished = _list_finished(run_definition.workflow, previous_tasks)
+                finished = list_finished(run_definition.workflow, previous_tasks)
                 previous_tasks = journal.read_tasks(journal_run)
                 journal.set_run(journal_run, "running", seconds=journal_run.record.seconds)
-                kept = _list_finished(run_definition.workflow, previous_tasks)
+                kept = list_finished(run_definition.workflow, previous_tasks)
                 observe(self._build_started_event(journal_run, run_definition, finished, kept, edited))
                 if manifest is not None:
                     if not adopted:
@@ -318,11 +314,11 @@ class KubernetesBatch(ClusterRuns):
         namespace, home = self._get_namespace(run), self._run_home(run)
         self._check_namespace(run)
         self._ensure(definition.app)
-        edited = _Edited(self._reset_changed_tasks(journal, run, definition))
+        edited = _Edited(reset_changed(journal, run, definition))
         tasks, origins = journal.read_tasks(run), {} if before is None else before.document.origins
         is_new = before is not None and not before.drive
         where = self._cluster, self._cluster_settings, namespace, home
-        written = [task for task in _list_finished(definition.workflow, tasks) if tasks[task].attempts]
+        written = [task for task in list_finished(definition.workflow, tasks) if tasks[task].attempts]
         if not is_new and (
             are_outputs_gone(*where, has_document=before is not None) or are_tasks_missing(*where, written)
         ):
@@ -341,7 +337,7 @@ class KubernetesBatch(ClusterRuns):
             variables=environment(tags),
         )
         code = self._preparation.resolve_code(definition.app, definition.workflow)
-        self._get_key(namespace, definition.app.name, definition.app.team)  # which the address of a store depends on
+        self._keys.get(namespace, definition.app.name, definition.app.team)  # which the address of a store depends on
         store = locate_store(self._cluster, self._cluster_settings, namespace)
         manifest = build_workflow_manifest(
             document, definition, finished, self._preparation.build_pod_settings(namespace, code, store)
@@ -356,18 +352,6 @@ class KubernetesBatch(ClusterRuns):
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         kept = [task for task in current.values() if task.state == "succeeded"]
         return manifest, begun, edited._replace(steps=describe_edited(redefine_run(journal, run, definition, kept)))
-
-    def _reset_changed_tasks(
-        self, journal: Journal, run: JournalRun, definition: RunDefinition
-    ) -> tuple[StepName, ...]:
-        """Record that tasks whose item or condition is another now are to run, and forget those that are gone."""
-        before, now = read_definition(run).workflow, definition.workflow
-        tasks = journal.read_tasks(run)
-        changed = reset_changed_tasks(before, now, tasks.values())
-        kept = {task.task: changed.get(task.task, task) for task in select_current_tasks(now, tasks.values())}
-        fed = {node.name for node in now.steps if isinstance(node.for_each, Ref)}  # how many items, only Pods will know
-        journal.replace_tasks(run, [task for name, task in kept.items() if name not in changed or task.step not in fed])
-        return tuple(changed)
 
     def _begin(
         self,
@@ -505,10 +489,6 @@ class KubernetesBatch(ClusterRuns):
             recorded = journal.read_tasks(run)
         tasks = add_pending_tasks(read_definition(run).workflow, recorded.values())
         return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
-
-
-def _list_finished(workflow: Workflow, tasks: Mapping[StepName, TaskRecord]) -> list[StepName]:
-    return [task.task for task in select_current_tasks(workflow, tasks.values()) if task.state == "succeeded"]
 
 
 def _is_running(live: LiveWorkflow | None) -> bool:

@@ -1,4 +1,4 @@
-"""Determine which steps of a run have finished before a drive, and which run again. Pure."""
+"""Determine which steps of a run have finished before a drive, and which run again."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from scanflow.app.executor import Executor
+from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
+from scanflow.backends.definition import read_definition
+from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.records import TaskRecord
-from scanflow.backends.tasks import split_task
+from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.tasks import reset_changed_tasks, select_current_tasks, split_task
 from scanflow.names import StepName
 
 
@@ -22,6 +26,23 @@ class FinishedSteps:
     skipped: frozenset[str] = frozenset()
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Earlier attempts of tasks that run again."""
+
+
+def list_finished(workflow: Workflow, tasks: Mapping[StepName, TaskRecord]) -> list[StepName]:
+    """Return the tasks of a workflow, as it is now, that have succeeded."""
+    return [task.task for task in select_current_tasks(workflow, tasks.values()) if task.state == "succeeded"]
+
+
+def reset_changed(journal: Journal, run: JournalRun, definition: RunDefinition) -> tuple[StepName, ...]:
+    """Record that tasks whose item or condition is another now are to run, and forget those that are gone; return
+    them."""
+    before, now = read_definition(run).workflow, definition.workflow
+    tasks = journal.read_tasks(run)
+    changed = reset_changed_tasks(before, now, tasks.values())
+    kept = {task.task: changed.get(task.task, task) for task in select_current_tasks(now, tasks.values())}
+    fed = {node.name for node in now.steps if isinstance(node.for_each, Ref)}  # how many items, only Pods will know
+    journal.replace_tasks(run, [task for name, task in kept.items() if name not in changed or task.step not in fed])
+    return tuple(changed)
 
 
 def find_finished_steps(

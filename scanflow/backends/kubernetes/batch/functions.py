@@ -13,6 +13,7 @@ from scanflow.backends.function_store import build_lost_function_error, compute_
 from scanflow.backends.kubernetes.batch.home import BatchHome
 from scanflow.backends.kubernetes.batch.layout import KEY, KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret
 from scanflow.backends.pickles import add_signature, check_signature, read_home_key, read_signed
@@ -84,8 +85,23 @@ class Functions:
         return self._home.functions / name if is_saved_function(name) else None
 
 
-def ensure_namespace_key(cluster: Cluster, namespace: str, app: str, team: str) -> bytes:
-    """Return the key that signs a namespace's pickles, created where it is missing."""
-    return ensure_random_secret(
-        cluster, namespace, KEY_SECRET, key=KEY, make=lambda: secrets.token_bytes(32), app=app, team=team
-    )
+class NamespaceKeys:
+    """The keys that sign the pickles of namespaces, each created where it is missing.
+
+    Args:
+        cluster: The cluster.
+        ensured: The namespaces whose environment was ensured a moment ago. In others a key is fetched again, as the
+            namespace may have been recreated.
+    """
+
+    def __init__(self, cluster: Cluster, ensured: ExpiringSet) -> None:
+        self._cluster, self._ensured = cluster, ensured
+        self._keys: dict[str, bytes] = {}
+
+    def get(self, namespace: str, app: str, team: str) -> bytes:
+        """Return the key of an application's namespace."""
+        if not (namespace in self._ensured and namespace in self._keys):
+            self._keys[namespace] = ensure_random_secret(
+                self._cluster, namespace, KEY_SECRET, key=KEY, make=lambda: secrets.token_bytes(32), app=app, team=team
+            )
+        return self._keys[namespace]
