@@ -18,15 +18,15 @@ exact up to 2**64 (on x86)."""
 
 def is_missing(value: object) -> bool:
     """Whether a value stands for none: None, NaN, NaT, and pandas' NA."""
+    if value is None or isinstance(value, (str, int, float)):  # nearly all, of tables of millions
+        return value is None or (isinstance(value, float) and math.isnan(value))
+    if type(value).__module__ != "numpy":
+        return type(value).__name__ in {"NAType", "NaTType"}
     import numpy as np
 
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return bool(np.isnat(value))
-    return (
-        value is None
-        or (isinstance(value, (float, np.floating)) and math.isnan(value))
-        or type(value).__name__ in {"NAType", "NaTType"}
-    )
+    return isinstance(value, np.floating) and math.isnan(value)
 
 
 def fill_masked(value: Any) -> Any:
@@ -69,7 +69,7 @@ def make_array(values: Any) -> NDArray[Any]:
     if array.dtype.kind in "US":
         objects = np.array(values, dtype=object)
         return objects if objects.shape == array.shape else array
-    if array.dtype.kind == "f" and _has_large(array):
+    if has_large(array):
         objects = np.array(values, dtype=object)
         if not all(map(is_exact_float, objects.flat)):
             return objects
@@ -81,10 +81,18 @@ def read_column(column: Any) -> NDArray[Any]:
     pandas rounds."""
 
     array: NDArray[Any] = column.to_numpy()
-    rounds = array.dtype.kind == "f" and getattr(getattr(column, "dtype", None), "kind", "") in {"i", "u"}
-    if rounds and _has_large(array):
+    rounds = getattr(getattr(column, "dtype", None), "kind", "") in {"i", "u"}
+    if rounds and has_large(array):
         array = column.to_numpy(dtype=object)
     return array
+
+
+def has_large(numbers: Any) -> bool:
+    """Whether an array, or a column of pandas, is of floating point and has a number so large that it may be a rounded
+    whole one."""
+    import numpy as np
+
+    return numbers.dtype.kind == "f" and bool((np.abs(numbers, dtype=np.float64) >= EXACT_MAX).any())
 
 
 def is_exact_float(number: Any) -> bool:
@@ -153,16 +161,9 @@ def _is_within(array: NDArray[Any], bounds: Any) -> bool:
     import numpy as np
 
     if array.dtype.kind == "f":
-        return bool(np.isfinite(array).all()) and not _has_large(array) and _fits(array, bounds)
+        return bool(np.isfinite(array).all()) and not has_large(array) and _fits(array, bounds)
     return _fits(array, bounds)
 
 
 def _fits(array: NDArray[Any], bounds: Any) -> bool:
     return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
-
-
-def _has_large(array: NDArray[Any]) -> bool:
-    """Whether a number of floating point is so large that it may be a rounded whole number."""
-    import numpy as np
-
-    return bool((np.abs(array, dtype=np.float64) >= EXACT_MAX).any())

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.arrays import is_missing
 from scanflow.errors import InvalidError
-from scanflow.tables.columns import is_missing
 
 Kind = Literal["number", "date-time", "duration", "text"]
 

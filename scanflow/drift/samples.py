@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scanflow.arrays import is_missing
 from scanflow.drift.table import Column
 from scanflow.errors import InvalidError
-from scanflow.tables.columns import is_missing
 
 Samples: TypeAlias = Any
 """An array (n, ...) of numbers, or a pandas DataFrame of n rows."""

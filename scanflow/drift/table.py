@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanflow.arrays import EXACT_MAX
+from scanflow.arrays import EXACT_MAX, is_missing
 from scanflow.errors import InvalidError
-from scanflow.tables.columns import format_number, is_missing
+from scanflow.tables.columns import format_number
 
 FEW_VALUES = 10
 """A column of numbers with at most this many different ones is compared by their shares."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -112,14 +111,6 @@ def _join_texts(words: NDArray[np.object_]) -> str:
     different = sorted(set(words) - {None})
     more = f" and {len(different) - _SHOWN_WORDS} other words" if len(different) > _SHOWN_WORDS else ""
     return ", ".join(map(repr, different[:_SHOWN_WORDS])) + more
-
-
-def is_missing(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and math.isnan(value))
-        or type(value).__name__ in {"NAType", "NaTType"}
-    )
 
 
 def format_number(number: float) -> str:

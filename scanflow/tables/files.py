@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from scanflow.arrays import EXACT_MAX
+from scanflow.arrays import EXACT_MAX, has_large, is_missing
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.tables.columns import (
     DELIMITED,
@@ -32,7 +32,6 @@ from scanflow.tables.columns import (
     Spelling,
     find_format,
     format_number,
-    is_missing,
     list_members,
 )
 from scanflow.tables.delimited import FALLBACK_ENCODING, HEAD_BYTES, Dialect, describe_fallback, guess_dialect
@@ -138,7 +137,7 @@ def _read_typed(read: Callable[..., pd.DataFrame], content: bytes) -> pd.DataFra
     """Read a file that has types. Of whole numbers of which some are missing pandas makes floats, if it may not keep
     them; large ones would be others then."""
     frame = read(io.BytesIO(content))
-    if names := [name for name in frame.columns if isinstance(name, str) and _has_large(frame[name])]:
+    if names := [name for name in frame.columns if isinstance(name, str) and has_large(frame[name])]:
         exact = read(io.BytesIO(content), columns=names, dtype_backend="numpy_nullable")
         frame = frame.assign(**{name: exact[name] for name in names if exact[name].dtype.kind in "iu"})
     return frame
@@ -201,9 +200,7 @@ def _read_delimited(
         again = {name: _list_texts(frame[name]) for name in numbers}
         marks |= {name: find_decimal_mark(column) for name, column in again.items() if mark is None}
         texts |= again
-    large = _read_large(
-        path, dialect, [name for name in frame.columns if name not in texts and _has_large(frame[name])]
-    )
+    large = _read_large(path, dialect, [name for name in frame.columns if name not in texts and has_large(frame[name])])
     of_others: Mark | None = "," if has_commas else None
     values: dict[str, NDArray[Any]] = {}
     read: dict[str, ReadTexts] = {}
@@ -226,11 +223,6 @@ def _read_delimited(
     columns = _make_columns(values, read, left_out, dialect.note)
     whole = [name for name in values if name not in texts and _are_whole(values[name])]
     return replace(columns, spellings={**columns.spellings, **_describe_codes(path, dialect, whole)})
-
-
-def _has_large(column: Any) -> bool:
-    """Return whether numbers were read as floats that may have been other ones, whole ones of many digits."""
-    return column.dtype.kind == "f" and bool((column.abs() >= EXACT_MAX).any())
 
 
 def _read_large(path: Path, dialect: Dialect, names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.tables.columns import is_missing
+from scanflow.arrays import is_missing
 
 _TRUTHS: Final = {
     **dict.fromkeys(("true", "t", "yes", "y", "1", "1.0"), True),
