@@ -18,7 +18,7 @@ import scanflow as sf
 from scanflow.agent.records import Event
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.environment.tracker_secrets import read_tracker_token
+from scanflow.backends.kubernetes.environment.tracker import read_tracker_token
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.labels import derive_namespace
 from scanflow.backends.kubernetes.settings import KubernetesSettings

@@ -16,7 +16,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, build_autoscaler
+from scanflow.backends.kubernetes.online.engines import ScalingTarget
+from scanflow.backends.kubernetes.online.scaling import build_autoscaler
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import Routing, build_http_route, format_path_prefix
 from scanflow.backends.kubernetes.settings import KubernetesSettings

@@ -17,8 +17,8 @@ from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.permissions import USED_VERBS, find_missing_permissions, read_user
+from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import JOB_KINDS, KubernetesSettings
 from scanflow.backends.kubernetes.storage_findings import check_outputs_storage
 from scanflow.errors import AccessDeniedError, NotFoundError, ScanflowError, UnavailableError

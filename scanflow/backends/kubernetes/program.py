@@ -11,8 +11,8 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import MANAGER
 from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED_VERBS, get_group
+from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnavailableError
 

@@ -30,7 +30,7 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.pod_logs import PodLogs
-from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
+from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
 

@@ -14,8 +14,7 @@ from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import AGENT, append_hash, build_labels
-from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
+from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security, build_secret_variables
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.names import MAX_NAME
 

@@ -8,7 +8,7 @@ from scanflow.app.executor import Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
-from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
+from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 

@@ -28,7 +28,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS, STEPS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import MANAGER, RUN
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
+from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.files.private import create_private_folder, write_private

@@ -22,8 +22,12 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
 )
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
 from scanflow.backends.kubernetes.placement import build_step_placement
-from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
-from scanflow.backends.kubernetes.security import build_container_security, build_helper_security, build_pod_security
+from scanflow.backends.kubernetes.pod_spec import (
+    build_container_security,
+    build_helper_security,
+    build_pod_security,
+    build_secret_variables,
+)
 
 PROGRAM: Final = ("python", "-m", "scanflow.backends.kubernetes.batch.step")
 MOUNTS: Final[tuple[Mapping[str, Any], ...]] = (

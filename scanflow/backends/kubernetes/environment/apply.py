@@ -21,7 +21,7 @@ from scanflow.backends.kubernetes.environment.manifests import (
     build_environment_manifests,
     hash_manifests,
 )
-from scanflow.backends.kubernetes.environment.tracker_secrets import ensure_tracker_secrets, read_tracker_token
+from scanflow.backends.kubernetes.environment.tracker import ensure_tracker_secrets, read_tracker_token
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM
 from scanflow.backends.kubernetes.pods import explain_pending

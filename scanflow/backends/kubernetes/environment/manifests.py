@@ -24,9 +24,6 @@ OUTPUTS: Final = "scanflow-outputs"
 VARIABLES: Final = "scanflow-env"
 """The optional ConfigMap and Secret whose entries are environment variables of all pods."""
 
-POD_CREDENTIALS: Final = "scanflow-tracker-pods"
-"""The Secret with the token that pods need for the environment's tracker, if that has one of ours."""
-
 APPLIED_HASH: Final = "scanflow.dev/environment"
 """An annotation of the marker: the hash of the manifests that the environment was created from."""
 
@@ -67,7 +64,7 @@ def build_env_from() -> list[Manifest]:
     return [
         {"configMapRef": {"name": VARIABLES, "optional": True}},
         {"secretRef": {"name": VARIABLES, "optional": True}},
-        {"secretRef": {"name": POD_CREDENTIALS, "optional": True}},
+        {"secretRef": {"name": tracker.POD_CREDENTIALS, "optional": True}},
     ]
 
 

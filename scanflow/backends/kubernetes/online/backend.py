@@ -36,15 +36,13 @@ from scanflow.backends.kubernetes.online.checks import (
     list_required_kinds,
     suggest_alternative,
 )
-from scanflow.backends.kubernetes.online.definition import build_definition
+from scanflow.backends.kubernetes.online.definition import build_definition, build_mounted_objects, read_service_token
 from scanflow.backends.kubernetes.online.drift import Drift, LiveObjects
+from scanflow.backends.kubernetes.online.engines import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache, query_instances
 from scanflow.backends.kubernetes.online.logs import ServiceLogs
-from scanflow.backends.kubernetes.online.mounts import build_mounted_objects, read_service_token
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler
-from scanflow.backends.kubernetes.online.records import build_service_record
 from scanflow.backends.kubernetes.online.rollout import Rollout
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, compute_scaling_target
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -229,7 +227,8 @@ class KubernetesServices:
         )
         for manifest in build_mounted_objects(spec, image, token):
             self._cluster.apply(manifest, force=True)
-        self._certificates.apply(spec)
+        if spec.tls is not None:
+            self._certificates.apply(spec)
         if (backup := spec.serving.backup) is not None and self._is_serving(backup, spec):
             self._add_alias(workflow.name, backup, pods.get_namespace(spec), observe)
         namespace = None if stored is None else stored.namespace
@@ -468,7 +467,7 @@ class KubernetesServices:
         if complete and cache.cached_record is not None and cache.cached_record[0] == cache_key:
             return cache.cached_record[1]
         url, grpc = self._switch.resolve_addresses(stored.state.definition, objects.service, gateway_url)
-        record = build_service_record(
+        record = observed.build_service_record(
             stored.state,
             objects.pods if objects.ready is None else None,
             cache.statuses,

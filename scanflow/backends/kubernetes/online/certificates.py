@@ -49,9 +49,7 @@ class ServiceCertificates:
         self._cluster, self._home, self._domain, self._seen, self._clock = cluster, home, domain, seen, clock
 
     def apply(self, definition: ServiceSpec) -> None:
-        """Apply the Secret of a service, with a certificate of the home's authority, which is created for it."""
-        if definition.tls is None:
-            return
+        """Apply the Secret of a service with TLS: its certificate, of the home's authority, is created where needed."""
         authority = open_authority(self._home)
         namespace, name = get_namespace(definition), definition.workflow
         hosts = [format_authority(namespace, name, self._domain), f"{name}.{namespace}", f"{name}.{namespace}.svc"]

@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.online.pods import compute_threads
 from scanflow.backends.kubernetes.online.scaling import check_scaling, select_autoscaler_kind
 from scanflow.backends.kubernetes.online.store import ServiceConfigMap
 from scanflow.backends.kubernetes.placement import build_instance_placement
-from scanflow.backends.kubernetes.pod_secrets import check_pod_secrets
+from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes, find_scaling

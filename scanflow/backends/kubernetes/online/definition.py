@@ -1,4 +1,5 @@
-"""Build the spec of a deployed service, which the cluster stores, from its application."""
+"""Build what a deployment stores, from its application: the spec of a service, and the objects that its pods
+mount besides their configuration, which are the application's files and the token."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
+from scanflow.backends.kubernetes.code_configmap import build_code
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.closed_routes import build_pod_tls
-from scanflow.backends.kubernetes.online.mounts import format_token_secret_name
+from scanflow.backends.kubernetes.online.closed_routes import build_pod_tls, format_tls_secret_name
 from scanflow.backends.kubernetes.online.render import DEPLOYED_SETTINGS, extract_settings
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
@@ -18,8 +21,8 @@ from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_change import Deployment
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, find_scaling
-from scanflow.errors import InvalidError
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.errors import InvalidError, UsageError
+from scanflow.wire import ModelFiles, Node, Revision, read_token
 
 
 def build_definition(
@@ -103,3 +106,58 @@ def map_nodes_to_pod(nodes: tuple[Node, ...], app_dir: Path) -> tuple[Node, ...]
         return replace(node, model=model, file=str(PurePosixPath(pods.APP_DIR, *relative.parts)))
 
     return tuple(map(map_node, nodes))
+
+
+def build_mounted_objects(definition: ServiceSpec, image: PodImage, token: str | None) -> list[Manifest]:
+    """Return the objects that a service's pods mount."""
+    code = [] if image.code is None else [image.code.config_map]
+    return code if token is None else [*code, build_token_secret(definition, token)]
+
+
+def list_mounted_objects(definition: ServiceSpec) -> list[tuple[str, str]]:
+    """Return the kinds and names of the objects that the pods of a service mount."""
+    volumes = definition.details.get("volumes") or ()
+    code = [("ConfigMap", str(volume["configMap"]["name"])) for volume in volumes if "configMap" in volume]
+    token = [("Secret", format_token_secret_name(definition.workflow))] if definition.serving.auth else []
+    tls = [] if definition.tls is None else [("Secret", format_tls_secret_name(definition.workflow))]
+    return [*code, *token, *tls]
+
+
+def rebuild_mounted_object(definition: ServiceSpec, kind: str, name: str) -> Manifest | None:
+    """Rebuild a mounted object; None: its content is not on this machine, or has changed."""
+    if kind == "Secret" and name == format_tls_secret_name(definition.workflow):
+        return None
+    folder = Path(definition.source or ".").parent
+    try:
+        if kind == "Secret":
+            token = read_token(definition.serving.auth or "", folder)
+            return None if token is None else build_token_secret(definition, token)
+        namespace = pods.get_namespace(definition)
+        code = build_code(definition.app, definition.team, namespace, folder) if definition.source else None
+    except (UsageError, OSError):
+        return None
+    return None if code is None or code.digest != definition.code else code.config_map
+
+
+def read_service_token(deployment: Deployment) -> str | None:
+    """Return the token that requests to a service must carry; None: it needs none."""
+    return read_token((deployment.online.serving or Serving()).auth or "", Path(deployment.app.app_dir))
+
+
+def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
+    """Return the Secret with the token that requests must carry."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": format_token_secret_name(definition.workflow),
+            "namespace": pods.get_namespace(definition),
+            "labels": build_labels(definition.app, definition.team, service=definition.workflow),
+        },
+        "type": "Opaque",
+        "stringData": {"token": token},
+    }
+
+
+def format_token_secret_name(service: str) -> str:
+    return f"service-{service}-token"

@@ -21,8 +21,8 @@ from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import SERVICE
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
+from scanflow.backends.kubernetes.online.definition import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.engines import ENGINES
-from scanflow.backends.kubernetes.online.mounts import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.render import (
     DEPLOYED_SETTINGS,
     RenderedRevision,

@@ -1,11 +1,13 @@
 """The serving engines, whose object creates the pods of a revision: Deployment, SeldonDeployment or InferenceService.
 
-All create the same pods, with the same labels, behind the same Services: engines differ in nothing else. The number of
+All create the same pods, with the same labels, behind the same Services: engines differ in this object, and in the name
+of the Deployment that their controllers create. The number of
 pods is not part of the manifest, since an autoscaler may own it. Pure.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -14,6 +16,7 @@ from scanflow.backends.kubernetes.labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import pods
 from scanflow.backends.kubernetes.settings import ServingEngine
 from scanflow.backends.service_spec import ServiceSpec
+from scanflow.names import MAX_NAME
 from scanflow.wire import Revision
 
 _NO_ENGINE: Final = {"seldon.io/no-engine": "true"}
@@ -25,6 +28,24 @@ _KSERVE_ANNOTATIONS: Final = {
     "serving.kserve.io/autoscalerClass": "external",  # this backend or its own autoscaler sets the number of pods
 }
 _STRATEGY: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+_SELDON_PREDICTOR: Final = "default"
+_SELDON_CONTAINER: Final = "instance"
+"""Seldon names a SeldonDeployment's Deployment after its predictor and container."""
+
+
+class ScalingTarget(NamedTuple):
+    """The object whose ``scale`` sets the number of instances."""
+
+    kind: str
+    name: str
+    scaler: str
+    """The autoscaler's name, which is the revision's: Seldon removes one with the name of its Deployment."""
+
+    @property
+    def ref(self) -> Manifest:
+        return {"apiVersion": KINDS[self.kind].api_version, "kind": self.kind, "name": self.name}
 
 
 class ServingObject(NamedTuple):
@@ -45,6 +66,21 @@ def build_revision_object(
     name = pods.format_object_name(definition.workflow, revision.id)
     labels = pods.build_revision_labels(definition, revision)
     return engine.build_manifest(name, pods.get_namespace(definition), labels, template)
+
+
+def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
+    """Return the scale target of a revision of that name: the Deployment that the engine's controller creates.
+
+    Seldon's own ``scale`` has no selector, which autoscalers need. Seldon leaves the number of pods alone if
+    ``spec.replicas`` is unset, KServe if the annotation ``autoscalerClass`` is ``external``; else each resets it.
+    """
+    if engine == "kserve":
+        return ScalingTarget("Deployment", f"{name}-predictor", name)
+    if engine == "seldon":
+        deployment = f"{name}-{_SELDON_PREDICTOR}-0-{_SELDON_CONTAINER}"
+        digest = hashlib.md5(deployment.encode(), usedforsecurity=False).hexdigest()
+        return ScalingTarget("Deployment", deployment if len(deployment) <= MAX_NAME else f"seldon-{digest}", name)
+    return ScalingTarget("Deployment", name, name)
 
 
 def _build_deployment(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
@@ -74,7 +110,7 @@ def _build_seldon_deployment(name: str, namespace: str, labels: dict[str, str], 
             "annotations": _NO_ENGINE,
             "predictors": [
                 {
-                    "name": "default",
+                    "name": _SELDON_PREDICTOR,
                     "annotations": {**_NO_ENGINE, **template["metadata"]["annotations"]},
                     "labels": template["metadata"]["labels"],
                     "graph": {

@@ -20,8 +20,7 @@ from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.closed_routes import TLS_FOLDER, format_tls_secret_name
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
 from scanflow.backends.kubernetes.placement import build_instance_placement
-from scanflow.backends.kubernetes.pod_secrets import build_secret_variables
-from scanflow.backends.kubernetes.security import build_container_security, build_pod_security
+from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security, build_secret_variables
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, list_clients

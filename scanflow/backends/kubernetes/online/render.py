@@ -15,8 +15,13 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.labels import build_labels
 from scanflow.backends.kubernetes.online import observed, pods
 from scanflow.backends.kubernetes.online.closed_routes import build_closed_routes
-from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
-from scanflow.backends.kubernetes.online.scaling import ScalingTarget, build_autoscaler, compute_scaling_target
+from scanflow.backends.kubernetes.online.engines import (
+    ENGINES,
+    ScalingTarget,
+    build_revision_object,
+    compute_scaling_target,
+)
+from scanflow.backends.kubernetes.online.scaling import build_autoscaler
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, Mirroring, Routing, build_routes
 from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec

@@ -7,23 +7,18 @@ tolerance are part of the query: between them it returns a value that changes no
 
 from __future__ import annotations
 
-import hashlib
 import math
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, cast
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
+from scanflow.backends.kubernetes.online.engines import ScalingTarget
+from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import UnsupportedError
-from scanflow.names import MAX_NAME
 
 TOLERANCE: Final = 0.1
 """The default tolerance of HorizontalPodAutoscalers."""
-
-SELDON_PREDICTOR: Final = "default"
-SELDON_CONTAINER: Final = "instance"
-"""Seldon names a SeldonDeployment's Deployment after its predictor and container."""
 
 _MS: Final = 1000  # targets have three decimals, so latencies are in milliseconds
 _NEVER: Final = "1000000000"  # a target beyond any number of requests: it wakes an instance, and never adds one
@@ -32,34 +27,6 @@ _HPA_POLLING_S: Final = 15.0
 _WAKING: Final = (
     "Set SCANFLOW_KUBERNETES_GATEWAY_REQUESTS to the Prometheus query of the Gateway's requests, or write min=1."
 )
-
-
-class ScalingTarget(NamedTuple):
-    """The object whose ``scale`` sets the number of instances."""
-
-    kind: str
-    name: str
-    scaler: str
-    """The autoscaler's name, which is the revision's: Seldon removes one with the name of its Deployment."""
-
-    @property
-    def ref(self) -> Manifest:
-        return {"apiVersion": KINDS[self.kind].api_version, "kind": self.kind, "name": self.name}
-
-
-def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
-    """Return the scale target of a revision of that name: the Deployment that the engine's controller creates.
-
-    Seldon's own ``scale`` has no selector, which autoscalers need. Seldon leaves the number of pods alone if
-    ``spec.replicas`` is unset, KServe if the annotation ``autoscalerClass`` is ``external``; else each resets it.
-    """
-    if engine == "kserve":
-        return ScalingTarget("Deployment", f"{name}-predictor", name)
-    if engine == "seldon":
-        deployment = f"{name}-{SELDON_PREDICTOR}-0-{SELDON_CONTAINER}"
-        digest = hashlib.md5(deployment.encode(), usedforsecurity=False).hexdigest()
-        return ScalingTarget("Deployment", deployment if len(deployment) <= MAX_NAME else f"seldon-{digest}", name)
-    return ScalingTarget("Deployment", name, name)
 
 
 def build_autoscaler(

@@ -11,6 +11,7 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.labels import build_selector
 from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
+from scanflow.backends.kubernetes.online.engines import compute_scaling_target
 from scanflow.backends.kubernetes.online.pods import format_object_name, get_namespace
 from scanflow.backends.kubernetes.online.render import (
     RenderedRevision,
@@ -19,7 +20,7 @@ from scanflow.backends.kubernetes.online.render import (
     render,
     render_routes,
 )
-from scanflow.backends.kubernetes.online.scaling import compute_scaling_target, select_autoscaler_kind
+from scanflow.backends.kubernetes.online.scaling import select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
     Mirroring,

@@ -1,15 +1,40 @@
-"""Secrets in pods: by reference to Secrets of the environment's namespace. Pure."""
+"""The parts of pods that steps, instances, agents and our own programs share: the security contexts of Kubernetes' Pod
+Security Standard ``restricted``, and secrets by reference to Secrets of the environment's namespace. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from scanflow.app.secrets import Secret
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import format_pod_variable
 
-_K8S = "k8s:"
+_K8S: Final = "k8s:"
+USER: Final = 10001
+"""The user and group of the images in ``deploy/images``."""
+
+
+def build_pod_security() -> Manifest:
+    """Return a pod's ``securityContext``: no root user, ownership of its volumes, and only the usual system calls."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def build_container_security() -> Manifest:
+    """Return a container's ``securityContext``: no privilege escalation, and write access to its volumes only."""
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+
+def build_helper_security() -> Manifest:
+    """Return the ``securityContext`` of an engine's own container, which may need its root file system."""
+    return {name: value for name, value in build_container_security().items() if name != "readOnlyRootFilesystem"}
 
 
 def check_pod_secrets(secrets: Iterable[Secret], *, who: str) -> None:
