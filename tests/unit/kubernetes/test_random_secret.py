@@ -6,6 +6,9 @@ import base64
 
 import pytest
 
+from scanflow.backends.kubernetes.batch.functions import NamespaceKeys
+from scanflow.backends.kubernetes.batch.layout import KEY_SECRET
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret
 from scanflow.errors import InvalidError
 from scanflow.testing.cluster import MemoryCluster
@@ -43,3 +46,15 @@ def test_a_secret_without_the_value_is_refused_with_what_to_do() -> None:
     )
     with pytest.raises(InvalidError, match=r"scanflow-shop/key has no 'value'\. Delete it"):
         ensure(cluster)
+
+
+def test_a_key_is_fetched_again_once_its_namespace_may_have_been_made_again() -> None:
+    cluster, now = MemoryCluster(), [0.0]
+    ensured = ExpiringSet(5.0, clock=lambda: now[0])
+    keys = NamespaceKeys(cluster, ensured)
+    ensured.add("default")
+    first = keys.get("default", "shop", "data")
+    cluster.delete("Secret", KEY_SECRET, "default")
+    assert keys.get("default", "shop", "data") == first
+    now[0] = 6.0
+    assert keys.get("default", "shop", "data") != first

@@ -110,7 +110,7 @@ class Shop:
             shape=Shape(),
             backup=self.definition.serving.backup,
             revisions=tuple(revisions),
-        )
+        ).with_details(namespace=NAMESPACE)
         return self.reconciler.reconcile(record)
 
     @property
@@ -150,6 +150,15 @@ def test_a_backup_takes_over_and_hands_back(gateway: str | None) -> None:
     shop.look()
     assert shop.answers == "serving"
     assert shop.store.get("serving").active_backup is None
+
+
+def test_a_service_and_its_backup_are_read_where_they_are() -> None:
+    shop = Shop()
+    shop.pod("spare")
+    shop.cluster.calls.clear()
+    shop.look()
+    assert shop.answers == "spare"
+    assert {call.namespace for call in shop.cluster.calls if call.kind == "ConfigMap"} == {NAMESPACE}
 
 
 @pytest.mark.parametrize("backup", ["third", None])
