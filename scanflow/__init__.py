@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scanflow import drift
-    from scanflow.agent.records import Guard
+    from scanflow.agent.agent_records import Guard
     from scanflow.agent.strategy import Strategy
-    from scanflow.app.agents import Agent, Sensor
+    from scanflow.app.agent import Agent, Sensor
     from scanflow.app.application import Application, Tracker
     from scanflow.app.edges import Dependency
     from scanflow.app.executor import Executor, Retry
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "agent.records": "Guard",
+    "agent.agent_records": "Guard",
     "agent.strategy": "Strategy",
-    "app.agents": "Agent Sensor",
+    "app.agent": "Agent Sensor",
     "app.application": "Application Tracker",
     "app.edges": "Dependency",
     "app.executor": "Executor Retry",

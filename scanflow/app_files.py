@@ -12,7 +12,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import NotFoundError, did_you_mean
 
 
-def find_file(name: str, folders: Iterable[Path]) -> Path:
+def get_file(name: str, folders: Iterable[Path]) -> Path:
     tried = list(dict.fromkeys(folder / name for folder in folders))
     for path in tried:
         if path.is_file():
@@ -46,7 +46,7 @@ class AppFiles:
         Raises:
             NotFoundError: it is in none of the folders.
         """
-        return find_file(name, self.list_folders(node))
+        return get_file(name, self.list_folders(node))
 
     def find_function_file(self, target: Target, node: str) -> Path | None:
         """Return the file that a function is loaded from; None if it is found by module, or has no file."""

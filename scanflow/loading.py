@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from scanflow.app.application import Application
+from scanflow.app.application_files import load_json, load_yaml
 from scanflow.app.executor import Executor, Target
-from scanflow.app.files import load_json, load_yaml
 from scanflow.app.parameters import refuse_mask
 from scanflow.app.steps import check_node, is_found_by_name
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
-from scanflow.modules import get_loading_file, load_function, load_module, use_folder
+from scanflow.modules import find_loading_file, load_function, load_module, use_folder
 from scanflow.names import build_slug
 from scanflow.text.failures import parse_failure
 from scanflow.text.printable import make_one_line
@@ -33,7 +33,7 @@ def refuse_while_loading() -> None:
     Raises:
         UsageError: this process is loading one.
     """
-    if (path := get_loading_file()) is not None:
+    if (path := find_loading_file()) is not None:
         raise UsageError(
             f"{path.name} runs a workflow while the file is being loaded. Move that call below: if __name__ == "
             "'__main__':"
@@ -143,14 +143,14 @@ def _from_python(path: Path) -> Application:
         raise UsageError(f"{path.name}, line {where[-1] if where else '?'}: {error}") from error
     except (Exception, SystemExit) as error:
         raise _build_loading_error(path, error, check=path.name) from error
-    apps = _find_objects(module, Application)
+    apps = _list_objects(module, Application)
     if len(apps) == 1:
         return apps[0]
     if apps:
         raise UsageError(
             f"{path.name} makes {len(apps)} applications: {', '.join(app.name for app in apps)}. Keep one."
         )
-    workflows = _find_objects(module, Workflow)
+    workflows = _list_objects(module, Workflow)
     if not workflows:
         raise NotFoundError(
             f"{path.name} makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"
@@ -158,7 +158,7 @@ def _from_python(path: Path) -> Application:
     return Application(name=build_slug(path.stem) or "app", workflows=workflows)
 
 
-def _find_objects(module: ModuleType, kind: type[_T]) -> list[_T]:
+def _list_objects(module: ModuleType, kind: type[_T]) -> list[_T]:
     """Return the objects of a kind at the top level of a module; if it defines some, without those that it imports."""
     objects = list({id(value): value for value in vars(module).values() if isinstance(value, kind)}.values())
     if len(objects) < 2:

@@ -68,7 +68,7 @@ def read_file_version(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def get_loaded_version(module: ModuleType) -> tuple[int, ...] | None:
+def find_loaded_version(module: ModuleType) -> tuple[int, ...] | None:
     """Return the version of its file that :func:`load_module` ran; None: something else loaded it."""
     version: tuple[int, ...] | None = vars(module).get(_MARK)
     return version
@@ -83,7 +83,7 @@ def mark_loading(path: Path) -> Iterator[None]:
         _loading.reset(token)
 
 
-def get_loading_file() -> Path | None:
+def find_loading_file() -> Path | None:
     return _loading.get()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow_server.context import ServerContext
-from scanflow_server.store import applications
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import application_store
 
 
 def keep_application(context: ServerContext, app: Application, *, source: Path | None = None) -> None:
     with context.store.write() as connection:
-        applications.keep(connection, app, None if source is None else str(source), at=context.clock())
+        application_store.keep(connection, app, None if source is None else str(source), at=context.clock())

@@ -7,7 +7,7 @@ from typing import Any
 from typer import Context
 from typer.main import get_command
 
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 
 
 def load_command_tree() -> Any:

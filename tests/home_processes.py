@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.processes.identity import read_start_time
 
 ATTEMPTS: Mapping[str, str] = {

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from scanflow_server.context import ServerContext
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import SignInSettings
 from tests.asking import http_client
 from tests.unit.server.answering import answering

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 
 from scanflow.load.arrivals import build_constant_rate
-from scanflow.load.load import LoadError, LoadGenerator, LoadMetrics, LoadPlan, LoadResult
+from scanflow.load.load_process import LoadError, LoadGenerator, LoadMetrics, LoadPlan, LoadResult
 from tests.waiting import patient
 
 __all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadResult", "steady_load"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.accelerators.port import Device, DeviceProcess, Inventory, MigInstance
+from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory, MigInstance
 from tests.waiting import PATIENCE_S
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
@@ -21,8 +21,8 @@ GPU_IS_LOST = 15
 READ = """
 import os, pickle, sys
 from pathlib import Path
-from scanflow.accelerators.nvml import NvmlAccelerators, find_accelerators
-accelerators = find_accelerators()
+from scanflow.accelerators.nvml import NvmlAccelerators, read_accelerators
+accelerators = read_accelerators()
 if root := os.environ.get("TEST_ROOT"):
     folders = Path(root, "sys/bus/pci/devices"), Path(root, "proc")
     accelerators = NvmlAccelerators(os.environ, pci_devices=folders[0], proc=folders[1])

@@ -8,14 +8,14 @@ from typing import Any
 
 from sqlalchemy import insert
 
+from scanflow.agent.agent_records import Intent, PermittedCall, StrategyLimits
 from scanflow.agent.decide import Want
 from scanflow.agent.primitives import catalogue
-from scanflow.agent.records import Intent, PermittedCall, StrategyLimits
 from scanflow.agent.registry import Declared
 from scanflow.agent.strategy_limits import describe_limits
 from scanflow_server.arbiter.bounds import bound_intent
-from scanflow_server.store import agents, tables
-from scanflow_server.store.agents import AgentRow
+from scanflow_server.store import agent_store, tables
+from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.base import Store, open_store
 
 ANYTHING = tuple(PermittedCall(primitive=name, target="*") for name in sorted({row.name for row in catalogue()}))
@@ -33,10 +33,10 @@ def permit_strategies(
     limits = [anything(one) if isinstance(one, str) else one for one in strategies]
     row = AgentRow(app=app, name=agent, team=team, wanted=True)
     with store.write() as connection:
-        before = agents.get(connection, app, agent)
+        before = agent_store.find(connection, app, agent)
         if before is None:
             connection.execute(insert(tables.agents).values(row.model_dump(mode="json")))
-        return agents.put_strategies(connection, before or row, limits, replace=True)
+        return agent_store.put_strategies(connection, before or row, limits, replace=True)
 
 
 def permit_strategies_at(home: Path, *strategies: StrategyLimits | str, **names: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
 from tests.asking import HTTP, http_client

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pydantic import TypeAdapter, ValidationError
 
-from scanflow.agent.records import Sample
+from scanflow.agent.agent_records import Sample
 from scanflow.errors import InvalidError, ScanflowError, UsageError
 from scanflow.http.problems import build_problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scanflow.agent.records import AgentView
+from scanflow.agent.agent_records import AgentView
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, did_you_mean
 from scanflow.transport import ServerClient, build_path
 

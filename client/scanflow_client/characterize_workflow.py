@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_count
 from scanflow.characterization.analysis import classify_saturation, recommend
-from scanflow.characterization.study import rotate
-from scanflow.characterization.workflow import SizedRun, WorkflowCharacterization
+from scanflow.characterization.characterization_study import rotate
+from scanflow.characterization.workflow_characterization import SizedRun, WorkflowCharacterization
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scanflow.app.workflow import Workflow
     from scanflow.backends.service_records import ServiceRecord
     from scanflow.deployer import Deployer
-    from scanflow.load.load import LoadPlan
+    from scanflow.load.load_process import LoadPlan
     from scanflow.tuning.service_copy import ServiceCopy
     from scanflow_client.tuning import BuildRequest
     from scanflow_client.tuning_target import TuningTarget

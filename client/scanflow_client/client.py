@@ -16,11 +16,11 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.log_reader import Stream
-from scanflow.backends.parameters import pick_output
-from scanflow.backends.records import RunRecord, StepFile
+from scanflow.backends.run_records import RunRecord, StepFile
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
+from scanflow.backends.task_parameters import pick_output
 from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
-from scanflow.deployer.service_client import get_explanation, predict
+from scanflow.deployer.direct_predictions import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
@@ -28,7 +28,7 @@ from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.declared_inputs import fetch_declared, fit_inputs, list_parts, name_columns
-from scanflow_client.formatting.runs import format_failure
+from scanflow_client.formatting.run_text import format_failure
 from scanflow_client.measuring_client import MeasuringClient
 from scanflow_client.program import resolve_application
 from scanflow_client.progress import show_run_progress, show_service_changes
@@ -38,15 +38,15 @@ from scanflow_client.task_logs import format_heading, iterate_task_blocks, selec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from scanflow.backends.backend_port import Backend
     from scanflow.backends.environments import EnsuredEnvironment, EnvironmentBackend, EnvironmentDeletion
-    from scanflow.backends.port import Backend
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
-    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
     from scanflow.transport import PredictionResponse
     from scanflow.tuning.goals import Goal
     from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.formatting.models import VersionList
+    from scanflow_client.formatting.model_text import VersionList
     from scanflow_client.model_client import ModelChange, ModelClient
     from scanflow_client.report import Report
     from scanflow_client.tuning_target import TuningTarget
@@ -206,8 +206,8 @@ class Client(MeasuringClient):
             builder: ``buildah``, ``podman`` or ``docker``. None: the first that is installed.
             again: Rebuild unchanged images, too, on the newest base image.
         """
-        from scanflow.deployer.building import build_application
-        from scanflow.images.settings import ImageSettings
+        from scanflow.deployer.application_images import build_application
+        from scanflow.images.build_settings import ImageSettings
 
         app = resolve_application(what)
         workflows = app.workflows if workflow is None else [app.workflow(workflow)]

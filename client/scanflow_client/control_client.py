@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scanflow import transport
-from scanflow.agent.records import Action, ActionExplanation, ActionState, AgentView, Event, Verdict
+from scanflow.agent.agent_records import Action, ActionExplanation, ActionState, AgentView, Event, Verdict
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_client.program import resolve_application
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scanflow.app.application import Application
     from scanflow.http.home_token import Role
     from scanflow.transport import ServerClient
-    from scanflow_client.replay import Replay
+    from scanflow_client.agent_replay import Replay
 
 MAX_SEARCHED_ACTIONS = 10_000  # of the newest events
 
@@ -72,7 +72,7 @@ class ControlClient:
     def strategies(target: Application | str | None = None) -> list[dict[str, Any]]:
         """Return the strategies of an application's agents: when, if, then. ``target`` is the application, its file, or
         ``FILE:AGENT``; None: ``app.py`` here. The code is loaded in a separate process."""
-        from scanflow_client.replay import list_strategies
+        from scanflow_client.agent_replay import list_strategies
 
         return list_strategies(target)[1]
 
@@ -94,13 +94,13 @@ class ControlClient:
             last: Only the last samples, this many.
             trace: A saved trace, in place of the agent's journal; it needs no server.
         """
-        from scanflow_client import replay
+        from scanflow_client import agent_replay
 
-        earliest = None if since is None else replay.parse_moment(since, now=time.time())
+        earliest = None if since is None else agent_replay.parse_moment(since, now=time.time())
         if trace is not None:
-            return replay.replay(*replay.read_trace(agent, trace), file, since=earliest, last=last)
+            return agent_replay.replay(*agent_replay.read_trace(agent, trace), file, since=earliest, last=last)
         recorded = self._read_journal(agent, advice=". Or replay a saved trace: --trace FILE")
-        return replay.replay(*recorded, file, since=earliest, last=last)
+        return agent_replay.replay(*recorded, file, since=earliest, last=last)
 
     def _read_journal(self, agent: str, *, advice: str = "") -> tuple[str, str, list[dict[str, Any]]]:
         """Return the application and the name of an agent, and the entries of its journal."""

@@ -29,11 +29,11 @@ from scanflow.errors import MissingExtraError, ScanflowError, UnavailableError, 
 from scanflow.files.private import create_private_folder, open_home, open_private
 from scanflow.http.home_token import ensure_home_token, read_home_token
 from scanflow.installation import explain_install
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.processes.daemon import Daemon
-from scanflow.processes.files import is_locked, take_lock
 from scanflow.processes.ports import forget_ports, reserve_port
+from scanflow.processes.shared_files import is_locked, take_lock
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient, build_path
 from scanflow_client.server_address import LOOPBACK, ServerAddress, choose_server_address
@@ -136,7 +136,7 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
         server = None if running is None else _keep_if_alive(running.server)
         lock = get_up_state_file(home).with_name("lock")
         another = server is None and is_locked(lock)
-        if server is None and not another and agents.find_living():
+        if server is None and not another and agents.list_living():
             server = _start_server_to_stop_agents(home, settings, running, agents)
         if server is not None:
             agents.request(_connect(server.url, settings))

@@ -87,7 +87,7 @@ def fit_inputs(
         )
     texts = [name for name, kind in types.items() if kind == "BYTES" and name in inputs]
     given = {**inputs, **(read_texts(texts) if texts else {})}
-    contents = {str(tensor["name"]): _get_content(tensor) for tensor in declared}
+    contents = {str(tensor["name"]): _find_content(tensor) for tensor in declared}
     return {
         name: _write_json(value)
         if contents.get(name) == "application/json"
@@ -121,13 +121,13 @@ def _name_input(rows: Any, tensor: Mapping[str, Any]) -> Any:
     return {name: converted} if dimensions == len(tensor.get("shape", ())) else converted
 
 
-def _get_content(tensor: Mapping[str, Any]) -> str | None:
+def _find_content(tensor: Mapping[str, Any]) -> str | None:
     return (tensor.get("parameters") or {}).get("content_type")
 
 
 def _write_elements(inputs: Any, declared: Declared) -> dict[str, list[Any]] | None:
     """Return a list whose elements are what the one input takes, as JSON texts; None: they are rows or records."""
-    if not isinstance(inputs, list) or len(declared) != 1 or _get_content(declared[0]) != "application/json":
+    if not isinstance(inputs, list) or len(declared) != 1 or _find_content(declared[0]) != "application/json":
         return None
     name = str(declared[0]["name"])
     is_column = all(isinstance(element, Mapping) and name in element for element in inputs)
@@ -179,13 +179,13 @@ def _convert(name: str, values: Any, datatype: str) -> Any:
     """
     import numpy as np
 
-    from scanflow.transport.tensors import get_dtype
+    from scanflow.transport.tensors import find_dtype
 
     try:
         array = make_array(values)
     except ValueError:  # rows of unlike lengths
         return values
-    dtype = np.dtype(get_dtype(datatype) or object)
+    dtype = np.dtype(find_dtype(datatype) or object)
     if dtype.kind == "O" and datatype != "BYTES":  # BF16, which NumPy has not
         return values
     if not array.size:

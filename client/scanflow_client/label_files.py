@@ -12,7 +12,7 @@ from typing import Any
 from scanflow.app.parameter_texts import parse_json
 from scanflow.arrays import EXACT_MAX
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.tables.delimited import HEAD_BYTES, Dialect, find_binary_format, guess_dialect
+from scanflow.tables.delimited import HEAD_BYTES, Dialect, get_binary_format, guess_dialect
 from scanflow.text.printable import make_one_line, make_printable
 
 _MAX_CLASSES = 50
@@ -112,7 +112,7 @@ def _guess_dialect(path: Path, encoding: str, separator: str) -> Dialect:
     """
     with path.open("rb") as file:
         head = file.read(HEAD_BYTES)
-    if binary := find_binary_format(head):
+    if binary := get_binary_format(head):
         raise InvalidError(f"{str(path)!r:.300} is {binary}, and no CSV file. Save it as CSV in UTF-8.")
     if head.removeprefix(codecs.BOM_UTF8).startswith(b"id,"):  # as we write it: what else ids contain is no separator
         separator = separator or ","

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count
-from scanflow_client.formatting.services import format_shape
-from scanflow_client.formatting.table import Screen, Table, render_html
+from scanflow_client.formatting.service_text import format_shape
 from scanflow_client.formatting.text import format_latency
+from scanflow_client.formatting.text_table import Screen, Table, render_html
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import Shape
     from scanflow.load.arrivals import RateTrace
-    from scanflow.load.load import LoadMetrics, LoadResult
+    from scanflow.load.load_process import LoadMetrics, LoadResult
     from scanflow.load.mlperf import MlperfSettings, MlperfSummary
 
 DEFAULT_S = 10.0

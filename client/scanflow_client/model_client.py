@@ -9,16 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from scanflow.agent.records import JSON, Action, Event
+from scanflow.agent.agent_records import JSON, Action, Event
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.backends.service_transitions import explain_rejection
 from scanflow.deployer.remote_home import build_mlflow_url, find_mlflow_url
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge import open_knowledge
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.model_cache import split_model_uri
-from scanflow.knowledge.port import KnowledgeBase
-from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
     BEFORE,
@@ -30,15 +30,15 @@ from scanflow.knowledge.version_tags import (
     PROMOTED,
     PROMOTION,
     describe_rejection,
+    find_rejection,
+    find_version_before,
     format_decision_tags,
     format_rejection,
-    get_rejection,
-    get_version_before,
 )
 from scanflow.reports.model_history import TYPES, build_histories, serves
 from scanflow.settings import Settings
 from scanflow.text.printable import make_one_line
-from scanflow_client.formatting.models import VersionList
+from scanflow_client.formatting.model_text import VersionList
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
@@ -176,7 +176,7 @@ class ModelClient:
             UsageError: the version was rejected, and no reason is given to use it all the same.
         """
         promoted = self._knowledge.get_model(name, version)
-        if not why and get_rejection(promoted.tags) is not None:
+        if not why and find_rejection(promoted.tags) is not None:
             raise UsageError(_explain_rejected(promoted))
         chosen = self._select_services(name, services, f"promote {name} {version}")
         before = self._find_version_in_use(promoted, chosen, alias)
@@ -204,7 +204,7 @@ class ModelClient:
     def find_rejected(self, uris: Iterable[str]) -> ModelVersion | None:
         """Return the first of these versions that was rejected."""
         versions = (self._knowledge.get_model(*split_model_uri(uri)) for uri in uris)
-        return next((version for version in versions if get_rejection(version.tags) is not None), None)
+        return next((version for version in versions if find_rejection(version.tags) is not None), None)
 
     def follow_change(
         self, before: ServiceRecord, after: ServiceRecord, *, why: str, alias: str = CHAMPION
@@ -261,7 +261,7 @@ class ModelClient:
         of_model = [service for service in self._deployer.services() if serves(service, name)]
         answering = [service for service in of_model if rejected_version.uri in serves(service, name).values()]
         is_champion = alias in rejected_version.aliases
-        before = self._find_previous(rejected_version) if answering or is_champion else None
+        before = self._get_previous_version(rejected_version) if answering or is_champion else None
         for record in answering:
             assert before is not None
             self._change(record, before, observe, f"version {version} was rejected: {why or 'by hand'}")
@@ -293,11 +293,11 @@ class ModelClient:
         ]
         return next(iter([*served, *champions]), None)
 
-    def _find_previous(self, version: ModelVersion) -> ModelVersion:
-        number = get_version_before(version.tags)
+    def _get_previous_version(self, version: ModelVersion) -> ModelVersion:
+        number = find_version_before(version.tags)
         versions = self._knowledge.list_model_versions(version.name)
         previous = next(
-            (other for other in versions if other.version == number and get_rejection(other.tags) is None), None
+            (other for other in versions if other.version == number and find_rejection(other.tags) is None), None
         )
         if previous is None:
             raise UsageError(

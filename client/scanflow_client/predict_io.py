@@ -200,7 +200,7 @@ def send(
 ) -> PredictionResponse | dict[str, Any] | bytes:
     """Return a service's response: arrays for arrays, a document for a document, bytes for bytes."""
     if request.inputs is not None and not _is_seldon(request, seldon):
-        from scanflow.deployer.service_client import predict
+        from scanflow.deployer.direct_predictions import predict
 
         return predict(deployer, name, _fit_inputs(deployer, name, request, node, dtype), node=node, dtype=dtype)
     reply = _post(deployer, name, to_http(deployer, name, request, node=node, dtype=dtype, seldon=seldon))
@@ -307,7 +307,7 @@ def _fill(texts: Any, text: str) -> Any:
 
 def _read_columns(path: Path, options: ReadOptions, texts: Collection[str] = ()) -> Columns:
     try:
-        from scanflow.tables.files import read_columns
+        from scanflow.tables.table_files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
     return read_columns(path, options, texts=texts)

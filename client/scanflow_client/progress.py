@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from scanflow.app.quantities import format_count, format_duration
-from scanflow.backends import records
-from scanflow.backends.records import Observer, TaskRecord
+from scanflow.backends import run_records
+from scanflow.backends.run_records import Observer, TaskRecord
 from scanflow.names import StepName
 from scanflow.text.printable import make_printable
-from scanflow_client.formatting.runs import format_task
+from scanflow_client.formatting.run_text import format_task
 from scanflow_client.formatting.text import MARKS
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def show_run_progress(stream: TextIO | None) -> Iterator[Observer]:
     progress = RunProgress(is_drawn=stream is not None and stream.isatty())
     with open_output(stream, progress) as output:
 
-        def observe(event: records.Event) -> None:
+        def observe(event: run_records.Event) -> None:
             for line in progress.update(event):
                 output.print(line, _STYLES.get(line.strip()[:1], ""))
 
@@ -106,9 +106,9 @@ class RunProgress:
         self._waiting: dict[str, tuple[str, float]] = {}
         self._fan_outs: dict[str, _FanOut] = {}
 
-    def update(self, event: records.Event) -> list[str]:
+    def update(self, event: run_records.Event) -> list[str]:
         match event:
-            case records.RunStarted():
+            case run_records.RunStarted():
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
                 again = [
@@ -121,24 +121,24 @@ class RunProgress:
                 ]
                 edited = [f"{changed} was changed after it finished; {_KEPT}" for changed in event.edited]
                 return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
-            case records.Waiting():
+            case run_records.Waiting():
                 text = f"{event.what}: {event.why}" if event.why else event.what
                 self._waiting[event.what] = text, time.monotonic()
                 return [] if self._is_drawn else [f"  … waiting for {text}"]
-            case records.EnvironmentReady():
+            case run_records.EnvironmentReady():
                 self._waiting.pop(event.what, None)
                 return [f"  {MARKS['succeeded']} {event.what:<28} {format_duration(event.seconds):>9}"]
-            case records.TaskStarted():
+            case run_records.TaskStarted():
                 self._running[event.task] = time.monotonic()
                 if event.width > 1:
                     self._fan_outs.setdefault(event.step, _FanOut(event.width))
                 return [f"  {MARKS['running']} {event.task} still runs, adopted"] if event.adopted else []
-            case records.TaskEnded():
+            case run_records.TaskEnded():
                 self._running.pop(event.record.task, None)
                 return self._format_ended(event)
         return []
 
-    def _format_ended(self, event: records.TaskEnded) -> list[str]:
+    def _format_ended(self, event: run_records.TaskEnded) -> list[str]:
         record = event.record
         if event.retry_in_s is not None:
             why = record.failure.summary if record.failure else ""

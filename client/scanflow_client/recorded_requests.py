@@ -8,7 +8,7 @@ from scanflow.errors import NotFoundError
 from scanflow_client.predict_io import PredictRequest
 
 if TYPE_CHECKING:
-    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
 
 MAX_FILES = 10
 MAX_REQUESTS = 64

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.names import format_environment_name
 from scanflow.reports.event_report import list_compared_models, report_page

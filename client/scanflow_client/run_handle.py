@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any, Protocol, Self
 
 from scanflow.backends.log_reader import Stream
-from scanflow.backends.records import RunRecord, RunState, StepFile, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunState, StepFile, TaskRecord
 from scanflow.names import RunName
 
 

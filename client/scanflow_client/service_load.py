@@ -22,10 +22,10 @@ from scanflow_client.load_report import DEFAULT_S, LoadReport, LoadSpec
 
 if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
-    from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.knowledge.records import TrackedRun
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
+    from scanflow.knowledge.knowledge_records import TrackedRun
     from scanflow.load.arrivals import RateTrace
-    from scanflow.load.load import LoadPlan
+    from scanflow.load.load_process import LoadPlan
     from scanflow.load.mlperf import MlperfSettings, Scenario
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 
@@ -57,7 +57,7 @@ def load_service(
         UnsupportedError: the service is not reached over HTTP, or has no gRPC.
     """
     try:
-        from scanflow.load.load import LoadGenerator
+        from scanflow.load.load_process import LoadGenerator
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"Load needs the serving extra. {explain_install('serving')}") from error
     if not 1 <= spec.connections <= 10_000:
@@ -109,7 +109,7 @@ def build_load_plan(
     Raises:
         UnsupportedError: the service is not reached over plain HTTP, or has no gRPC.
     """
-    from scanflow.load.plan import LoadPlan
+    from scanflow.load.load_plan import LoadPlan
     from scanflow.pki import find_authority_file, find_client_certificate
     from scanflow_client.predict_io import GrpcRequest, HttpRequest
 

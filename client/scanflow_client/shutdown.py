@@ -26,7 +26,7 @@ class AgentShutdown:
         self._killed: dict[Agent, int] = {}
         self._services: list[str] = []
 
-    def find_living(self) -> dict[Agent, Daemon]:
+    def list_living(self) -> dict[Agent, Daemon]:
         """Return the agents whose processes live."""
         folders = sorted(path.parent for path in get_up_state_file(self._home).parent.glob("agents/*/*/attempts"))
         processes = {(folder.parts[-2], folder.parts[-1]): Daemon(folder) for folder in folders}
@@ -50,18 +50,18 @@ class AgentShutdown:
 
     def record_failure(self, error: ScanflowError) -> None:
         """Record that the server could not be reached."""
-        self._failed.append((list(self.find_living()), str(error)))
+        self._failed.append((list(self.list_living()), str(error)))
 
     def wait(self, timeout_s: float, *, tell: Callable[[str], None], tell_after_s: float) -> None:
         """Wait for the agents that were requested to stop; the server kills them after a while."""
-        requested = {agent: process for agent, process in self.find_living().items() if agent in self._requested}
+        requested = {agent: process for agent, process in self.list_living().items() if agent in self._requested}
         if late := _wait_until_ended(requested, min(tell_after_s, timeout_s)):
             tell(f"Waiting for {_join_labels(late)} to stop, for at most {timeout_s:.0f} s.")
             _wait_until_ended(late, timeout_s - tell_after_s)
 
     def kill(self, timeout_s: float) -> None:
         """Kill the living agents that were requested to stop, and terminate the others gracefully, without a server."""
-        remaining = self.find_living()
+        remaining = self.list_living()
         pids = {agent: pid for agent, process in remaining.items() if (pid := process.pid) is not None}
         for agent, process in remaining.items():
             if agent in self._requested:
@@ -74,7 +74,7 @@ class AgentShutdown:
     @property
     def stopped(self) -> list[str]:
         """Return the descriptions of the agents that were stopped."""
-        others = {*self.find_living(), *self._killed}
+        others = {*self.list_living(), *self._killed}
         by_server = [_describe_agent(agent) for agent in self._requested if agent not in others]
         return by_server + [
             f"{_describe_agent(agent)} (process {pid}), which the server did not stop"
@@ -92,7 +92,7 @@ class AgentShutdown:
             lines.append(f"The server could not be asked to stop {who}{then}: {why}")
         lines += [
             f"The agent {name!r} of {app} still runs. Kill the process {process.pid}, then try again: scanflow down"
-            for (app, name), process in self.find_living().items()
+            for (app, name), process in self.list_living().items()
         ]
         if self._services:
             names = ", ".join(self._services)
@@ -101,13 +101,13 @@ class AgentShutdown:
 
     def describe_living(self, reason: str) -> list[str]:
         """Return a message that the living agents are left running, and why."""
-        living = self.find_living()
+        living = self.list_living()
         return [f"{_join_labels(living)} still run: {reason}"] if living else []
 
     @property
     def running(self) -> list[str]:
         """Return the labels of the living agents."""
-        return [_format_label(agent) for agent in self.find_living()]
+        return [_format_label(agent) for agent in self.list_living()]
 
 
 def _wait_until_ended(agents: Mapping[Agent, Daemon], timeout_s: float) -> dict[Agent, Daemon]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scanflow.backends.log_reader import Stream
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import Deployer, TaskLog
 from scanflow.errors import NotFoundError
 

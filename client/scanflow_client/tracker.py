@@ -11,14 +11,14 @@ import math
 import tempfile
 from pathlib import Path
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
+from scanflow.app.application_files import dump_json
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.knowledge import KnowledgeBase, open_knowledge
-from scanflow.knowledge.files import stage_destination
-from scanflow.knowledge.records import ModelVersion, SavedVersion
+from scanflow.knowledge.knowledge_records import ModelVersion, SavedVersion
+from scanflow.knowledge.tracked_files import stage_destination
 from scanflow.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ScanflowTrackerClient:
         self._local = local or (self._central if central or same else open_knowledge(home, self._uris["local"]))
         self._level = logging.INFO if verbose else logging.DEBUG
 
-    def get_tracker_uri(self, islocal: bool = False) -> str | None:
+    def find_tracker_uri(self, islocal: bool = False) -> str | None:
         """Return the address of the team's own tracker or of the central one; None: the one in the home folder."""
         return self._uris["local" if islocal else "central"]
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from scanflow.app.resources import AffinityMode
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
-    from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.knowledge.records import TrackedRun
-    from scanflow.load.load import LoadPlan
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
+    from scanflow.knowledge.knowledge_records import TrackedRun
+    from scanflow.load.load_process import LoadPlan
     from scanflow_client.predict_io import HttpRequest
 
 TRIALS_FILE = "trials.jsonl"
@@ -100,7 +100,7 @@ def build_search_space(
         )
     space = SearchSpace(topology=machine, cores=budget, beside=tuple(beside), batches=tuple(batches))
     default = build_candidate(shape, budget)
-    if space.get_placement(default) is None:
+    if space.find_placement(default) is None:
         raise InvalidError(
             f"A copy of {target.workflow.name!r} as it is does not fit beside the running services. Delete or scale "
             "down another service meanwhile."

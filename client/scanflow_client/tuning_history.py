@@ -18,8 +18,8 @@ from scanflow.tuning.goals import Goal
 from scanflow.tuning.warm_start import TuningHistory
 
 if TYPE_CHECKING:
-    from scanflow.knowledge.port import KnowledgeBase
-    from scanflow.knowledge.records import ModelVersion
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
+    from scanflow.knowledge.knowledge_records import ModelVersion
 
 HISTORY_TAG = "scanflow.tuning."
 """Tag of a model's version, followed by the goal's name: the result of the newest search for that goal, as JSON."""

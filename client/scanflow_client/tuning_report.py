@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.quantities import format_count
 from scanflow.reports import drawing as svg
 from scanflow.tuning.candidates import Candidate, describe
-from scanflow_client.formatting.table import Screen, Table, render_html
 from scanflow_client.formatting.text import format_latency
+from scanflow_client.formatting.text_table import Screen, Table, render_html
 
 if TYPE_CHECKING:
     from scanflow.tuning.comparison import PairedComparison

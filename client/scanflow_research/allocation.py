@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from scanflow.characterization.study import rotate
+from scanflow.characterization.characterization_study import rotate
 from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_research.experiment_service import PROGRAMS
 from scanflow_research.figure import Claim, Figure, FigurePanel, Round
@@ -26,9 +26,9 @@ TIMEOUT_S = 120.0
 
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
+    from scanflow.characterization.characterization_study import choose_placements, describe_placement
+    from scanflow.characterization.measured_program import find_memory_group_problem, run_program
     from scanflow.characterization.measurement import Placement, ProgramRun
-    from scanflow.characterization.program import find_memory_group_problem, run_program
-    from scanflow.characterization.study import choose_placements, describe_placement
     from scanflow.placement.sysfs import read_topology
 
     machine = read_topology()

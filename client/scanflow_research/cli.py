@@ -13,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from scanflow.errors import UsageError
-from scanflow_client.cli.options import JsonOption, check_choice
-from scanflow_client.cli.output import choose_progress_stream, print_json, respond, say
+from scanflow_client.cli.command_options import JsonOption, check_choice
+from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say
 
 
 def reproduce(
@@ -38,9 +38,9 @@ def reproduce(
     """
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
-    from scanflow_research.catalogue import EXPERIMENTS, FIGURES, select_named
-    from scanflow_research.formatting import format_figure_list, format_reproduction
-    from scanflow_research.study import ReproductionStudy
+    from scanflow_research.figure_catalogue import EXPERIMENTS, FIGURES, select_named
+    from scanflow_research.figure_study import ReproductionStudy
+    from scanflow_research.research_text import format_figure_list, format_reproduction
 
     if listing:
         if as_json:
@@ -70,7 +70,7 @@ def reproduce(
     else:
         say(*format_reproduction(reproduction))
     if out is not None:
-        from scanflow_research.page import write_files
+        from scanflow_research.research_page import write_files
 
         files = write_files(reproduction, out)
         if not as_json:
@@ -98,10 +98,10 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate the thesis' 20 jobs on a cluster under each scenario of division and placement."""
-    from scanflow_research.formatting import format_simulations
-    from scanflow_research.simulation.engine import simulate as run
-    from scanflow_research.simulation.experiment import CONTENTION, generate_jobs, generate_thesis_jobs, summarize
+    from scanflow_research.research_text import format_simulations
+    from scanflow_research.simulation.event_simulation import simulate as run
     from scanflow_research.simulation.schemes import SCENARIOS
+    from scanflow_research.simulation.twenty_jobs import CONTENTION, generate_jobs, generate_thesis_jobs, summarize
 
     schemes = {scheme.name.lower(): scheme for scheme in SCENARIOS}
     check_choice(jobs, ("thesis", "random"), "--jobs")

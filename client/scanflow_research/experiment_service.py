@@ -21,7 +21,7 @@ from scanflow.installation import explain_install
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
-    from scanflow.load.load import LoadResult
+    from scanflow.load.load_process import LoadResult
 
 PROGRAMS = Path(__file__).parent / "programs"
 WARM_UP_S = 1.0
@@ -85,7 +85,7 @@ class MeasuredService:
         tally: str | None = None,
     ) -> LoadResult:
         """Send the same request repeatedly: in a closed loop for some seconds, or at these times."""
-        from scanflow.load.load import LoadGenerator
+        from scanflow.load.load_process import LoadGenerator
         from scanflow_client.predict_io import PredictRequest, to_http
         from scanflow_client.service_load import build_load_plan
 

@@ -15,7 +15,7 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.workflow import Workflow
-from scanflow.characterization.study import rotate
+from scanflow.characterization.characterization_study import rotate
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import StepFailedError
 from scanflow.settings import Settings

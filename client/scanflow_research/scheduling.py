@@ -10,14 +10,14 @@ from scanflow_research.experiment import Experiment, MeasureRound, Observe
 from scanflow_research.figure import Claim, Figure, FigurePanel, Round
 
 if TYPE_CHECKING:
-    from scanflow_research.simulation.engine import Simulation
+    from scanflow_research.simulation.event_simulation import Simulation
 
 
 @contextmanager
 def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
-    from scanflow_research.simulation.engine import simulate
-    from scanflow_research.simulation.experiment import CONTENTION, generate_dgemm_jobs, generate_thesis_jobs
+    from scanflow_research.simulation.event_simulation import simulate
     from scanflow_research.simulation.schemes import SCENARIOS
+    from scanflow_research.simulation.twenty_jobs import CONTENTION, generate_dgemm_jobs, generate_thesis_jobs
 
     def measure_round(number: int) -> Round:
         arms = {}

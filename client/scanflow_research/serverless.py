@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from scanflow.characterization.study import rotate
+from scanflow.characterization.characterization_study import rotate
 from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_research.experiment_service import (
     PROGRAMS,

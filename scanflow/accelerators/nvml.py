@@ -11,8 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scanflow.accelerators.accelerator_port import (
+    Accelerators,
+    Device,
+    DeviceProcess,
+    Inventory,
+    MigInstance,
+    NoAccelerators,
+)
 from scanflow.accelerators.mps import find_mps_directory
-from scanflow.accelerators.port import Accelerators, Device, DeviceProcess, Inventory, MigInstance, NoAccelerators
 from scanflow.accelerators.visible import LIBRARY, restrict_to_visible
 from scanflow.installation import explain_install
 
@@ -25,7 +32,7 @@ _PROFILE = re.compile(r"MIG ([0-9]+g\.[0-9]+gb\S*)\s*$", re.IGNORECASE)
 _T = TypeVar("_T")
 
 
-def find_accelerators(environ: Mapping[str, str] | None = None) -> Accelerators:
+def read_accelerators(environ: Mapping[str, str] | None = None) -> Accelerators:
     """Return this machine's accelerators; without a driver that takes no longer than looking for its library."""
     import ctypes
     from importlib.util import find_spec
@@ -45,7 +52,8 @@ def find_accelerators(environ: Mapping[str, str] | None = None) -> Accelerators:
 
 
 class NvmlAccelerators:
-    """See :class:`~scanflow.accelerators.port.Accelerators`. It holds the library open: opening it takes long."""
+    """See :class:`~scanflow.accelerators.accelerator_port.Accelerators`. It holds the library open, as opening it takes
+    long."""
 
     def __init__(self, environ: Mapping[str, str], *, pci_devices: Path = PCI_DEVICES, proc: Path = PROC) -> None:
         self._environ, self._pci_devices, self._proc = environ, pci_devices, proc

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from scanflow.accelerators.port import Device, Inventory
+    from scanflow.accelerators.accelerator_port import Device, Inventory
 
 LIBRARY: Final = "libnvidia-ml.so.1"
 _DRIVER_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")

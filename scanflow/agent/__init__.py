@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from scanflow.agent import primitives
     from scanflow.agent.actions import Act, Call, call
     from scanflow.agent.actuators.actuator import Actuator, actuator
+    from scanflow.agent.agent_records import Guard
     from scanflow.agent.context import Context, current
-    from scanflow.agent.records import Guard
     from scanflow.agent.registry import Declared, load_agent
     from scanflow.agent.rules import Rule, rule
     from scanflow.agent.sensors.sensor import SensorFunction, sensor
@@ -44,7 +44,7 @@ _HOMES = {
     "Call": "actions",
     "Context": "context",
     "Declared": "registry",
-    "Guard": "records",
+    "Guard": "agent_records",
     "Rule": "rules",
     "SensorFunction": "sensors.sensor",
     "Strategy": "strategy",

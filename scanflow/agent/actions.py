@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
+from scanflow.agent.agent_records import JSON
 from scanflow.agent.primitive_model import Act
-from scanflow.agent.records import JSON
-from scanflow.app.agents import Sensor
+from scanflow.app.agent import Sensor
 from scanflow.app.model import Model, as_tuple
 from scanflow.app.parameters import FrozenDict, Parameters, to_plain
 from scanflow.app.secrets import dump_secrets

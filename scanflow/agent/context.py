@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scanflow.agent.actions import Act, Call, Doing
-from scanflow.agent.records import JSON, Intent
+from scanflow.agent.agent_records import JSON, Intent
 from scanflow.errors import UsageError
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
     from scanflow.backends.service_records import ServiceRecord
-    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
 
 
 class Services(Protocol):

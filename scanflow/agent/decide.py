@@ -14,9 +14,9 @@ from pydantic import BaseModel
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
+from scanflow.agent.agent_records import JSON, Intent, Sample
 from scanflow.agent.effects import find_effect
 from scanflow.agent.error_text import format_error
-from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.rules import Rule, explain
 from scanflow.agent.static_calls import unwrap_function
 from scanflow.agent.strategy import Strategy

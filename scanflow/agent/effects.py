@@ -142,7 +142,7 @@ class _Body:
         self._reader, self._scope, self._parts, self._depth = reader, scope, parts, depth
         self._local = {part.name for part in parts if isinstance(part, ast.FunctionDef)}
         self._local |= {name for name, value in scope.assigned.items() if isinstance(value, ast.Lambda)}
-        self._made = set(_find_made(parts))
+        self._made = set(_list_made(parts))
 
     def find_effect(self) -> str | None:
         for part in self._parts:
@@ -267,7 +267,7 @@ class _Body:
         self._reader.requests |= any(isinstance(inner, Act | Call) for inner in values)
 
 
-def _find_made(parts: Sequence[ast.AST]) -> Iterator[str]:
+def _list_made(parts: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the local names that only have values which the function makes itself, as lists that it fills."""
     values: dict[str, list[ast.expr]] = {}
     for part in parts:

@@ -8,8 +8,8 @@ from typing import Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
+from scanflow.agent.agent_records import JSON
 from scanflow.agent.decide import FunctionCall, Want
-from scanflow.agent.records import JSON
 from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy

@@ -15,7 +15,7 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.Lambda
 def find_function(code: CodeType) -> FunctionNode | None:
     """Return the definition of a function; None: its file is unavailable, or changed since it was loaded."""
     linecache.checkcache(code.co_filename)
-    functions, codes = _find_functions("".join(linecache.getlines(code.co_filename)))
+    functions, codes = _index_functions("".join(linecache.getlines(code.co_filename)))
     if code not in codes:
         return None
     places = {(line, column, end_line, end) for line, end_line, column, end in code.co_positions()}
@@ -28,7 +28,7 @@ def find_function(code: CodeType) -> FunctionNode | None:
 
 
 @lru_cache(maxsize=8)
-def _find_functions(text: str) -> tuple[dict[tuple[int, str], list[FunctionNode]], frozenset[CodeType]]:
+def _index_functions(text: str) -> tuple[dict[tuple[int, str], list[FunctionNode]], frozenset[CodeType]]:
     """Return the functions of a file by first line and name, and the code objects of all of them."""
     try:
         tree = ast.parse(text)

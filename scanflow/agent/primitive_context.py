@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scanflow.agent.records import PrimitiveCall
+from scanflow.agent.agent_records import PrimitiveCall
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from scanflow.app.application import Application
     from scanflow.app.workflow import Workflow
-    from scanflow.backends.port import JobPlanner
-    from scanflow.backends.records import RunRecord
-    from scanflow.deployer.port import Deployer, RunRequest
+    from scanflow.backends.backend_port import JobPlanner
+    from scanflow.backends.run_records import RunRecord
+    from scanflow.deployer.deployer_port import Deployer, RunRequest
 
 REVERT = "/revert"
 """The suffix of the idempotency key of an inverse that reverts an action."""

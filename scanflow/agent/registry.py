@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scanflow.agent.records import JSON, Event
+from scanflow.agent.agent_records import JSON, Event
 from scanflow.agent.strategy import Strategy
-from scanflow.app.agents import Agent, Sensor, SensorFunction, collect_declarations
+from scanflow.app.agent import Agent, Sensor, SensorFunction, collect_declarations
 from scanflow.app.application import Application
 from scanflow.app.parameters import FrozenDict
-from scanflow.app_files import find_file
+from scanflow.app_files import get_file
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError, did_you_mean
 from scanflow.knowledge.filters import parse_filter
 from scanflow.modules import load_function, mark_loading
@@ -63,7 +63,7 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
         NotFoundError: a module, a function or the agent does not exist.
         UsageError: a module cannot be loaded; the message has the line.
         InvalidError: the declarations are inconsistent."""
-    agent = _find_agent(app, agent)
+    agent = _get_agent(app, agent)
     folder = Path(app.app_dir).resolve()
     loader = _Loader(f"_agent_{agent.name.replace('-', '_')}", folder)
     built_in: list[Any] = []
@@ -90,7 +90,7 @@ def load_template(app: Application, agent: Agent, declare: Template) -> Declared
     return _assemble(app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], [], {})
 
 
-def _find_agent(app: Application, agent: Agent | str) -> Agent:
+def _get_agent(app: Application, agent: Agent | str) -> Agent:
     if isinstance(agent, Agent):
         return agent
     by_name = {candidate.name: candidate for candidate in app.agents}
@@ -229,7 +229,7 @@ class _Loader:
 
     def load(self, name: str) -> ModuleType:
         """Load a file once and return its module."""
-        path = find_file(name, [self._folder])
+        path = get_file(name, [self._folder])
         # The unresolved path first: a cluster mounts files as links into a folder whose name has dots.
         paths = [Path(os.path.normpath(path)), path.resolve()]
         file = next((candidate for candidate in paths if candidate.is_relative_to(self._folder)), paths[-1])

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.agent.actions import Call
+from scanflow.agent.agent_records import Intent, Sample
 from scanflow.agent.decide import Evaluation, Evaluator, FunctionCall
 from scanflow.agent.formatting import describe_intent
-from scanflow.agent.records import Intent, Sample
 from scanflow.errors import InvalidError
 
 

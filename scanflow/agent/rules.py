@@ -79,7 +79,7 @@ def explain(rule: Rule, values: Mapping[str, Any]) -> str:
     source = _read_source(code) if isinstance(code, CodeType) else None
     shown = {name: shorten(value) for name, value in values.items() if source is None or name in source.names}
     if source is not None:
-        shown |= {name: shorten(value) for name, value in _find_constants(plain, source.names - set(values))}
+        shown |= {name: shorten(value) for name, value in _list_constants(plain, source.names - set(values))}
         for name, key in source.looked_up:
             mapping = values.get(name)
             if isinstance(mapping, Mapping) and key in mapping:
@@ -103,7 +103,7 @@ class _Source:
     """``counts.due``, as ``("counts", "due")``."""
 
 
-def _find_constants(function: Callable[..., Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+def _list_constants(function: Callable[..., Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yield the plain values from the rule's closure and module: thresholds."""
     code = function.__code__
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
@@ -130,19 +130,19 @@ def _read_source(code: CodeType) -> _Source | None:
     return _Source(
         text=text if len(text) <= 200 else text[:197] + "...",
         names=frozenset(node.id for node in ast.walk(returned) if isinstance(node, ast.Name)),
-        looked_up=tuple(_find_lookups(returned)),
-        fields=tuple(_find_fields(returned)),
+        looked_up=tuple(_list_lookups(returned)),
+        fields=tuple(_list_fields(returned)),
     )
 
 
-def _find_lookups(body: ast.expr) -> Iterator[tuple[str, Any]]:
+def _list_lookups(body: ast.expr) -> Iterator[tuple[str, Any]]:
     for node in ast.walk(body):
         match node:
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key)):
                 yield name, key
 
 
-def _find_fields(body: ast.expr) -> Iterator[tuple[str, str]]:
+def _list_fields(body: ast.expr) -> Iterator[tuple[str, str]]:
     for node in ast.walk(body):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=field):

@@ -17,9 +17,9 @@ from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from scanflow.agent.agent_records import PermittedCall
 from scanflow.agent.function_source import FunctionNode, find_function
 from scanflow.agent.primitive_model import PrimitiveModel
-from scanflow.agent.records import PermittedCall
 from scanflow.errors import ScanflowError
 from scanflow.modules import is_library_file
 
@@ -41,7 +41,7 @@ class Scope(NamedTuple):
     """The names that the function sets itself, with their expressions. None: their values are not known."""
 
 
-def find_calls(function: Callable[..., Any], parameters: Mapping[str, Any]) -> tuple[PermittedCall, ...]:
+def list_calls(function: Callable[..., Any], parameters: Mapping[str, Any]) -> tuple[PermittedCall, ...]:
     """Return the calls of primitives in a function of a strategy, and in the functions that it calls.
 
     ``parameters``: the agent's, which the function may take by that name.

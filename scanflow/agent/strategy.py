@@ -11,9 +11,9 @@ from pydantic import Field, PlainValidator, field_validator
 
 from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.actuators.actuator import Actuator
-from scanflow.agent.records import Autonomy, Guard
+from scanflow.agent.agent_records import Autonomy, Guard
 from scanflow.agent.rules import Rule, make_rule
-from scanflow.app.agents import Sensor, SensorFunction, declare
+from scanflow.app.agent import Sensor, SensorFunction, declare
 from scanflow.app.model import Model, Whole, shorten
 from scanflow.app.parameters import FrozenDict
 from scanflow.app.quantities import Seconds, Wait

@@ -1,6 +1,6 @@
 """What strategies may do: computed from their code where an agent is loaded, and stored by the server.
 
-An :class:`~scanflow.agent.records.Intent` that exceeds it waits for approval by a person.
+An :class:`~scanflow.agent.agent_records.Intent` that exceeds it waits for approval by a person.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
-from scanflow.agent.records import PermittedCall, StrategyLimits
-from scanflow.agent.static_calls import find_calls
+from scanflow.agent.agent_records import PermittedCall, StrategyLimits
+from scanflow.agent.static_calls import list_calls
 from scanflow.agent.strategy import Strategy
 
 
@@ -23,7 +23,7 @@ def describe_limits(strategy: Strategy, parameters: Mapping[str, Any]) -> Strate
 
 
 def get_limits(strategy: Strategy) -> dict[str, Any]:
-    """Return the fields that :class:`StrategyLimits` and an :class:`~scanflow.agent.records.Intent` share."""
+    """Return the fields that :class:`StrategyLimits` and an :class:`~scanflow.agent.agent_records.Intent` share."""
     return {
         "priority": strategy.priority,
         "autonomy": strategy.autonomy,
@@ -42,7 +42,7 @@ def compute_digest(strategies: Iterable[StrategyLimits]) -> str:
 
 
 def matches_target(target: str, pattern: str) -> bool:
-    """Whether a target is one of a :class:`~scanflow.agent.records.PermittedCall`'s."""
+    """Whether a target is one of a :class:`~scanflow.agent.agent_records.PermittedCall`'s."""
     kind, _, name = pattern.partition("/")
     return pattern in {"*", target} or (name == "*" and target.partition("/")[0] == kind)
 
@@ -67,7 +67,7 @@ def _list_calls(strategy: Strategy, parameters: Mapping[str, Any]) -> Iterator[P
         return
     for action in strategy.actions:
         if not isinstance(action, Act | Call | Actuator):
-            yield from find_calls(action, parameters)
+            yield from list_calls(action, parameters)
 
 
 def _to_seconds(duration: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.loading import load_application

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.model import Model, Whole, as_tuple, find_duplicate, shorten
 from scanflow.app.secrets import SecretText
 from scanflow.app.webhook import Webhook

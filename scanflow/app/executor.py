@@ -21,7 +21,7 @@ from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Variables, to_plain, to_plain_mapping
 from scanflow.app.quantities import Duration
-from scanflow.app.references import RESULT, Condition, Ref, find_references, read_condition, read_reference
+from scanflow.app.references import RESULT, Condition, Ref, list_references, read_condition, read_reference
 from scanflow.app.resources import Affinity, Resources
 from scanflow.app.secrets import Secret, iterate_secrets, read_secret
 from scanflow.errors import InvalidError
@@ -212,7 +212,7 @@ class Executor(Linkable):
                 raise InvalidError(f"{who} has the parameter {key!r}, which cannot become an option '--name value'.")
         if self.for_each is None and any(ref.step is None for ref in self.references):
             raise InvalidError(f"{who} uses sf.item but has no for_each. Give it the list of items: for_each=...")
-        if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in find_references(self.for_each)):
+        if isinstance(self.for_each, Ref | tuple) and any(ref.step is None for ref in list_references(self.for_each)):
             raise InvalidError(f"{who} uses sf.item in its for_each, which has no item. Give it a list, or a step.")
         if self.in_process:
             self._check_in_process(who)
@@ -255,7 +255,7 @@ class Executor(Linkable):
 
     @cached_property
     def references(self) -> tuple[Ref, ...]:
-        return tuple(find_references([self.parameters, self.for_each, self.when]))
+        return tuple(list_references([self.parameters, self.for_each, self.when]))
 
     @cached_property
     def secrets(self) -> tuple[Secret, ...]:

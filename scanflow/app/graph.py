@@ -41,7 +41,7 @@ def compute_levels(parents: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...
     return tuple(waves)
 
 
-def find_ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
+def list_ancestors(parents: Mapping[str, Sequence[str]], name: str) -> frozenset[str]:
     ancestor_names: set[str] = set()
     remaining = list(parents[name])
     while remaining:

@@ -44,7 +44,7 @@ def collect_children(parents: Parents) -> dict[str, tuple[str, ...]]:
     return {name: tuple(after) for name, after in children.items()}
 
 
-def find_outputs(parents: Parents) -> tuple[str, ...]:
+def list_outputs_of_graph(parents: Parents) -> tuple[str, ...]:
     """Return the output nodes of the graph: one, except below a ROUTER."""
     return tuple(name for name, after in collect_children(parents).items() if not after)
 

@@ -251,14 +251,14 @@ def _parse_reference(text: Any) -> Ref:
     return Ref(step=None if match["step"] == "item" else match["step"], output=match["output"])
 
 
-def find_references(value: Any) -> list[Ref]:
+def list_references(value: Any) -> list[Ref]:
     """Return the references inside ``value``, at any depth, in their order."""
     if isinstance(value, Ref):
         return [value]
     if isinstance(value, Condition):
         return [value.left]
     if isinstance(value, Mapping):
-        return [ref for inner in value.values() for ref in find_references(inner)]
+        return [ref for inner in value.values() for ref in list_references(inner)]
     if isinstance(value, list | tuple):
-        return [ref for inner in value for ref in find_references(inner)]
+        return [ref for inner in value for ref in list_references(inner)]
     return []

@@ -129,7 +129,7 @@ def iterate_secrets(value: Any) -> Iterator[Secret]:
             yield from iterate_secrets(getattr(value, name))
 
 
-def find_secret_sources(document: Any) -> Iterator[str]:
+def list_secret_sources(document: Any) -> Iterator[str]:
     """Yield the sources of references inside a document of JSON, at any depth."""
     if isinstance(document, Mapping):
         if set(document) == {SECRET_KEY}:
@@ -138,7 +138,7 @@ def find_secret_sources(document: Any) -> Iterator[str]:
         document = list(document.values())
     if isinstance(document, list | tuple):
         for inner in document:
-            yield from find_secret_sources(inner)
+            yield from list_secret_sources(inner)
 
 
 def _to_source(value: Any) -> Any:

@@ -17,7 +17,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.fan_out import FanOut, choose_fan_out
 from scanflow.app.model import shorten
 from scanflow.app.parameters import is_exact_json, with_article
-from scanflow.app.references import Ref, find_references, item
+from scanflow.app.references import Ref, item, list_references
 from scanflow.app.secrets import Secret, iterate_secrets
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
@@ -97,7 +97,7 @@ class Step(Generic[P, R]):
             given = self._collect_parameters(self._match(self._matched.bind_partial, args, kwargs))
             name = choose_fan_out(given, self._takes_list, self.__name__)
             return self.options(for_each=given[name]).bind(**{**given, name: item})
-        if not find_references([list(args), kwargs, self.fields.get("when")]) or not _is_using_item(
+        if not list_references([list(args), kwargs, self.fields.get("when")]) or not _is_using_item(
             [*args, *kwargs.values()]
         ):
             taken = set(self._match(self._matched.bind_partial, args, kwargs).arguments)
@@ -134,7 +134,7 @@ class Step(Generic[P, R]):
         """Return whether a parameter's annotation takes a list as a whole."""
         hint = _get_signature(self.function)[1].get(name, Any)
         try:
-            validate_value([] if find_references(value) else value, hint, "")
+            validate_value([] if list_references(value) else value, hint, "")
         except InvalidError:
             return False
         return hint is not Any
@@ -235,7 +235,7 @@ def check_parameters(
 
 
 def _is_known_later(value: Any) -> bool:
-    return bool(find_references(value)) or next(iterate_secrets(value), None) is not None
+    return bool(list_references(value)) or next(iterate_secrets(value), None) is not None
 
 
 def check_node(node: Executor) -> None:
@@ -444,7 +444,7 @@ def _read_signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _is_using_item(values: Sequence[Any]) -> bool:
-    return any(ref.step is None for ref in find_references(list(values)))
+    return any(ref.step is None for ref in list_references(list(values)))
 
 
 def _locate(function: Callable[..., Any]) -> str:

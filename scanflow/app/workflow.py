@@ -16,7 +16,7 @@ from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.parameter_texts import parse_json, parse_parameter, parse_script_parameter
 from scanflow.app.parameters import with_article
-from scanflow.app.references import Ref, find_references
+from scanflow.app.references import Ref, list_references
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.app.serving import Serving
@@ -238,7 +238,7 @@ class Workflow(Model):
             for name in _list_settable(node):
                 full_name = f"{node.name}.{name}"
                 if key in {name, full_name}:
-                    refs = tuple(find_references(node.parameters.get(name)))
+                    refs = tuple(list_references(node.parameters.get(name)))
                     matches.append(_Match(node.name, name, key != name, refs))
                 names |= {name, full_name}
         if not matches:

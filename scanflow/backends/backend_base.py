@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
-from scanflow.backends.port import HostedProgram, Lease, OnlineBackend, RunBackend
+from scanflow.backends.backend_port import HostedProgram, Lease, OnlineBackend, RunBackend
 from scanflow.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from scanflow.backends.agents import AgentBackend
+    from scanflow.backends.agent_hosting import AgentBackend
     from scanflow.backends.environments import EnvironmentBackend, ObjectChange
     from scanflow.backends.findings import Finding
 
 
 class BackendBase:
-    """See :class:`~scanflow.backends.port.Backend`. What is not overridden raises ``UnsupportedError``; objects, an own
-    tracker and findings there are none."""
+    """See :class:`~scanflow.backends.backend_port.Backend`. What is not overridden raises ``UnsupportedError``;
+    objects, an own tracker and findings there are none."""
 
     name: ClassVar[str]
     """Its name in errors: that of its entry point."""

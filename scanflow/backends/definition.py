@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.app.files import dump_json, load_json
+from scanflow.app.application_files import dump_json, load_json
 from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.backends.edited_functions import digest_arguments, digest_functions, list_changed_steps
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.records import TaskRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import TaskRecord
 from scanflow.names import RunName
 
 _COMPARED = {"functions": "its code or what that uses", "arguments": "its parameters or variables"}

@@ -16,23 +16,23 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from scanflow.accelerators.accelerator_port import Accelerators, DeviceProcess, Inventory
 from scanflow.accelerators.mps import SERVER_NAME
-from scanflow.accelerators.nvml import find_accelerators
-from scanflow.accelerators.port import Accelerators, DeviceProcess, Inventory
+from scanflow.accelerators.nvml import read_accelerators
 from scanflow.accelerators.visible import HOLDER_VARIABLE, MEMORY_VARIABLE
 from scanflow.app.quantities import round_memory
-from scanflow.backends.records import DeviceUse
+from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import UnavailableError
 from scanflow.files.private import create_private_folder
-from scanflow.placement.devices import (
+from scanflow.placement.device_grants import (
     DeviceDemand,
     DeviceGrant,
     build_device_variables,
     choose_devices,
     describe_process,
 )
-from scanflow.processes.files import hold_lock, write_atomically
 from scanflow.processes.identity import read_start_time
+from scanflow.processes.shared_files import hold_lock, write_atomically
 from scanflow.processes.shims import read_exit, read_started
 
 START_S: Final = 10.0
@@ -65,7 +65,7 @@ class HomeDevices:
     """The devices of this machine, and the claims of one home."""
 
     def __init__(self, home: Path, find: Callable[[], Accelerators] | None = None) -> None:
-        self._home, self._find = home, find or find_accelerators
+        self._home, self._find = home, find or read_accelerators
         self._file, self._lock = home / "devices" / "claims.json", home / "devices" / "lock"
 
     @cached_property
@@ -139,7 +139,7 @@ class HomeDevices:
                 )
                 self._write([*(claim for claim in claims if claim.holder != own), next_claim])
 
-    def find_grants(self, folder: Path) -> tuple[DeviceGrant, ...]:
+    def list_grants(self, folder: Path) -> tuple[DeviceGrant, ...]:
         """Return what an attempt holds."""
         return next((claim.grants for claim in self._read() if claim.holder == self._name(folder)), ())
 

@@ -39,7 +39,7 @@ def build_lost_function_error(target: str) -> NotFoundError:
     )
 
 
-def find_function_names(texts: Iterable[str]) -> set[str]:
+def list_function_names(texts: Iterable[str]) -> set[str]:
     """Return the names of stored functions in JSON definitions of runs and applications."""
     return {name for text in texts for name in _NAME.findall(text)}
 
@@ -48,7 +48,7 @@ def delete_unused_functions(folder: Path, before: float, needed: Collection[str]
     """Delete functions that were last stored before a time and that neither ``needed`` nor a definition names; return
     their number. ``definitions`` are read only if a function is that old."""
     old = [path for path in _list_files(folder) if path.name not in needed and path.stat().st_mtime < before]
-    named = find_function_names(definitions) if old else set()
+    named = list_function_names(definitions) if old else set()
     expired = [path for path in old if path.name not in named and path.stat().st_mtime < before]  # or sent meanwhile
     for path in expired:
         path.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scanflow.backends.rank_files import RANKS
-from scanflow.backends.records import FINAL_STATES, RunRecord, RunState
+from scanflow.backends.run_records import FINAL_STATES, RunRecord, RunState
 
 MPI = "mpi"
 """The detail ``type`` of the record of an MPI job's run."""

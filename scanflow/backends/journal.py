@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError, did_you_mean
 from scanflow.files.disk import build_disk_error
 from scanflow.files.home_paths import resolve_home_path, shorten_home_path

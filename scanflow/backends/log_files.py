@@ -14,7 +14,8 @@ Look = Callable[[], tuple[Sequence[tuple[str, Path]], bool]]
 
 
 class FileLogs:
-    """Reads files as a :class:`~scanflow.backends.port.LogReader`. They may not exist yet, and may be rotated."""
+    """Reads files as a :class:`~scanflow.backends.backend_port.LogReader`. They may not exist yet, and may be
+    rotated."""
 
     def __init__(self, look: Look) -> None:
         self._look, self._tail, self._files = look, Tail(), look()[0]

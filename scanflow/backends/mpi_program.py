@@ -16,7 +16,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.step_process import iterate_options
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, did_you_mean
-from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.mpi.job_plan import MPIPlan
 
 
 class MPIProgram(NamedTuple):

@@ -131,7 +131,7 @@ class OwnCode:
             packages = {package for package, _ in imports if package}
             found: list[Path] = []
             for root, parts in wanted - resolved:
-                found += _find(root, parts, in_package=root in packages)
+                found += _iterate_files(root, parts, in_package=root in packages)
             resolved |= wanted
             queue = [place for place in dict.fromkeys(found) if place not in sources]
             if not queue:
@@ -144,7 +144,7 @@ class OwnCode:
             {str(place): self._files.compute(place) for place in sources},
         )
 
-    def find_default_texts(self, file: Path, function: str) -> dict[str, list[str]]:
+    def list_default_texts(self, file: Path, function: str) -> dict[str, list[str]]:
         """Return the texts in the defaults of a function of a file, by parameter: names of files may be among them."""
         return self._read(file).defaults.get(function.rpartition(".")[2], {})
 
@@ -172,25 +172,25 @@ def _list_own_folders() -> list[Path]:
     return [folder for folder in folders if folder.is_dir() and not is_library_file(str(folder))]
 
 
-def _find(root: Path, parts: Sequence[str], *, in_package: bool) -> Iterator[Path]:
+def _iterate_files(root: Path, parts: Sequence[str], *, in_package: bool) -> Iterator[Path]:
     """Yield the files that an import of a dotted name from a folder runs."""
     if in_package:
-        yield from _find_files(root / "__init__")
+        yield from _iterate_module_files(root / "__init__")
     elif parts[0] in _LIBRARY:
         return
     for part in parts:
         if part == "*":
             for child in sorted(root.iterdir()):
-                yield from _find(root, [child.name.partition(".")[0]], in_package=True)
+                yield from _iterate_files(root, [child.name.partition(".")[0]], in_package=True)
             return
-        yield from _find_files(root / part)
+        yield from _iterate_module_files(root / part)
         root /= part
         if not root.is_dir():
             return
-        yield from _find_files(root / "__init__")
+        yield from _iterate_module_files(root / "__init__")
 
 
-def _find_files(module: Path) -> Iterator[Path]:
+def _iterate_module_files(module: Path) -> Iterator[Path]:
     for suffix in _SUFFIXES:
         if (file := module.with_name(module.name + suffix)).is_file():
             yield file
@@ -288,7 +288,7 @@ def _check_resolved(names: Iterable[str], roots: Iterable[Path], installed: Sequ
     """
     for name in names:
         known = name in sys.stdlib_module_names or name in sys.builtin_module_names or name in _LIBRARY
-        if known or any((root / name).is_dir() or any(_find_files(root / name)) for root in roots):
+        if known or any((root / name).is_dir() or any(_iterate_module_files(root / name)) for root in roots):
             continue
         if not _is_installed(name, installed):
             what = f"its code changes sys.path, and imports {name!r}, which was not found"

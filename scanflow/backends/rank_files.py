@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.run_records import TaskRecord, TaskState
 from scanflow.backends.tasks import format_task_name
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.placement.cpulist import format_numbered
-from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.mpi.job_plan import MPIPlan
 
 RANKS: Final = "ranks"
 """In the step's output folder: ``plan.json``, and for each rank ``<rank>.out``, ``<rank>.err`` and, once it has ended,
@@ -125,14 +125,14 @@ def describe_running_ranks(
     subject, why, text = "mpirun", "", ""
     if running := [rank for rank in range(n_tasks) if exit_status(folder, rank) is None]:
         subject, shown_rank = format_numbered("rank", running), running[0]
-        if idle := _find_idle_ranks({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
+        if idle := _list_idle_ranks({rank: seconds for rank, seconds in (cpu_s or {}).items() if rank in running}):
             idle_ranks, shown_rank = format_numbered("Rank", idle), idle[0]
             why = f" {idle_ranks} used less than a tenth of the CPU time of the others, which may be waiting for them."
         text = read_last_lines(folder, shown_rank, f"Last lines of rank {shown_rank}")
     return f"{name!r} did not finish within {format_duration(timeout_s)}: {subject} still ran.{why}{text}"
 
 
-def _find_idle_ranks(cpu_s: Mapping[int, float]) -> list[int]:
+def _list_idle_ranks(cpu_s: Mapping[int, float]) -> list[int]:
     """Return the ranks that were nearly idle while most computed."""
     most = max(cpu_s.values(), default=0.0)
     idle = [rank for rank, seconds in cpu_s.items() if seconds < most / 10]

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from scanflow.processes.files import try_lock
+from scanflow.processes.shared_files import try_lock
 
 LOG_PREDICTIONS: Final = "scanflow.deployer.recording:log_predictions"
 """The upload function, loaded by name in a process of its own."""

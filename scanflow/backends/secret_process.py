@@ -20,7 +20,7 @@ from scanflow.backends.placed_secrets import place_secrets
 from scanflow.backends.script_process import format_option
 from scanflow.errors import InvalidError
 from scanflow.files.private import write_private
-from scanflow.files.secret_sources import find_secrets, format_pod_variable, read_secret_sources
+from scanflow.files.secret_sources import format_pod_variable, read_secret_sources, read_secrets
 from scanflow.outputs import OUTPUTS_FOLDER
 from scanflow.processes.masked_process import end_as, run_masked
 from scanflow.text.masking import Masker
@@ -77,7 +77,7 @@ def resolve_secrets(folder: Path, own: Iterable[str], masked: Iterable[str]) -> 
     Raises:
         InvalidError: there is no secret in one of its own.
     """
-    return {**find_secrets(masked, folder), **read_secret_sources(own, folder)}
+    return {**read_secrets(masked, folder), **read_secret_sources(own, folder)}
 
 
 def set_variables(references: Mapping[str, str], secrets: Mapping[str, str]) -> None:

@@ -116,7 +116,7 @@ class DesiredState(BaseModel):
         newest = list(self.changes.items())[-_KEPT_KEYS:]
         return self.model_copy(update={"changes": {**dict(newest), key: self.generation}})
 
-    def find_generation(self, key: str | None) -> int:
+    def get_generation(self, key: str | None) -> int:
         """Return the generation requested with a key; None: the newest."""
         return self.generation if key is None else self.changes[key]
 

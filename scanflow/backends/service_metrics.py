@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.service_decisions import RevisionStats, subtract_stats
 from scanflow.backends.service_records import compute_quantile
-from scanflow.placement.scaling import Load
+from scanflow.placement.queueing import Load
 
 WINDOW_S = 60.0
 REQUESTS = "scanflow_requests_total"
@@ -63,12 +63,12 @@ class MetricsWindow:
 
     def compute_recent_stats(self, revision: str, window_s: float = WINDOW_S) -> RevisionStats:
         return subtract_stats(
-            self._find_window_start(window_s)[1].get_revision(revision), self.totals.get_revision(revision)
+            self._get_window_start(window_s)[1].get_revision(revision), self.totals.get_revision(revision)
         )
 
     def compute_rps(self, revision: str) -> float | None:
         """Return a revision's recent requests per second; None: there are fewer than two samples."""
-        seconds = self._find_window_start(WINDOW_S)[0]
+        seconds = self._get_window_start(WINDOW_S)[0]
         return round(self.compute_recent_stats(revision).requests / seconds, 2) if seconds > 0 else None
 
     def sample(
@@ -97,7 +97,7 @@ class MetricsWindow:
         recent = self._compute_recent(window_s)
         if recent is None or not ready:
             return None
-        seconds, (rate, done) = self._find_window_start(window_s)[0], recent
+        seconds, (rate, done) = self._get_window_start(window_s)[0], recent
         p95_s = compute_quantile(done.buckets, 0.95)
         if not done.mean_s or not p95_s:
             return None
@@ -105,7 +105,7 @@ class MetricsWindow:
 
     def _compute_recent(self, window_s: float) -> tuple[float, RevisionStats] | None:
         """Return the arrival rate in requests per second and the stats of all revisions; None: no samples yet."""
-        seconds, _, waiting = self._find_window_start(window_s)
+        seconds, _, waiting = self._get_window_start(window_s)
         if seconds <= 0:
             return None
         total = RevisionStats()
@@ -116,7 +116,7 @@ class MetricsWindow:
                 total.buckets[limit] = total.buckets.get(limit, 0.0) + count
         return max(0.0, total.requests + self._looks[-1][2] - waiting) / seconds, total
 
-    def _find_window_start(self, window_s: float) -> tuple[float, Totals, int]:
+    def _get_window_start(self, window_s: float) -> tuple[float, Totals, int]:
         """Return the seconds from the oldest sample in the window to the last one, and the oldest's counters."""
         if not self._looks:
             return 0.0, Totals(), 0

@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 
 from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
-from scanflow.backends.records import DeviceUse, Record
-from scanflow.placement.scaling import Load
+from scanflow.backends.run_records import DeviceUse, Record
+from scanflow.placement.queueing import Load
 from scanflow.text.html_table import render_html_table
 from scanflow.text.masking import Masker
 

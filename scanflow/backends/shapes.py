@@ -8,7 +8,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Sizing
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError
-from scanflow.placement.devices import DeviceDemand, build_demand
+from scanflow.placement.device_grants import DeviceDemand, build_demand
 
 _STRICTNESS: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
 

@@ -118,7 +118,7 @@ class CacheKeys:
         # Of a secret, where it is: its value is in no key, and another value of it makes no other outputs.
         parts |= {f"the variable {name}": values.compute([value]) for name, value in select_texts(node.env).items()}
         parts |= {f"the variable {name}": _digest([value]) for name, value in select_secrets(node.env).items()}
-        for name, value in {**self._find_defaults(code), **parameters}.items():
+        for name, value in {**self._list_defaults(code), **parameters}.items():
             rest, places = take_secrets(value) if node.secrets else (value, [])
             if places:
                 parts[f"the secrets in the parameter {name}"] = _digest(places)
@@ -128,7 +128,7 @@ class CacheKeys:
                 raise UnknownContentError(f"the parameter {name!r}: {error}") from error
         if isinstance(exact, dict):
             parts |= {f"the source of the parameter {name}": _digest(mark) for name, mark in exact.items()}
-        values.compute(_find_local_requirements(requirements, requirements_folder))
+        values.compute(_list_local_requirements(requirements, requirements_folder))
         if code.pickled is not None:
             parts["its function"] = hashlib.sha256(code.pickled).hexdigest()
         traced = self.trace(node, code, modules=values.modules, trusting=isinstance(node.cache, str))
@@ -154,9 +154,9 @@ class CacheKeys:
             trusting=trusting,
         )
 
-    def _find_defaults(self, code: CodeLocation) -> Mapping[str, Any]:
+    def _list_defaults(self, code: CodeLocation) -> Mapping[str, Any]:
         if code.defaults is None and code.file is not None:
-            return self._code.find_default_texts(code.file, code.name.rpartition(":")[2])
+            return self._code.list_default_texts(code.file, code.name.rpartition(":")[2])
         return code.defaults or {}
 
     def digest_outputs(self, folder: Path) -> str:
@@ -208,7 +208,7 @@ def _list_changes(parts: Mapping[str, str], earlier: Mapping[str, str]) -> list[
     ]
 
 
-def _find_local_requirements(requirements: Iterable[str], folder: Path) -> list[Path]:
+def _list_local_requirements(requirements: Iterable[str], folder: Path) -> list[Path]:
     """Return the files and folders that are installed: ``./package``, ``-e .[dev]``, ``package @ file:///...``."""
     named = [line.partition("file://")[2] or line.removeprefix("-e").strip() for line in requirements]
     return [path for name in named if name and (path := folder / name.partition("[")[0]).exists()]

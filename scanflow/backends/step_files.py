@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from scanflow.backends.records import StepFile
+from scanflow.backends.run_records import StepFile
 from scanflow.files.walk import iterate_files
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER

@@ -12,8 +12,8 @@ from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.parameters import select_texts
 from scanflow.app.resources import Resources
+from scanflow.backends.backend_port import Environment
 from scanflow.backends.parameter_secrets import take_secrets
-from scanflow.backends.port import Environment
 from scanflow.backends.script_process import format_option
 from scanflow.backends.values import format_argument
 from scanflow.names import StepName

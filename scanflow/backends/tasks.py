@@ -9,11 +9,11 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from scanflow.app.executor import Executor
-from scanflow.app.graph import find_ancestors
-from scanflow.app.references import Ref, find_references
+from scanflow.app.graph import list_ancestors
+from scanflow.app.references import Ref, list_references
 from scanflow.app.workflow import Workflow
-from scanflow.backends.records import FINISHED_STATES, RunRecord, TaskRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import FINISHED_STATES, RunRecord, TaskRecord
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
 from scanflow.names import StepName
 
@@ -123,7 +123,7 @@ def select_running_tasks(run: RunRecord, task: str) -> list[TaskRecord]:
     return running
 
 
-def find_logged_task(run: RunRecord, task: str) -> TaskRecord:
+def get_logged_task(run: RunRecord, task: str) -> TaskRecord:
     """Return the task of that name, which has a log.
 
     Raises:
@@ -165,7 +165,7 @@ def select_tasks(run: RunRecord, step: str | None) -> list[TaskRecord]:
     return matches
 
 
-def find_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
+def list_output_tasks(run: RunRecord, step: str) -> list[TaskRecord]:
     """Return the tasks whose outputs are those of a step or task; none for a fan-out over no items.
 
     Raises:
@@ -186,7 +186,7 @@ def arrange_outputs(step: str, tasks: Sequence[TaskRecord], values: list[Outputs
     return values[0] if tasks and step == tasks[0].task else values
 
 
-def find_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
+def list_spin_inputs(definition: RunDefinition, past: RunRecord) -> list[TaskRecord]:
     """Return the tasks of a past run that a spin, which is cut down already, takes its inputs from.
 
     Raises:
@@ -228,7 +228,7 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
         raise UsageError(
             f"The step {step!r} runs once, so it has no task {definition.step!r}. Write: scanflow spin {step}"
         )
-    needed = find_ancestors(workflow.parents, step) | {step}
+    needed = list_ancestors(workflow.parents, step) | {step}
     reduced = workflow.replace(
         nodes=tuple(spun if node.name == step else node for node in workflow.nodes if node.name in needed),
         edges=tuple(edge for edge in workflow.dependencies if {edge.dependee, edge.depender} <= needed),
@@ -239,4 +239,4 @@ def cut_down(definition: RunDefinition) -> RunDefinition:
 def _has_item_parameters(node: Executor, changed: Mapping[str, Any]) -> bool:
     """Return whether the tasks of a fan-out still have different parameters after the changes."""
     touched = any(name in changed or f"{node.name}.{name}" in changed for name in node.parameters)
-    return not touched or any(ref.step is None for ref in find_references(node.parameters))
+    return not touched or any(ref.step is None for ref in list_references(node.parameters))

@@ -20,8 +20,8 @@ from typing import Any
 
 from scanflow import outputs as marks
 from scanflow.app.parameters import is_exact_json
-from scanflow.backends.parameters import RESULT
 from scanflow.backends.pickles import dump_pickle, is_inside, load_pickle, read_pickle, write_pickle
+from scanflow.backends.task_parameters import RESULT
 from scanflow.errors import InternalError, InvalidError
 from scanflow.files.disk import build_disk_error
 from scanflow.outputs import OUTPUTS_FOLDER, write_output

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scanflow.deployer.deployer_port import Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.deployer.port import Deployer, InstanceLogs, RunRequest, TaskLog
 
 if TYPE_CHECKING:
     from scanflow.deployer.remote import RemoteDeployer

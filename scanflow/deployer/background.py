@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from scanflow.backends.records import Event, Observer, RunRecord
+from scanflow.backends.run_records import Event, Observer, RunRecord
 from scanflow.errors import UnavailableError
 
 

@@ -16,16 +16,21 @@ from scanflow.app.application import Application
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import Environment, RunPreparer
 from scanflow.backends.log_reader import LogPart, LogReader
-from scanflow.backends.port import Environment, RunPreparer
-from scanflow.backends.records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
-from scanflow.deployer.functions import check_live_functions, find_application, remember_application, save_functions
-from scanflow.deployer.masking import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run
-from scanflow.deployer.port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.deployer_port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.direct_predictions import connect_service
+from scanflow.deployer.functions_by_value import (
+    check_live_functions,
+    find_application,
+    remember_application,
+    save_functions,
+)
+from scanflow.deployer.masked_deployer import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.remote_home import find_mlflow_url
-from scanflow.deployer.service_client import connect_service
 from scanflow.deployer.whole_lines import WholeLinesReader
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http.home_token import make_step_token, read_home_token
@@ -46,8 +51,8 @@ from scanflow.settings import Settings
 from scanflow.text.masking import Masker
 
 if TYPE_CHECKING:  # most commands are about runs, and need none of these
+    from scanflow.backends.backend_port import Backend, Models, OnlineBackend, RunBackend, ServiceClient
     from scanflow.backends.environments import EnvironmentBackend, ObjectChange
-    from scanflow.backends.port import Backend, Models, OnlineBackend, RunBackend, ServiceClient
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 

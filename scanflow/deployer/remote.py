@@ -17,18 +17,18 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
+from scanflow.backends.backend_port import ServiceClient
 from scanflow.backends.log_reader import LogPart
 from scanflow.backends.output_files import parse_output_files
-from scanflow.backends.port import ServiceClient
-from scanflow.backends.records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
+from scanflow.backends.run_records import FINAL_STATES, Event, Observer, RunEnded, RunRecord, StepFile
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer.background import build_still_running_error
+from scanflow.deployer.deployer_port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.direct_predictions import connect_service
 from scanflow.deployer.embedded import reload_application
-from scanflow.deployer.functions import find_application, remember_application
-from scanflow.deployer.port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
+from scanflow.deployer.functions_by_value import find_application, remember_application
 from scanflow.deployer.serialization import encode_application
-from scanflow.deployer.service_client import connect_service
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
 from scanflow.loading import refuse_while_loading

@@ -83,7 +83,7 @@ def write_up_state(home: Path, up: UpState) -> None:
     Raises:
         UnavailableError: it cannot be written.
     """
-    from scanflow.processes.files import write_atomically
+    from scanflow.processes.shared_files import write_atomically
 
     path = get_up_state_file(home)
     create_private_folder(open_home(path.parent.parent) / path.parent.name)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.application import Application
+from scanflow.app.application_files import dump_document
 from scanflow.app.executor import Executor
-from scanflow.app.files import dump_document
 from scanflow.app.steps import get_exact_defaults
 from scanflow.app.workflow import Workflow
-from scanflow.deployer.functions import upload_functions
+from scanflow.deployer.functions_by_value import upload_functions
 
 if TYPE_CHECKING:
     from scanflow.transport import ServerClient

@@ -17,7 +17,7 @@ Kind = Literal["number", "date-time", "duration", "text"]
 _TRUTHS = {"true": 1.0, "false": 0.0}
 
 
-def find_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+def mark_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values of a column are missing: (rows,)."""
     if values.dtype.kind in "fmM":
         missing: NDArray[np.bool_] = np.isnan(values) if values.dtype.kind == "f" else np.isnat(values)
@@ -56,9 +56,9 @@ def convert_to_same_kind(
             f"{name!r} has {old}s in the reference and {new}s now. Write the column with the same type in both files."
         )
     kind, of_text = (new, reference) if old == "text" else (old, current)
-    if find_missing(of_text).all():
+    if mark_missing(of_text).all():
         return reference, current, ""
-    if find_missing(current if old == "text" else reference).all():  # of no kind: an empty column of CSV
+    if mark_missing(current if old == "text" else reference).all():  # of no kind: an empty column of CSV
         return _empty(reference), _empty(current), ""
     read = _parse_texts(of_text, kind)
     if read is None:
@@ -80,7 +80,7 @@ def _write_texts(values: NDArray[Any]) -> NDArray[Any]:
 
 def _empty(values: NDArray[Any]) -> NDArray[Any]:
     """Return a column of text; one without values as that of no text."""
-    return np.full(len(values), None, object) if find_missing(values).all() else values
+    return np.full(len(values), None, object) if mark_missing(values).all() else values
 
 
 def _infer_type_kind(one: type) -> Kind:

@@ -21,7 +21,7 @@ _ID = re.compile(r"(^|[_\s.-])(id|uuid|guid|index|key|row)$|[a-z]I[dD]$", re.IGN
 MISSING_ONLY = ": only whether it is missing"
 
 
-def find_incomparable_columns(reference: DataTable, current: DataTable) -> dict[str, str]:
+def list_incomparable_columns(reference: DataTable, current: DataTable) -> dict[str, str]:
     """Return the columns that cannot be compared, each with the reason. Of those in which some values are missing, that
     is compared.
 

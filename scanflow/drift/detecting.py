@@ -15,7 +15,7 @@ import numpy as np
 from scanflow.drift.contract import MAX_COLUMNS
 from scanflow.drift.detectors import catalogue
 from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, compute_uncertainty
-from scanflow.drift.detectors.port import Floats, Scores
+from scanflow.drift.detectors.detector_port import Floats, Scores
 from scanflow.drift.evaluation import compare_answers
 from scanflow.drift.performance import MIN_SAMPLES, Calibration
 from scanflow.drift.prediction_data import PredictionData, Prepare, collect, step_tracker
@@ -23,8 +23,8 @@ from scanflow.drift.samples import (
     Samples,
     compute_digests,
     concatenate_samples,
-    find_first_occurrences,
     is_table,
+    list_first_occurrences,
     pack_samples,
     take_rows,
 )
@@ -34,9 +34,9 @@ from scanflow.drift.table import DataTable, project_on_main_directions
 from scanflow.drift.training_data import TrainingData
 from scanflow.drift.two_sample import compute_joint_features
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
-from scanflow.knowledge.mlflow import models
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
+from scanflow.knowledge.mlflow import mlflow_models
 from scanflow.modules import load_function
 from scanflow.outputs import output, output_dir
 
@@ -59,8 +59,8 @@ def detect(
     pending: list[str] | None = None,
 ) -> None:
     """See :func:`scanflow.drift.workflows.detection`."""
-    models.limit_logs()
-    address, model_uri = model_uri, models.pin_version(model_uri)
+    mlflow_models.limit_logs()
+    address, model_uri = model_uri, mlflow_models.pin_version(model_uri)
     app, team, run = (os.environ.get(f"SCANFLOW_{name}", "") for name in ("APP", "TEAM", "RUN"))
     folder, generator, tracker = output_dir(), np.random.default_rng(seed), step_tracker()
     data = TrainingData.load(tracker, app, team, model_name)
@@ -71,7 +71,7 @@ def detect(
     everything = read(run_ids)
     new = _drop_repeated_pictures(everything)
     known_regimes = {CLEAN: data.x_reference, **_load_learnt_windows(tracker, model_uri, read)}
-    model = models.load(model_uri)
+    model = mlflow_models.load(model_uri)
     guesses, probabilities = model.predict(new.x), model.predict_probabilities(new.x)
 
     def score(regimes: Sequence[Samples]) -> Scores:
@@ -118,7 +118,7 @@ def detect(
     for key, value in {**figures, **_estimate_accuracy(model, data, probabilities)}.items():
         output(key, value)
     output("model_uri", address)
-    output("model_version", models.resolve_version(model_uri))
+    output("model_version", mlflow_models.resolve_version(model_uri))
     output("same_drift", int(same))
     output("regimes", {} if scores.drifted else dict(zip(known_regimes, scores.regimes, strict=False)))
     output("columns", [asdict(column) for column in scores.columns[:MAX_COLUMNS]])
@@ -132,7 +132,7 @@ def detect(
         print(f"Skipped, because they do not fit: {new.n_left_out:,}", *new.left_out[:MAX_LISTED], *rest, sep="\n  ")
 
 
-def _estimate_accuracy(model: models.FittedModel, data: TrainingData, probabilities: Any) -> dict[str, float]:
+def _estimate_accuracy(model: mlflow_models.FittedModel, data: TrainingData, probabilities: Any) -> dict[str, float]:
     """Estimate the accuracy on new predictions from the model's scores, and return it with that on clean data."""
     if probabilities is None or len(data.y_clean) < MIN_SAMPLES:
         return {}
@@ -150,7 +150,7 @@ def load_user_function(locator: str) -> Any:
 
 def load_learnt_points(tracker: KnowledgeBase, model_uri: str) -> list[dict[str, Any]]:
     """Return the labelled points a model version was trained on; none for a first model."""
-    labels = models.get_version_tags(model_uri).get(OF_LABELS)
+    labels = mlflow_models.get_version_tags(model_uri).get(OF_LABELS)
     return read_json(tracker, labels, LABELS_FILE) if labels else []
 
 
@@ -182,7 +182,7 @@ def _drop_repeated_pictures(data: PredictionData) -> PredictionData:
     equal rows."""
     if is_table(data.x) or data.x.ndim < 3:
         return data
-    first = find_first_occurrences(compute_digests(data.x))
+    first = list_first_occurrences(compute_digests(data.x))
     return replace(data, x=data.x[first], ids=[data.ids[at] for at in first])
 
 

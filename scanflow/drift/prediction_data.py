@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scanflow.drift.samples import Samples, concatenate_samples, is_table, take_rows, unpack_samples
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.labels import LABELS_FILE, read_json
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.labelled_points import LABELS_FILE, read_json
 from scanflow.settings import Settings
 
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
@@ -95,7 +95,7 @@ def collect(
         except (NotFoundError, InvalidError) as error:
             left_out[run_id], count = str(error), count + 1
             problems.append(error)
-    common = _find_most_common_shape(parts)
+    common = _get_most_common_shape(parts)
     xs: list[Samples] = []
     ids: list[str] = []
     for run_id, part in parts.items():
@@ -103,7 +103,7 @@ def collect(
             left_out[run_id] = f"{run_id!r}: all {len(part)}, of the shape {part.shape[1:]}; most are {common}"
             count += len(part)
             continue
-        finite = np.flatnonzero(_find_finite_rows(part))
+        finite = np.flatnonzero(_mark_finite_rows(part))
         if missing := len(part) - len(finite):
             left_out[run_id] = (
                 f"{run_id!r}: {missing} of {len(part)}, with values that are not finite or have the wrong type"
@@ -222,7 +222,7 @@ def _decode_column(values: NDArray[Any], ends: NDArray[Any] | None) -> NDArray[A
     return np.array([*parts, None], dtype=object)[:-1]
 
 
-def _find_most_common_shape(parts: dict[str, Samples]) -> tuple[int, ...]:
+def _get_most_common_shape(parts: dict[str, Samples]) -> tuple[int, ...]:
     """Return the most common shape of the predictions; of equally common ones, the first."""
     counts: Counter[tuple[int, ...]] = Counter()
     for part in parts.values():
@@ -230,7 +230,7 @@ def _find_most_common_shape(parts: dict[str, Samples]) -> tuple[int, ...]:
     return max(counts, key=lambda shape: counts[shape], default=())
 
 
-def _find_finite_rows(part: Samples) -> NDArray[np.bool_]:
+def _mark_finite_rows(part: Samples) -> NDArray[np.bool_]:
     if is_table(part) or part.dtype.kind not in "fc":
         return np.ones(len(part), dtype=np.bool_)
     return np.asarray(np.isfinite(part).all(axis=tuple(range(1, part.ndim))), dtype=np.bool_)

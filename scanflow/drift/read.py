@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.column_types import convert_to_same_kind, find_missing, infer_kind
+from scanflow.drift.column_types import convert_to_same_kind, infer_kind, mark_missing
 from scanflow.drift.comparable import MISSING_ONLY, NEARLY_UNIQUE, format_left_out, mark_present
 from scanflow.drift.table import FEW_VALUES, DataTable, align
 from scanflow.errors import InvalidError, NotFoundError
@@ -88,7 +88,7 @@ def _unify_truths(name: str, before: Columns, after: Columns) -> tuple[NDArray[A
     if not any(side.dtype.kind == "O" for side in both):
         return None  # true and false are 1 and 0
     old, new = map(read_truths, both)
-    if old is None or new is None or any(find_missing(side).all() for side in both):
+    if old is None or new is None or any(mark_missing(side).all() for side in both):
         return None
     written = [list_spellings(side) for side in both]
     if written[0] <= written[1] or written[1] <= written[0]:
@@ -125,7 +125,7 @@ def _describe_column(name: str, columns: Columns) -> Spelling | None:
     values = columns.values[name]
     if infer_kind(values) != "number" or values.ndim > 1:
         return None
-    numbers = values[~find_missing(values)]
+    numbers = values[~mark_missing(values)]
     return Spelling(numbers=len(numbers), different_numbers=len(set(numbers.tolist()))) if len(numbers) else None
 
 
@@ -155,7 +155,7 @@ def _separate_texts(name: str, before: Columns, after: Columns) -> tuple[NDArray
     old, new = (
         columns.words.get(name, np.full(len(columns.values[name]), None, object)) for columns in (before, after)
     )
-    gone = np.concatenate([find_missing(columns.values[name]) for columns in (before, after)])
+    gone = np.concatenate([mark_missing(columns.values[name]) for columns in (before, after)])
     return (old, new) if len(set(np.concatenate([old, new])[gone])) > 1 else None
 
 
@@ -171,7 +171,7 @@ def _find_missing(name: str, columns: Columns) -> NDArray[np.bool_] | None:
     if name in columns.missing or name not in columns.values:
         return columns.missing.get(name)
     values = columns.values[name]
-    return find_missing(values) if values.ndim == 1 else np.zeros(len(values), bool)
+    return mark_missing(values) if values.ndim == 1 else np.zeros(len(values), bool)
 
 
 def read_table(path: Path) -> DataTable:
@@ -186,7 +186,7 @@ def _read(path: Path, options: ReadOptions | None, *, kinds: Mapping[str, Column
     if _has_arrays(path):
         return Columns(_read_recorded(path) if path.is_dir() else _load_arrays(path))
     try:
-        from scanflow.tables.files import read_columns
+        from scanflow.tables.table_files import read_columns
     except ModuleNotFoundError as error:
         raise InvalidError(f"Reading {path.name!r} needs {error.name!r}. {explain_install('drift')}") from error
     return read_columns(path, options, kinds=kinds)

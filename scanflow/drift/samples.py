@@ -75,7 +75,7 @@ def compute_digests(x: Samples) -> list[str]:
     return [hashlib.sha256(row.tobytes()).hexdigest()[:32] for row in table]
 
 
-def find_first_occurrences(digests: Sequence[str] | NDArray[np.str_]) -> NDArray[np.intp]:
+def list_first_occurrences(digests: Sequence[str] | NDArray[np.str_]) -> NDArray[np.intp]:
     """Return the index of the first occurrence of each distinct sample, ascending."""
     return np.sort(np.unique(digests, return_index=True)[1])
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, pick
 from scanflow.drift.evaluation import are_for_evaluation
-from scanflow.drift.samples import Samples, compute_digests, find_first_occurrences, read_row
+from scanflow.drift.samples import Samples, compute_digests, list_first_occurrences, read_row
 from scanflow.errors import InvalidError
 
 
@@ -34,7 +34,7 @@ def select(
     if not 0 <= evaluation_share < 1:
         raise InvalidError(f"evaluation_share={evaluation_share} is not a share. Give 0 or more, and less than 1.")
     sample_digests = compute_digests(x)
-    first, for_evaluation = find_first_occurrences(sample_digests), are_for_evaluation(sample_digests, evaluation_share)
+    first, for_evaluation = list_first_occurrences(sample_digests), are_for_evaluation(sample_digests, evaluation_share)
     candidates = first[for_evaluation[first]]
     drawn: list[int] = generator.permutation(candidates)[: round(most * evaluation_share)].tolist()
     free: list[int] = first[~for_evaluation[first]].tolist()

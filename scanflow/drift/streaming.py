@@ -244,7 +244,7 @@ class Change:
     """The mean of the numbers up to the next change."""
 
 
-def find_changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
+def detect_changes(values: Sequence[float] | NDArray[Any], detector: str = "adwin") -> list[Change]:
     """Find the changes in a sequence of numbers: by ``adwin``, ``kswin`` or ``page-hinkley``.
 
     Raises:

@@ -22,13 +22,13 @@ from scanflow.drift.evaluation import (
     split_points,
 )
 from scanflow.drift.prediction_data import samples_of, step_tracker
-from scanflow.drift.samples import Samples, compute_digests, concatenate_samples, find_first_occurrences, take_rows
+from scanflow.drift.samples import Samples, compute_digests, concatenate_samples, list_first_occurrences, take_rows
 from scanflow.drift.slices import CLEAN, CURRENT, Slice
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError
-from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
-from scanflow.knowledge.mlflow import models
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
+from scanflow.knowledge.mlflow import mlflow_models
 from scanflow.outputs import output
 
 _MAX_BATCHES = 1000
@@ -49,7 +49,7 @@ def retrain(
     seed: int = 1,
 ) -> None:
     """See :func:`scanflow.drift.workflows.retraining`."""
-    models.limit_logs()
+    mlflow_models.limit_logs()
     app, team = os.environ.get("SCANFLOW_APP", ""), os.environ.get("SCANFLOW_TEAM", "")
     np.random.seed(seed)  # what scikit-learn draws from unless it is told
     generator, tracker, learn = np.random.default_rng(seed), step_tracker(), load_user_function(fit)
@@ -69,7 +69,7 @@ def retrain(
     )
     example, y = training_data.x_train, training_data.y_train
     if evaluate:
-        challenger = models.load(evaluate)
+        challenger = mlflow_models.load(evaluate)
     else:
         new_x, new_y = labelled.take(labelled.train)
         if not len(new_y):
@@ -79,10 +79,10 @@ def retrain(
             )
         example, y = _mix_samples(training_data, new_x, new_y, train_size, new_share, generator)
         print(f"Training on {len(y):,} samples, with {len(new_y):,} newly labelled")
-        challenger = models.FittedModel(_call_fit(learn, example, y, models.load(address).native))
-    champion = models.load(address)  # not the one that fit() was given, which it may have taught in place
+        challenger = mlflow_models.FittedModel(_call_fit(learn, example, y, mlflow_models.load(address).native))
+    champion = mlflow_models.load(address)  # not the one that fit() was given, which it may have taught in place
     learnt = {str(point.get("run")) for point in load_learnt_points(tracker, address)}
-    parts = labelled.group_by_slice(learnt, _find_newest_window(tracker, points))
+    parts = labelled.group_by_slice(learnt, _get_newest_window(tracker, points))
     slices = [
         compare_models(name, part_x, part_y, champion=champion, challenger=challenger, tolerance=tolerance)
         for name, (part_x, part_y) in parts.items()
@@ -90,9 +90,9 @@ def retrain(
     ]
     before, after = (_compute_accuracy(slices[0], who) for who in ("champion", "challenger"))
     metrics = {"champion_accuracy": before, "challenger_accuracy": after}
-    version = models.resolve_version(evaluate) if evaluate else None
+    version = mlflow_models.resolve_version(evaluate) if evaluate else None
     if version is None:
-        version = models.register(
+        version = mlflow_models.register(
             challenger.native,
             model_name,
             x=take_rows(example, np.arange(min(8, len(y)))),
@@ -100,7 +100,7 @@ def retrain(
             params={"learnt_from": len(y), "newly_labelled": len(labelled.train), "seed": seed},
             metrics=metrics,
         )
-    outputs = {"version": version, "champion_version": models.resolve_version(address), "labels": labels}
+    outputs = {"version": version, "champion_version": mlflow_models.resolve_version(address), "labels": labels}
     for name, value in {**metrics, **outputs, "n_left_out": len(labelled.wrong)}.items():
         output(name, value)
     output("slices", [asdict(part) for part in slices])
@@ -161,7 +161,7 @@ class LabelledPoints:
         own = np.array(self.digests)
         parts = {name: self.evaluate[at] for name, at in by_window.items()}
         # What came in several windows counts once: it is one point, however often it was labelled.
-        once = {name: at[find_first_occurrences(own[at])] for name, at in parts.items()}
+        once = {name: at[list_first_occurrences(own[at])] for name, at in parts.items()}
         return {name: self.take(at) for name, at in once.items()} | {CLEAN: self.clean}
 
 
@@ -184,13 +184,13 @@ def _train_first(
         )
     training_data = TrainingData.split(*load_user_function(data)(), evaluation_share=evaluation_share)
     check_target(training_data.y_train, tolerance)
-    model = models.FittedModel(_call_fit(learn, training_data.x_train, training_data.y_train, None))
+    model = mlflow_models.FittedModel(_call_fit(learn, training_data.x_train, training_data.y_train, None))
     accuracy = (
         float(compare_answers(model.predict(training_data.x_clean), training_data.y_clean, tolerance).mean())
         if len(training_data.y_clean)
         else 0.0
     )
-    version = models.register(
+    version = mlflow_models.register(
         model.native,
         model_name,
         x=take_rows(training_data.x_train, np.arange(min(8, len(training_data.y_train)))),
@@ -244,7 +244,7 @@ def _load_labelled_points(
     return list(points.values()), {point["id"] for point in batch}
 
 
-def _find_newest_window(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
+def _get_newest_window(tracker: KnowledgeBase, points: Sequence[Mapping[str, Any]]) -> str:
     windows = {str(point["data"]["tracked"]): str(point.get("run")) for point in points}
     return windows[max(windows, key=lambda tracked: str(tracker.get_run(tracked).ended_at))]
 

@@ -19,7 +19,7 @@ from scanflow.drift.evaluation import are_for_evaluation
 from scanflow.drift.prediction_data import arrays_of
 from scanflow.drift.samples import Samples, compute_digests, is_table, pack_samples, take_rows, unpack_samples
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
 
 DATASET, MODEL_TAG = "dataset", "scanflow.model"
 

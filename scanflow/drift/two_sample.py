@@ -33,7 +33,7 @@ from scanflow.drift.column_tests import (
     run_repeated_value_test,
     standardise,
 )
-from scanflow.drift.comparable import find_incomparable_columns, keep_comparable
+from scanflow.drift.comparable import keep_comparable, list_incomparable_columns
 from scanflow.drift.table import MIN_ROWS, Column, DataTable, Shares, align, compute_shares, project_on_main_directions
 from scanflow.errors import InvalidError
 
@@ -177,7 +177,7 @@ def compare(
     check_options(level, permutations, least_effect)
     reference.check("reference", least=MIN_ROWS)
     current.check("batch")
-    left_out = find_incomparable_columns(reference, current)
+    left_out = list_incomparable_columns(reference, current)
     rows = reference.rows, current.rows
     reference, current = (keep_comparable(table, left_out) for table in (reference, current))
     generator = np.random.default_rng(seed)

@@ -60,10 +60,10 @@ def find_full_disk(path: object) -> str | None:
         return None
     if disk.f_bavail * disk.f_frsize >= _FULL_BYTES and (disk.f_favail or not disk.f_files):
         return None
-    return _find_mount(place)
+    return _get_mount(place)
 
 
-def _find_mount(place: Path) -> str:
+def _get_mount(place: Path) -> str:
     return str(next((folder for folder in (place, *place.parents) if folder.is_mount()), place))
 
 

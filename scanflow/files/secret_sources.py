@@ -55,7 +55,7 @@ def read_secret_source(source: str, folder: Path, variables: Mapping[str, str] |
     return value
 
 
-def find_secret_variable(source: str) -> str:
+def get_secret_variable(source: str) -> str:
     """Return the variable in which this process has the secret of a reference; empty: it is in a file."""
     kind, _, place = source.partition(":")
     return {"env": place, "k8s": format_pod_variable(source)}.get(kind, "")
@@ -110,7 +110,7 @@ def read_secret_sources(sources: Iterable[str], folder: Path) -> dict[str, str]:
     return {source: read_secret_source(source, folder) for source in sorted(set(sources))}
 
 
-def find_secrets(sources: Iterable[str], folder: Path) -> dict[str, str]:
+def read_secrets(sources: Iterable[str], folder: Path) -> dict[str, str]:
     """Return the secrets by their references, as far as there are any."""
     secrets = {}
     for source in sources:

@@ -79,7 +79,7 @@ def push_command(program: Program, image: str, *, insecure: bool = False) -> lis
     return [program, "push", *([] if program == "docker" or not insecure else ["--tls-verify=false"]), image]
 
 
-def find_builder(name: str | None = None, *, insecure: bool = False, options: str = "") -> Builder:
+def get_builder(name: str | None = None, *, insecure: bool = False, options: str = "") -> Builder:
     """Return the builder of that name, or the first that is installed. ``options``: extra command-line arguments.
 
     Raises:

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict
 
 from scanflow.errors import UsageError
 from scanflow.images.builders import Builder, Say
-from scanflow.images.files import list_code_files
+from scanflow.images.code_files import list_code_files
+from scanflow.images.image_records import BuiltImage, BuiltImages
 from scanflow.images.recipe import Recipe, render_dockerfile
 from scanflow.images.recipes import PlannedImage
-from scanflow.images.records import BuiltImage, BuiltImages
 
 
 class ImageRecord(BaseModel):

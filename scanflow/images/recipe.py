@@ -35,7 +35,7 @@ class Recipe(BaseModel):
     """Lines in pip's format."""
 
     code: str
-    """The code's digest, from :func:`~scanflow.images.files.compute_digest`."""
+    """The code's digest, from :func:`~scanflow.images.code_files.compute_digest`."""
 
     labels: tuple[tuple[str, str], ...] = ()
 

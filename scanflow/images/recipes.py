@@ -14,7 +14,7 @@ from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.errors import InvalidError, UsageError
-from scanflow.images.files import compute_digest, list_code_files
+from scanflow.images.code_files import compute_digest, list_code_files
 from scanflow.images.recipe import Recipe
 
 ModelFolder: TypeAlias = Callable[[str], Path]

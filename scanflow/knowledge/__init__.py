@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
     from scanflow.knowledge.memory import MemoryKnowledge
-    from scanflow.knowledge.port import KnowledgeBase
 
 __all__ = ["KnowledgeBase", "MemoryKnowledge", "open_knowledge"]
 
-_HOMES = {"KnowledgeBase": "port", "MemoryKnowledge": "memory"}
+_HOMES = {"KnowledgeBase": "knowledge_port", "MemoryKnowledge": "memory"}
 
 
 def open_knowledge(
@@ -36,7 +36,7 @@ def open_knowledge(
         MissingExtraError: MLflow is not installed.
         InvalidError: the address is none that MLflow and scanflow both know.
     """
-    from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
+    from scanflow.knowledge.mlflow.mlflow_knowledge import MlflowKnowledge
     from scanflow.knowledge.step_environment import locate_tracker
 
     place = locate_tracker(home, tracker_uri)

@@ -43,7 +43,7 @@ def move_artifact_addresses(path: Path, root: Path) -> bool:
     try:
         try:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)) as connection:
-                if not _find_other_roots(connection, root):
+                if not _list_other_roots(connection, root):
                     return False
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
@@ -51,7 +51,7 @@ def move_artifact_addresses(path: Path, root: Path) -> bool:
             return False  # it is damaged, which whoever uses it says
         with closing(sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            for other in _find_other_roots(connection, root):
+            for other in _list_other_roots(connection, root):
                 _move(connection, other, root.as_uri())
             connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -62,7 +62,7 @@ def move_artifact_addresses(path: Path, root: Path) -> bool:
     return True
 
 
-def _find_other_roots(connection: sqlite3.Connection, root: Path) -> list[str]:
+def _list_other_roots(connection: sqlite3.Connection, root: Path) -> list[str]:
     """Return the addresses of the folders where the home's artifacts were.
 
     They are known by the experiments that Scanflow and MLflow itself made: ``<folder>/<name>``, and ``<folder>/0``.

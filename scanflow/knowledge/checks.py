@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.knowledge.records import LATEST
+from scanflow.knowledge.knowledge_records import LATEST
 from scanflow.names import check_name, format_environment_name
 
 RESERVED_PREFIX = "scanflow.kb."

@@ -11,16 +11,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from scanflow.knowledge import checks
-from scanflow.knowledge.files import check_source
 from scanflow.knowledge.filters import Clause, matches
-from scanflow.knowledge.port import KnowledgeBase, NewRun, SaveKey
-from scanflow.knowledge.records import ModelVersion, SavedVersion, TrackedRun
+from scanflow.knowledge.knowledge_port import KnowledgeBase, NewRun, SaveKey
+from scanflow.knowledge.knowledge_records import ModelVersion, SavedVersion, TrackedRun
+from scanflow.knowledge.tracked_files import check_source
 
 Files = Mapping[str, bytes]
 
 
 class MemoryKnowledge(KnowledgeBase):
-    """Keeps everything until the process ends. See :class:`~scanflow.knowledge.port.KnowledgeBase` for the contract."""
+    """Keeps everything until the process ends. See :class:`~scanflow.knowledge.knowledge_port.KnowledgeBase` for the
+    contract."""
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         super().__init__(clock=clock)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.knowledge.port import KnowledgeBase
-from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import describe_rejection
 from scanflow.names import describe_wrong_model_address
 from scanflow.wire import FoundModel

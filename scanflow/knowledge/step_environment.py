@@ -63,13 +63,13 @@ def locate_tracker(home: Path, tracker_uri: str | None = None) -> TrackerPlace:
         )
     if scheme in {"http", "https"}:
         return TrackerPlace(tracking_uri=uri.rstrip("/"), artifact_root=None, notes=root / "prepared")
-    path = get_sqlite_path(uri)
+    path = find_sqlite_path(uri)
     # A relative path would mean another database in every step's working folder.
     tracking_uri = f"sqlite:///{path}" if path is not None else uri
     return TrackerPlace(tracking_uri=tracking_uri, artifact_root=root / "artifacts", notes=root / "prepared")
 
 
-def get_sqlite_path(tracking_uri: str) -> Path | None:
+def find_sqlite_path(tracking_uri: str) -> Path | None:
     """Return the database file of a SQLite tracker, and None for any other tracker."""
     if not tracking_uri.startswith("sqlite:"):
         return None
@@ -148,7 +148,7 @@ def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str
     if note is None or (note.get("app"), note.get("team"), note.get("mlflow")) != (app, team, _find_installed_mlflow()):
         return None
     experiment_id = str(note.get("experiment_id"))
-    path = get_sqlite_path(place.tracking_uri)
+    path = find_sqlite_path(place.tracking_uri)
     if path is not None and place.artifact_root is not None:
         move_artifact_addresses(path, place.artifact_root)
     if path is not None and not _matches_database(path, experiment_id, app, team, note.get("schema")):
@@ -160,7 +160,7 @@ def find_known_environment(place: TrackerPlace, app: str, team: str) -> dict[str
 
 def remember(place: TrackerPlace, *, app: str, team: str, experiment_id: str) -> None:
     """Record that the environment is prepared. Failing to write the record is not an error: it only saves time."""
-    path = get_sqlite_path(place.tracking_uri)
+    path = find_sqlite_path(place.tracking_uri)
     note = {
         "app": app,
         "team": team,

@@ -46,7 +46,7 @@ _REJECTED = "rejected: "
 MAX_LENGTH: Final = 1000
 
 
-def get_rejection(tags: Mapping[str, str]) -> str | None:
+def find_rejection(tags: Mapping[str, str]) -> str | None:
     """Return the reason of a version's rejection; None if it was not rejected."""
     text = tags.get(PROMOTION, "")
     return text.removeprefix(_REJECTED) if text.startswith(_REJECTED) else None
@@ -54,13 +54,13 @@ def get_rejection(tags: Mapping[str, str]) -> str | None:
 
 def describe_rejection(tags: Mapping[str, str]) -> str | None:
     """Return by whom a version was rejected, and why; None: it was not."""
-    reason = get_rejection(tags)
+    reason = find_rejection(tags)
     if reason is None:
         return None
     return f"rejected by {tags[PERSON]}: {reason}" if tags.get(PERSON) else f"rejected: {reason}"
 
 
-def get_version_before(tags: Mapping[str, str]) -> int | None:
+def find_version_before(tags: Mapping[str, str]) -> int | None:
     """Return the version that was in use before; None if unknown."""
     number = tags.get(BEFORE, "")
     return int(number) if number.isdecimal() else None
@@ -79,7 +79,7 @@ def describe_out_of_use(tags: Mapping[str, str], champion: Mapping[str, str] | N
         return None
     if promotion == OUT_OF_USE and tags.get(PERSON):
         return f"{tags[PERSON]} took it out of use"
-    if champion is not None and champion.get(PROMOTION) == BY_HAND and get_version_before(champion) == number:
+    if champion is not None and champion.get(PROMOTION) == BY_HAND and find_version_before(champion) == number:
         why = f" ({champion[REASON]})" if champion.get(REASON) else ""
         return f"{champion.get(PERSON) or 'a person'} promoted another version in its place{why}"
     return "it was taken out of use"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.load.connection import Sender
+    from scanflow.load.load_connection import Sender
 
 
 _MAX_LATENESS_S = 0.001

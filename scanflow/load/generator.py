@@ -1,5 +1,5 @@
-"""The process behind :mod:`scanflow.load.load`: it sends the requests of ``plan.json``, and writes their results beside
-it.
+"""The process behind :mod:`scanflow.load.load_process`: it sends the requests of ``plan.json``, and writes their
+results beside it.
 
 It imports nothing of the project but what it sends by and what puts it onto a CPU in time: it is the instrument. With
 ``arrivals`` in its folder the loop is open: each request is due at its time, answered or not, and its latency counts
@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 
 from scanflow.load import http_connection
 from scanflow.load.clock import ArrivalClock
-from scanflow.load.connection import LoadConnection
-from scanflow.load.plan import NEVER, PAUSE_S, LoadError, LoadPlan
+from scanflow.load.load_connection import LoadConnection
+from scanflow.load.load_plan import NEVER, PAUSE_S, LoadError, LoadPlan
 from scanflow.processes.cpu_priority import take_short_slices
 
 SWEEP_S = 0.1
@@ -274,7 +274,7 @@ def run_loop(load: Coroutine[Any, Any, None]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run a load; started by scanflow.load.load.")
+    parser = argparse.ArgumentParser(description="Run a load; started by scanflow.load.load_process.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import grpc
 import grpc.aio
 
-from scanflow.load.plan import PAUSE_S, LoadError
+from scanflow.load.load_plan import PAUSE_S, LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.connection import Sender
-    from scanflow.load.plan import LoadPlan
+    from scanflow.load.load_connection import Sender
+    from scanflow.load.load_plan import LoadPlan
 
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share one connection

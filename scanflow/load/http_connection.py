@@ -14,11 +14,11 @@ import httptools
 
 from scanflow.errors import UsageError
 from scanflow.http.client_tls import add_client_files
-from scanflow.load.plan import LoadError
+from scanflow.load.load_plan import LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.connection import Sender
-    from scanflow.load.plan import LoadPlan
+    from scanflow.load.load_connection import Sender
+    from scanflow.load.load_plan import LoadPlan
 
 
 async def connect(run: Sender) -> HttpConnection:

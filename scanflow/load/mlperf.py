@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.load.generator import RequestSender, run_loop
-from scanflow.load.plan import LoadError, LoadPlan
+from scanflow.load.load_plan import LoadError, LoadPlan
 from scanflow.processes.cpu_priority import take_short_slices
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
@@ -200,7 +200,7 @@ async def _make(plan: LoadPlan, settings: MlperfSettings, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run a load by MLPerf LoadGen; started by scanflow.load.load.")
+    parser = argparse.ArgumentParser(description="Run a load by MLPerf LoadGen; started by scanflow.load.load_process.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))

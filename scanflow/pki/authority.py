@@ -21,7 +21,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 from scanflow.files.private import create_private_folder
 from scanflow.installation import explain_install
 from scanflow.names import check_common_name
-from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.shared_files import hold_lock, write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -118,7 +118,7 @@ def _format_demand(demand: Demand) -> str:
 
 
 def _sum_memory(topology: Topology, area: Iterable[int]) -> int:
-    near = topology.find_nearest_memory(area)
+    near = topology.list_nearest_memory(area)
     return sum(node.memory_bytes or 0 for node in topology.nodes if node.id in near)
 
 

@@ -50,7 +50,7 @@ def _describe_cpus(topology: Topology, grant: Grant) -> str:
         sizes = {cache.size_bytes for cache in topology.caches if cache.level == 3 and set(cache.cpus) & caches}
         size = f" of {format_memory(next(iter(sizes)) or 0)}" if len(sizes) == 1 and None not in sizes else ""
         text += f", {'one L3' if len(caches) == 1 else f'{len(caches)} L3 caches'}{size}"
-    near = topology.find_nearest_memory(grant.cpus)
+    near = topology.list_nearest_memory(grant.cpus)
     if len(topology.nodes) > 1:
         text += f", memory of {format_numbered('node', grant.memory_nodes)}"
         homes = {topology.node_of[cpu].id for cpu in grant.cpus}

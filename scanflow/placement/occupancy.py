@@ -76,14 +76,14 @@ class Occupancy:
         return [cpu for cpu in area if self.loads[cpu] <= layer * FULL]
 
     def free_cores(self, area: Iterable[int]) -> list[Core]:
-        return self._find_whole_cores(self.open(area))
+        return self._list_whole_cores(self.open(area))
 
     def fits(self, area: Sequence[int], whole: int, part: int, layer: int) -> bool:
         """Return whether an area has this many open CPUs, and a part of another (thousandths)."""
         spare = len(self.open(area, layer)) - whole
         if spare < 0:
             return False
-        return not part or spare > 0 or any(self.find_shareable(area, part, layer))
+        return not part or spare > 0 or any(self.list_shareable(area, part, layer))
 
     def has_memory(self, nodes: Iterable[int], amount: int | None) -> bool:
         """Return whether nodes have this much free memory; true if a size is unknown."""
@@ -120,13 +120,13 @@ class Occupancy:
             chosen.append(shared)
         return chosen, shared
 
-    def find_shareable(self, area: Iterable[int], part: int, layer: int) -> list[int]:
+    def list_shareable(self, area: Iterable[int], part: int, layer: int) -> list[int]:
         """Return the CPUs that are partly taken and have capacity for this part."""
         return [cpu for cpu in area if self.loads[cpu] % FULL and self.loads[cpu] + part <= (layer + 1) * FULL]
 
     def _place_part(self, area: Sequence[int], part: int, layer: int) -> int | None:
         for level in range(layer + 1):
-            if shared := self.find_shareable(area, part, level):
+            if shared := self.list_shareable(area, part, level):
                 return max(shared, key=lambda cpu: (self.loads[cpu], -cpu))
             if pool := self.open(area, level):
                 return self._choose(pool, 1, 1)[0]
@@ -136,7 +136,7 @@ class Occupancy:
         """Return ``count`` CPUs of ``pool``: first one of each fully free core, then their siblings."""
         if not count:
             return []
-        whole = self._find_whole_cores(pool)
+        whole = self._list_whole_cores(pool)
         n_cores = max(ceil(count / self.topology.threads_per_core), min(count, share))
         cores = pick(self.topology, whole, min(n_cores, len(whole)), self._order)
         threads = [self._threads[core.cpus] for core in cores]
@@ -144,7 +144,7 @@ class Occupancy:
         rest = [cpu for cpu in sort_cpus(self.topology, self._order, pool) if cpu not in spread]
         return (spread + rest)[:count]
 
-    def _find_whole_cores(self, pool: Iterable[int]) -> list[Core]:
+    def _list_whole_cores(self, pool: Iterable[int]) -> list[Core]:
         there = set(pool)
         return [
             core

@@ -210,7 +210,7 @@ def _find_spot(occupancy: Occupancy, demand: Demand, oversubscribe: bool) -> _Fr
                 for area, own in places
                 if own == level
                 and occupancy.fits(area, demand.whole, demand.part, layer)
-                and occupancy.has_memory(occupancy.topology.find_nearest_memory(area), demand.memory_bytes)
+                and occupancy.has_memory(occupancy.topology.list_nearest_memory(area), demand.memory_bytes)
             ]
             if fitting:
                 return _FreeArea(level, max(fitting, key=lambda area: _rank_area(occupancy, area, demand)), layer)
@@ -227,7 +227,7 @@ def _rank_area(occupancy: Occupancy, area: Sequence[int], demand: Demand) -> tup
         for cpu in topology.effective_cpus
         if topology.core_of[cpu].socket == socket or topology.node_of[cpu].id == node
     ]
-    started = not demand.whole and bool(occupancy.find_shareable(area, demand.part, 0))
+    started = not demand.whole and bool(occupancy.list_shareable(area, demand.part, 0))
     capacity = sum(FULL - occupancy.loads[cpu] for cpu in area)
     return (cores >= demand.whole, started, len(occupancy.free_cores(around)), cores, capacity)
 
@@ -236,7 +236,7 @@ def _take_near(occupancy: Occupancy, demand: Demand, spot: _FreeArea, share: int
     allocation = occupancy.take(spot.area, demand.whole, demand.part, spot.layer, share)
     if allocation is None:
         return None
-    nodes = occupancy.topology.find_nearest_memory(allocation[0])
+    nodes = occupancy.topology.list_nearest_memory(allocation[0])
     occupancy.use_memory(nodes, demand.memory_bytes)
     return _build_grant(demand, *allocation, memory=nodes)
 

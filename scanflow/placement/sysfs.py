@@ -113,12 +113,12 @@ class _Tree:
         remaining = set(self.online)
         for cpu in self.online:
             if cpu in remaining:
-                siblings = tuple(sorted((self._find_siblings(cpu) & remaining) | {cpu}))
+                siblings = tuple(sorted((self._read_siblings(cpu) & remaining) | {cpu}))
                 remaining.difference_update(siblings)
                 cores.append(Core(cpus=siblings, socket=max(0, packages[cpu] or 0), tier=tiers.get(cpu, 0)))
         return tuple(cores)
 
-    def _find_siblings(self, cpu: int) -> set[int]:
+    def _read_siblings(self, cpu: int) -> set[int]:
         folder = self._cpus / f"cpu{cpu}" / "topology"
         for name in ("core_cpus", "thread_siblings"):
             if listed := _read_shared(folder, name, cpu):

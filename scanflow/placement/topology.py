@@ -148,11 +148,11 @@ class Topology(Model):
             return tuple(having)
         return tuple(node for node in having if node in self.allowed_nodes) or tuple(having)
 
-    def find_nearest_memory(self, cpus: Iterable[int]) -> tuple[int, ...]:
+    def list_nearest_memory(self, cpus: Iterable[int]) -> tuple[int, ...]:
         """Return the nodes whose memory is nearest to these CPUs: their own, or the nearest with memory."""
-        return tuple(sorted({self._find_nearest(self.node_of[cpu]) for cpu in cpus}))
+        return tuple(sorted({self._get_nearest(self.node_of[cpu]) for cpu in cpus}))
 
-    def _find_nearest(self, node: NumaNode) -> int:
+    def _get_nearest(self, node: NumaNode) -> int:
         if node.id in self.memory_nodes:
             return node.id
         distances = dict(zip((other.id for other in self.nodes), node.distances, strict=False))

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.shared_files import hold_lock, write_atomically
 
 FIRST_PORT = 46700
 _MAX_TRIES = 1000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from scanflow.processes.jobs import GRACE_S, Job
+from scanflow.processes.background_jobs import GRACE_S, Job
 
 MAX_STARTS = 6
 """Maximum number of starts of a job's process."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.reports.loop_events import (
     collect_versions,
     count_answers,

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.drift.performance import measure_accuracy
 from scanflow.drift.slices import CURRENT
 from scanflow.errors import InvalidError
-from scanflow.reports.records import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 
 MEASURED_EVENT = "service.measured"
 LABELS = "labels"

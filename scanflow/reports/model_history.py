@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
-from scanflow.knowledge.records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
     BY_HAND,
@@ -23,8 +23,8 @@ from scanflow.knowledge.version_tags import (
     PERSON,
     PROMOTION,
     REASON,
-    get_rejection,
-    get_version_before,
+    find_rejection,
+    find_version_before,
 )
 from scanflow.reports.loop_events import collect_champions, format_verdict
 
@@ -110,7 +110,7 @@ def build_histories(
             services=tuple(dict.fromkeys(name for name, uri in serving if uri == version.uri)),
             champion=champion,
             since=next((at for at, number in last if champion and number == version.version), None),
-            before=get_version_before(version.tags),
+            before=find_version_before(version.tags),
             resources=_parse_shape(version.tags.get(SHAPE_TAG)),
             run=version.tags.get("scanflow.run") or None,
             by=version.tags.get(PERSON, "") if version.tags.get(PROMOTION) else "",
@@ -142,7 +142,7 @@ def _build_verdict(version: ModelVersion, comparison: Event | None) -> dict[str,
     """Return the verdict on a version, from the registry first: agents decide by it."""
     evidence: Any = {} if comparison is None else comparison.data.get("evidence")
     reason = str(evidence.get("reason") or "") if isinstance(evidence, Mapping) else ""
-    if (rejection := get_rejection(version.tags)) is not None:
+    if (rejection := find_rejection(version.tags)) is not None:
         return {"verdict": "rejected", "reason": rejection}
     if promotion := version.tags.get(PROMOTION):
         overruled = version.tags.get(OVERRULED, "") if promotion == BY_HAND else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.drift.promotion import format_decision
 from scanflow.reports.loop_events import format_verdict, list_drifted_columns
 

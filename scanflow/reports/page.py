@@ -9,7 +9,7 @@ from typing import Any
 from scanflow.reports import sections
 from scanflow.reports.drawing import LONG, choose_time_format, format_time
 from scanflow.reports.outcome import DriftOutcome
-from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.timeline import draw_timeline
 from scanflow.reports.tracker_links import TrackerLinks
 

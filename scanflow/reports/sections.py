@@ -12,7 +12,7 @@ from typing import Any
 from scanflow.reports import drawing as svg
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
-from scanflow.reports.records import LoopEvent, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.series import LINES, EventLine, Point, draw_chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
 

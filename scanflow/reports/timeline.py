@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scanflow.reports import drawing as svg
-from scanflow.reports.records import Kind, LoopEvent
+from scanflow.reports.report_data import Kind, LoopEvent
 
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
 ROW_PX, MARKER_PX, MAX_ROWS = 18.0, 5.0, 5

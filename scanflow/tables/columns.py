@@ -24,7 +24,7 @@ FORMATS: Final = "CSV, Parquet, Feather or JSON lines, also packed as .gz, .bz2,
 _SHOWN_WORDS: Final = 3
 
 
-def find_format(path: Path) -> str:
+def get_format(path: Path) -> str:
     """Return the ending that names a file's format, before that of a compression; of a zip else its one file's."""
     ending = next((suffix for suffix in map(str.lower, reversed(path.suffixes)) if suffix not in PACKED), "")
     if ending not in TABLES and path.suffix.lower() == ".zip":
@@ -41,7 +41,7 @@ def list_members(archive: zipfile.ZipFile) -> list[str]:
 
 def is_table(path: Path) -> bool:
     """Return whether a file is one of a table, by its name, or that of the one file in a zip."""
-    return find_format(path) in TABLES
+    return get_format(path) in TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     Raises:
         InvalidError: it is no text, or may be read in two ways; it names what fits and the option that says it.
     """
-    if binary := find_binary_format(head):
+    if binary := get_binary_format(head):
         raise InvalidError(
             f"{name} is {binary}, and no text of columns. Give it the ending of what it is (.parquet, .csv.gz), or "
             "save it as CSV."
@@ -95,7 +95,7 @@ def guess_dialect(head: bytes, name: str, *, encoding: str = "", separator: str 
     return Dialect(encoding, separator, tuple(rows[0]), note)
 
 
-def find_binary_format(head: bytes) -> str:
+def get_binary_format(head: bytes) -> str:
     """Return what a file that begins so is, as people say it; empty: it may be text."""
     if not any(byte in _CONTROLS for byte in head):  # a column of text may be called PAR1
         return ""

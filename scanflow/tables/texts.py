@@ -122,11 +122,11 @@ def _describe_spelling(levels: Sequence[str], numbers: NDArray[Any], counts: NDA
         different_numbers=int((~are_words).sum()),
         words=tuple(words[: MAX_WORDS + 1]),
         word_rows=int(counts[are_words].sum()),
-        code=find_code(levels),
+        code=get_code(levels),
     )
 
 
-def find_code(levels: Iterable[str]) -> str:
+def get_code(levels: Iterable[str]) -> str:
     """Return the first of different values that is a number with zeros in front; empty: there is none."""
     return next((level for level in levels if _CODE.fullmatch(level)), "")
 

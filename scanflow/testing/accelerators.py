@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeAlias
 
-from scanflow.accelerators.port import Accelerators, Device, DeviceProcess, Inventory, MigInstance
+from scanflow.accelerators.accelerator_port import Accelerators, Device, DeviceProcess, Inventory, MigInstance
 
 Machine: TypeAlias = Callable[[Inventory], Accelerators]
 
@@ -39,7 +39,8 @@ def make_mig_gpu(number: int, profile: str, count: int, *, memory: int = 10 * GI
 
 
 class FakeAccelerators:
-    """See :class:`~scanflow.accelerators.port.Accelerators`: what a test says there is, and nothing else."""
+    """See :class:`~scanflow.accelerators.accelerator_port.Accelerators`: what a test says there is, and nothing
+    else."""
 
     def __init__(self, *devices: Device, mps_directory: str | None = None, sees_processes: bool = True) -> None:
         self.inventory = Inventory(

@@ -9,17 +9,17 @@ from dataclasses import replace
 
 import pytest
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document
-from scanflow.backends.agents import AgentBackend, AgentProcess, HostedAgent
+from scanflow.app.application_files import dump_document
+from scanflow.backends.agent_hosting import AgentBackend, AgentProcess, HostedAgent
 from scanflow.errors import NotFoundError
 
 KEY = ("shop", "red", "watcher")
 
 
 class AgentsContract(ABC):
-    """The contract of :class:`~scanflow.backends.agents.AgentBackend`."""
+    """The contract of :class:`~scanflow.backends.agent_hosting.AgentBackend`."""
 
     patience_s = 30.0
 

@@ -15,7 +15,7 @@ import pytest
 
 from scanflow.app.application import Application
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.testing.models import APP, ODD_NAMES, ModelsContract, read_folder, write_folder
 
 FOUND: tuple[tuple[str, str], ...] = (
@@ -89,7 +89,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 class KnowledgeBaseContract(ModelsContract):
-    """The complete contract of :class:`~scanflow.knowledge.port.KnowledgeBase`, as tests."""
+    """The complete contract of :class:`~scanflow.knowledge.knowledge_port.KnowledgeBase`, as tests."""
 
     # Environments.
 

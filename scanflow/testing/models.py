@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError
+from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.knowledge.model_cache import ModelCache
-from scanflow.knowledge.port import KnowledgeBase
 
 APP = "shop"
 ODD_NAMES = (

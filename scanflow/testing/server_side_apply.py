@@ -83,7 +83,7 @@ def iterate_leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         for name, inner in value.items():
             if (*path, name) not in _UNOWNED:
                 yield from iterate_leaves(inner, (*path, name))
-    elif isinstance(value, list) and value and (key := _get_merge_key(path)):
+    elif isinstance(value, list) and value and (key := _find_merge_key(path)):
         for item in value:
             yield from iterate_leaves(item, (*path, Element(key, str(item[key]))))
     elif path:
@@ -169,7 +169,7 @@ def _build_tree(paths: list[Path]) -> Manifest:
     return tree
 
 
-def _get_merge_key(path: Path) -> str | None:
+def _find_merge_key(path: Path) -> str | None:
     last = path[-1] if path else None
     return _KEYS.get(last) if isinstance(last, str) and "spec" in path else None
 

@@ -14,7 +14,7 @@ from scanflow.app.application import Application
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.deployer import Deployer, InstanceLogs, RunRequest
-from scanflow.deployer.service_client import predict
+from scanflow.deployer.direct_predictions import predict
 from scanflow.errors import NotFoundError, ServiceFailedError, UsageError
 from scanflow.transport import PredictionResponse
 

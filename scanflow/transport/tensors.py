@@ -44,7 +44,7 @@ def as_arrays(inputs: Any, *, dtype: str | None = None) -> dict[str, NDArray[Any
     return {str(name): _to_array(str(name), value, dtype) for name, value in named.items()}
 
 
-def get_dtype(datatype: str) -> str | None:
+def find_dtype(datatype: str) -> str | None:
     """Return NumPy's name of a protocol's datatype of numbers; None: it has none."""
     return _DTYPES.get(datatype)
 

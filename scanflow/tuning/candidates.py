@@ -61,7 +61,7 @@ class SearchSpace:
 
     _placements: dict[Candidate, PlacementKey | None] = field(default_factory=dict, repr=False, compare=False)
 
-    def get_placement(self, candidate: Candidate) -> PlacementKey | None:
+    def find_placement(self, candidate: Candidate) -> PlacementKey | None:
         """Return the placement of a candidate's instances; None if they do not fit."""
         if candidate not in self._placements:
             self._placements[candidate] = self._compute_placement_key(candidate)
@@ -129,7 +129,7 @@ class SearchSpace:
         """Return the candidates that fit, and of several with the same placement the first."""
         possible: dict[PlacementKey, Candidate] = {}
         for candidate in candidates:
-            if (placement := self.get_placement(candidate)) is not None:
+            if (placement := self.find_placement(candidate)) is not None:
                 possible.setdefault(placement, candidate)
         return list(possible.values())
 
@@ -145,7 +145,7 @@ class SearchSpace:
 
     def list_alternatives(self, default: Candidate) -> list[Candidate]:
         """Return every candidate that is placed unlike a service's current one."""
-        return [candidate for candidate in self.whole if self.get_placement(candidate) != self.get_placement(default)]
+        return [candidate for candidate in self.whole if self.find_placement(candidate) != self.find_placement(default)]
 
 
 def build_candidate(shape: Shape, cores: float) -> Candidate:

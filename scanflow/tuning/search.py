@@ -30,9 +30,9 @@ def choose_next_candidate(space: SearchSpace, default: Candidate, scores: Scores
         for options in space.dimensions:
             candidates = options(best)
             for candidate in candidates:
-                if space.get_placement(candidate) not in score_by_placement:
+                if space.find_placement(candidate) not in score_by_placement:
                     return candidate
-            best = max([best, *candidates], key=lambda candidate: score_by_placement[space.get_placement(candidate)])
+            best = max([best, *candidates], key=lambda candidate: score_by_placement[space.find_placement(candidate)])
         if best == before:
             return None
     return None
@@ -44,4 +44,4 @@ def select_best(default: Candidate, scores: Scores) -> Candidate:
 
 
 def _index_by_placement(space: SearchSpace, default: Candidate, scores: Scores) -> dict[object, float]:
-    return {space.get_placement(candidate): score for candidate, score in ({default: 1.0} | dict(scores)).items()}
+    return {space.find_placement(candidate): score for candidate, score in ({default: 1.0} | dict(scores)).items()}

@@ -22,9 +22,9 @@ from scanflow.app.serving import Batching, Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.service_change import Deployment, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
-from scanflow.deployer.port import Deployer
+from scanflow.deployer.deployer_port import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
-from scanflow.load.load import LoadGenerator, LoadPlan
+from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import read_affinity_mask
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 from scanflow.transport.clients import is_loopback, retry

@@ -42,7 +42,7 @@ def tune(
     connections: int = 16,
 ) -> None:
     """Search for the configuration that best reaches a goal: a step of
-    :func:`scanflow.tuning.workflow.build_tuning_workflow`.
+    :func:`scanflow.tuning.tuning_workflow.build_tuning_workflow`.
 
     Raises:
         StepFailedError: the search ended without a result; its own message is in the step's log.

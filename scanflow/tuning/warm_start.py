@@ -50,7 +50,7 @@ class TuningHistory:
         placed: dict[object, Candidate] = {}
         for candidate in self.ranking:
             adapted = adapt_candidate(candidate, space)
-            if (place := space.get_placement(adapted)) is not None:
+            if (place := space.find_placement(adapted)) is not None:
                 placed.setdefault(place, adapted)
         return replace(self, ranking=tuple(placed.values()), default=adapt_candidate(self.default, space))
 
@@ -84,9 +84,9 @@ def rank_candidates(default: Candidate, winner: Candidate | None, scores: Scores
 
 def is_still_better(space: SearchSpace, history: TuningHistory, scores: Scores) -> bool:
     """Return whether the earlier best is still better than the earlier default, as far as both were measured."""
-    scores_by_placement = {space.get_placement(candidate): score for candidate, score in scores.items()}
+    scores_by_placement = {space.find_placement(candidate): score for candidate, score in scores.items()}
     best, base = (
-        scores_by_placement.get(space.get_placement(candidate)) for candidate in (history.ranking[0], history.default)
+        scores_by_placement.get(space.find_placement(candidate)) for candidate in (history.ranking[0], history.default)
     )
     if best is None or base is None or history.ratio <= 1:
         return best is None or best > 0
@@ -110,12 +110,12 @@ def choose_next_after(
     candidates = [best, *([history.default] if history.ratio > 1 else [])]
     if history.complete and len(scores.keys() - {default}) < history.most_trials:
         candidates += [*runners_up, *space.list_neighbours(select_best(default, scores))]
-    measured = {space.get_placement(candidate) for candidate in (default, *scores)}
+    measured = {space.find_placement(candidate) for candidate in (default, *scores)}
     candidate = next(
         (
             candidate
             for candidate in candidates
-            if (place := space.get_placement(candidate)) is not None and place not in measured
+            if (place := space.find_placement(candidate)) is not None and place not in measured
         ),
         None,
     )

@@ -13,36 +13,36 @@ from starlette.concurrency import run_in_threadpool
 from scanflow.errors import InternalError
 from scanflow.http.security import RequestGuard
 from scanflow_server.api_route import ApiRoute
-from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.audit import AuditLog
 from scanflow_server.auth import Callers
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import AgentsController
+from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.control.notifications import NotificationsController
 from scanflow_server.control.retention import RetentionController
-from scanflow_server.control.runs import RunsController
-from scanflow_server.control.services import ServicesController
+from scanflow_server.control.run_controller import RunsController
+from scanflow_server.control.service_controller import ServicesController
 from scanflow_server.controller_loop import Controller, Loop
 from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.mlflow_proxy import MlflowProxy
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
-from scanflow_server.problems import Problem, handle_problems
+from scanflow_server.request_problems import Problem, handle_problems
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.routes import (
-    agents,
-    applications,
-    audit,
-    events,
-    functions,
-    intents,
-    labels,
-    runs,
-    services,
-    system,
-    tokens,
+    agent_routes,
+    application_routes,
+    audit_routes,
+    event_routes,
+    function_routes,
+    intent_routes,
+    label_routes,
+    run_routes,
+    service_routes,
+    system_routes,
+    token_routes,
 )
+from scanflow_server.server_context import ServerContext
 
 BASE = "/api/v1"
 OPEN_PATHS = ("/healthz", "/readyz")
@@ -89,11 +89,22 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
     app.state.meters = Meters()
     app.state.callers = Callers(context)
     handle_problems(app)
-    app.include_router(system.root)
-    modules = (audit, runs, functions, services, applications, events, agents, intents, labels, tokens)
-    for router in (system.api, *(module.router for module in modules)):
+    app.include_router(system_routes.root)
+    modules = (
+        audit_routes,
+        run_routes,
+        function_routes,
+        service_routes,
+        application_routes,
+        event_routes,
+        agent_routes,
+        intent_routes,
+        label_routes,
+        token_routes,
+    )
+    for router in (system_routes.api, *(module.router for module in modules)):
         app.include_router(router, prefix=BASE)
-    for router in (system.root, system.api, *(module.router for module in modules)):
+    for router in (system_routes.root, system_routes.api, *(module.router for module in modules)):
         _check_permissions(router)
     app.add_middleware(SharedRequests, shares=context.requests)
     app.add_middleware(

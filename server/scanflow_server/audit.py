@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import ScanflowError
 from scanflow.http.security import read_bearer_token
-from scanflow_server.context import ServerContext
 from scanflow_server.metrics import Meters
-from scanflow_server.store import audit as audit_store
-from scanflow_server.store.audit import AuditEntry
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import audit_store
+from scanflow_server.store.audit_store import AuditEntry
 
 WHAT: Final = "audited"
 """The key of a request's state with what it is about, in words."""

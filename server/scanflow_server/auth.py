@@ -14,8 +14,8 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.http.home_token import ensure_home_token, hash_token, keep_home_token, parse_step_token, read_home_token
 from scanflow_server.access import Permission, TokenHolder
-from scanflow_server.context import ServerContext
-from scanflow_server.store import agents, tokens
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import agent_store, token_store
 
 _FRESH_S = 2.0
 """How long tokens are cached if another server may use the same database, and may have revoked one."""
@@ -69,10 +69,12 @@ class Callers:
 def _load_holders(connection: Connection) -> dict[str, tuple[TokenHolder, float | None]]:
     return {
         digest: (
-            TokenHolder(get_home_owner() if row.name == tokens.HOME else row.person or row.name, row.role, row.team),
+            TokenHolder(
+                get_home_owner() if row.name == token_store.HOME else row.person or row.name, row.role, row.team
+            ),
             row.expires,
         )
-        for digest, row in tokens.load_valid(connection).items()
+        for digest, row in token_store.load_valid(connection).items()
     }
 
 
@@ -89,7 +91,7 @@ def _load_agents(connection: Connection) -> dict[str, tuple[TokenHolder, float |
             ),
             None,
         )
-        for agent in agents.list_all(connection)
+        for agent in agent_store.list_all(connection)
         if agent.wanted and agent.token_hash is not None
     }
 
@@ -100,7 +102,7 @@ def register_home(context: ServerContext) -> str:
         keep_home_token(context.settings.home, configured.get_secret_value())
     token = ensure_home_token(context.settings.home)
     with context.store.write() as connection:
-        tokens.put_home(connection, hash_token(token), at=context.clock())
+        token_store.put_home(connection, hash_token(token), at=context.clock())
     return token
 
 
@@ -108,7 +110,7 @@ def get_home_owner() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
-        return tokens.HOME
+        return token_store.HOME
 
 
 class Needs:

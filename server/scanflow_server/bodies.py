@@ -11,9 +11,9 @@ from fastapi import Header, Query
 from fastapi import Path as InPath
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from scanflow.agent.records import AgentView, SensorReport
+from scanflow.agent.agent_records import AgentView, SensorReport
 from scanflow.app.application import Application
-from scanflow.app.files import load_document
+from scanflow.app.application_files import load_document
 from scanflow.app.parameters import refuse_mask
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
@@ -105,7 +105,7 @@ class AppBody(_Body):
     """An application."""
 
     application: Document
-    """As ``scanflow.app.files.dump_json`` writes it: ``schema``, ``name``, ``workflows`` and so on."""
+    """As ``scanflow.app.application_files.dump_json`` writes it: ``schema``, ``name``, ``workflows`` and so on."""
 
     source: Text | None = None
 

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
-from scanflow.app.files import load_json
-from scanflow.backends.records import FINAL_STATES, Event, RunEnded, RunRecord, Waiting
+from scanflow.app.application_files import load_json
+from scanflow.backends.run_records import FINAL_STATES, Event, RunEnded, RunRecord, Waiting
 from scanflow.backends.service_change import Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.deployer.masking import list_documents, mask_problem, mask_service
+from scanflow.deployer.masked_deployer import list_documents, mask_problem, mask_service
 from scanflow.errors import AlreadyRunningError, InvalidError, NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
-from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.background_jobs import Job, Lines
 from scanflow.settings import Settings
 from scanflow.text.masking import Masker
 

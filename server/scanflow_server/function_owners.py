@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json
-from scanflow.backends.function_store import build_lost_function_error, find_function_names
+from scanflow.app.application_files import dump_json
+from scanflow.backends.function_store import build_lost_function_error, list_function_names
 from scanflow.files.private import create_private_folder, write_private
 
 
@@ -33,7 +33,7 @@ class FunctionOwners:
         Raises:
             NotFoundError: says what to do.
         """
-        for name in find_function_names([dump_json(app)]):
+        for name in list_function_names([dump_json(app)]):
             if not self.has(team, name):
                 raise build_lost_function_error(name)
 

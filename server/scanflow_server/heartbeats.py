@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from scanflow_server.store.agents import AgentRow
+from scanflow_server.store.agent_store import AgentRow
 
 SILENT_S = 45.0
 """After this many seconds without a heartbeat an agent is silent; it sends one at least every 20 s."""

@@ -27,7 +27,7 @@ from scanflow.errors import (
 from scanflow.files.secret_sources import read_secret_source
 from scanflow.installation import explain_install
 from scanflow.transport.json_requests import TIMEOUT_S, request_json
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.sign_in_settings import SignInSettings, check_address
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.agent.records import Action, Intent
+from scanflow.agent.agent_records import Action, Intent
 
 _APPLICATION_KINDS = frozenset({"workflow", "agent"})
 
@@ -32,7 +32,7 @@ def qualify_key(intent: Intent) -> tuple[str, str, str, str]:
     return intent.team, intent.app, intent.agent, intent.key
 
 
-def find_overlap(intent: Intent, other: Intent) -> tuple[str, ...]:
+def list_common_fields(intent: Intent, other: Intent) -> tuple[str, ...]:
     """Return the fields of the first intent that the second writes too."""
     if get_place(intent) != get_place(other):
         return ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from scanflow.agent.records import JSON
+from scanflow.agent.agent_records import JSON
 from scanflow_server.page_html import format_time, format_value, render_header, render_page, to_json
-from scanflow_server.store.labels import Label
+from scanflow_server.store.label_store import Label
 
 MAX_CHOICES = 12
 _MAX_TEXT_LENGTH = 500

@@ -13,17 +13,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scanflow.agent.records import JSON
+from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_server import label_html as html
 from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
-from scanflow_server.context import ServerContext
 from scanflow_server.page_html import HEADERS
 from scanflow_server.page_requests import make_page_response, read_form, redirect
-from scanflow_server.routes.labels import LabelBody, record_label
-from scanflow_server.store import labels as label_store
-from scanflow_server.store.labels import Label
+from scanflow_server.routes.label_routes import LabelBody, record_label
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import label_store
+from scanflow_server.store.label_store import Label
 
 PATH: Final = "/labels"
 

@@ -14,10 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from scanflow.errors import ScanflowError
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_settings import ServerSettings
 
 if TYPE_CHECKING:
-    from scanflow.backends.port import Lease
+    from scanflow.backends.backend_port import Lease
 
 DURATION_S: Final = 15.0
 """How long a lease is valid after its last renewal, in seconds."""

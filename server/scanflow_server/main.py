@@ -19,13 +19,13 @@ from scanflow.errors import AlreadyRunningError, ScanflowError, UsageError
 from scanflow.files.open_files import raise_open_file_limit
 from scanflow.files.private import create_private_folder, open_home, open_private, write_private
 from scanflow.knowledge.step_environment import locate_tracker
-from scanflow.processes.files import try_lock
 from scanflow.processes.home_watch import end_with_home
+from scanflow.processes.shared_files import try_lock
 from scanflow_server.leader_election import EndedError, build_http_options, hold_lease
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_settings import ServerSettings
 
 if TYPE_CHECKING:  # the database's libraries take their time
-    from scanflow_server.context import ServerContext
+    from scanflow_server.server_context import ServerContext
 
 _log = logging.getLogger("scanflow_server")
 
@@ -141,8 +141,8 @@ def _serve(settings: ServerSettings, listener: socket.socket) -> None:
 
     from scanflow_server.app import create_app
     from scanflow_server.auth import register_home
-    from scanflow_server.context import make_context
     from scanflow_server.http_server import Server
+    from scanflow_server.server_context import make_context
 
     context = make_context(settings)
     try:

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from scanflow.errors import InvalidError
+from scanflow.knowledge.knowledge_port import APPLICATION_FILE
 from scanflow.knowledge.mlflow.rest_client import is_served
-from scanflow.knowledge.port import APPLICATION_FILE
 from scanflow_server.access import PERMISSIONS, TokenHolder, explain_refusal
 
 Access = Literal["read", "log"]

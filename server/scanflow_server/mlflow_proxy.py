@@ -20,12 +20,11 @@ from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, read_bearer_token
-from scanflow.knowledge.mlflow.server_address import find_server_socket
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.forwarding import MAX_CONNECTIONS, ForwardedReply, Forwarder
 from scanflow.transport.mlflow_api import MLFLOW_PATH, TEAM_HEADER
 from scanflow_server.access import TokenHolder
-from scanflow_server.context import ServerContext
 from scanflow_server.limits import StreamLimit
 from scanflow_server.mlflow_access import (
     ArtifactAddresses,
@@ -36,6 +35,7 @@ from scanflow_server.mlflow_access import (
     names_location,
 )
 from scanflow_server.page_sessions import COOKIE, FindCaller, Sessions
+from scanflow_server.server_context import ServerContext
 
 _PRIVATE_HEADERS: Final = frozenset(
     b"host authorization cookie origin referer accept-encoding set-cookie server date x-mlflow-workspace".split()
@@ -91,7 +91,7 @@ class MlflowProxy:
         path: str = request.scope["path"]  # a URL's would end at a "?" that was escaped
         if path == MLFLOW_PATH:  # MLflow's pages name their parts relative to this one
             return RedirectResponse(f"{MLFLOW_PATH}/", 307)
-        caller, by_page = await self._find_caller(request)
+        caller, by_page = await self._identify_caller(request)
         if caller is None:
             if (
                 request.method == "GET"
@@ -112,7 +112,7 @@ class MlflowProxy:
         await self._forward(request, send, caller, find_body_limit(access, _strip_prefix(request)))
         return None
 
-    async def _find_caller(self, request: Request) -> tuple[TokenHolder | None, bool]:
+    async def _identify_caller(self, request: Request) -> tuple[TokenHolder | None, bool]:
         """Return who sends a request, and whether the cookie of a page says so."""
         token = read_bearer_token(request.scope["headers"])
         if token is not None:

@@ -29,8 +29,8 @@ from scanflow.http.home_token import parse_step_token
 from scanflow.http.security import App, Receive, Scope, Send, read_bearer_token
 from scanflow.http.tls_server import TlsServer
 from scanflow.knowledge.artifact_locations import move_artifact_addresses
-from scanflow.knowledge.mlflow.server_address import listen_as_server
-from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path, locate_tracker
+from scanflow.knowledge.mlflow.mlflow_socket import listen_as_server
+from scanflow.knowledge.step_environment import TrackerPlace, find_sqlite_path, locate_tracker
 from scanflow.processes.home_watch import end_with_home
 from scanflow.settings import Settings
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, ArtifactAddresses, classify_request, names_location
@@ -166,7 +166,7 @@ def _prepare_home() -> tuple[socket.socket, Callable[[], App]]:
     os.environ.update(build_environment(place))
     listener = listen_as_server(place)
     end_with_home(place.notes.parent)
-    path = get_sqlite_path(place.tracking_uri)
+    path = find_sqlite_path(place.tracking_uri)
     if path is not None and place.artifact_root is not None:
         move_artifact_addresses(path, place.artifact_root)
     maker = _start_database_maker(place)
@@ -186,7 +186,7 @@ def _start_database_maker(place: TrackerPlace) -> subprocess.Popen[bytes] | None
 
     A process of its own, as that takes 40 MiB, which a process does not give back; and at once, as it takes seconds.
     """
-    path = get_sqlite_path(place.tracking_uri)
+    path = find_sqlite_path(place.tracking_uri)
     if path is None or place.artifact_root is None or path.exists():
         return None
     return subprocess.Popen([sys.executable, "-m", "scanflow.knowledge.mlflow.database", path, place.artifact_root])

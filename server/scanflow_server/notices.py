@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scanflow.agent.records import Action, Event
+from scanflow.agent.agent_records import Action, Event
 from scanflow.app.webhook import News
 from scanflow.drift.promotion import format_decision
 

@@ -12,7 +12,7 @@ from typing import Any
 from scanflow.backends.output_files import OutputFiles, dump_output_files
 from scanflow.errors import UsageError
 from scanflow.text.masking import Masker
-from scanflow_server.context import ServerContext
+from scanflow_server.server_context import ServerContext
 
 
 def show_outputs(outputs: OutputFiles | list[OutputFiles]) -> Any:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from urllib.parse import quote
 
-from scanflow.agent.records import Action, AgentView
+from scanflow.agent.agent_records import Action, AgentView
 from scanflow.app.quantities import format_count
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.drift.promotion import format_decision
 from scanflow_server.page_html import COMMAND_LINE_LINK, format_time, format_value, render_header, render_page

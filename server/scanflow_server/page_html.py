@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from scanflow.text.times import to_datetime
-from scanflow_server.store.tokens import TokenRow
+from scanflow_server.store.token_store import TokenRow
 
 _MAX_TEXT_LENGTH = 500
 

@@ -27,10 +27,8 @@ from scanflow_server import overview_html, page_html, run_requests
 from scanflow_server.access import TokenHolder
 from scanflow_server.audit import CALLBACK
 from scanflow_server.bodies import check_text
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import describe_agent
+from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.label_pages import LabelPages
-from scanflow_server.masking import mask_action
 from scanflow_server.overview_html import Overview
 from scanflow_server.page_requests import (
     check_next,
@@ -42,10 +40,11 @@ from scanflow_server.page_requests import (
 )
 from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
 from scanflow_server.request_shares import SharedRequests
+from scanflow_server.response_masking import mask_action
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_pages import SignInPages
-from scanflow_server.store import agents, events, intents, tokens
-from scanflow_server.store import labels as label_store
-from scanflow_server.store.secrets import cache_maskers
+from scanflow_server.store import agent_store, event_store, intent_store, label_store, token_store
+from scanflow_server.store.secret_store import cache_maskers
 
 _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -124,9 +123,9 @@ class Pages:
 
     def _revoke(self, token: str) -> None:
         with self._context.store.write() as connection:
-            row = tokens.find_by_hash(connection, hash_token(token))
+            row = token_store.find_by_hash(connection, hash_token(token))
             if row is not None:
-                tokens.revoke(connection, row, at=self._context.clock())
+                token_store.revoke(connection, row, at=self._context.clock())
         self._context.token_notifier.notify()
 
     async def _show_overview(self, request: Request) -> Response:
@@ -147,16 +146,16 @@ class Pages:
     def _load_overview(self, caller: TokenHolder) -> Overview:
         context = self._context
         with context.store.read() as connection:
-            rows = [agent for agent in agents.list_all(connection) if caller.can_see(agent.team)]
+            rows = [agent for agent in agent_store.list_all(connection) if caller.can_see(agent.team)]
             maskers = cache_maskers(connection)
             waiting = [
                 mask_action(action, maskers)[0]
-                for action in intents.list_actions(
+                for action in intent_store.list_actions(
                     connection, state="pending", verdict="approve", team=caller.team, limit=_MAX_SHOWN
                 )
             ]
             labels = label_store.count_waiting(connection, own=caller.team)
-            reported = events.list_apps(connection, type=TYPES, team=caller.team)
+            reported = event_store.list_apps(connection, type=TYPES, team=caller.team)
         try:
             services = [service for service in context.deployer.services() if caller.can_see(service.team)]
         except UnsupportedError:  # the backend has no services
@@ -173,7 +172,7 @@ class Pages:
 
     def _render_report(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
-            shown_events = events.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
+            shown_events = event_store.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
             about: Any = {"app": app, "own": caller.team, "state": "given"}
             labels = label_store.list_labels(connection, **about, details=True, limit=_MAX_DETAILS)
             labels += label_store.list_labels(connection, **about, limit=_MAX_LABELS, offset=_MAX_DETAILS)

@@ -6,20 +6,20 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult, SavedApplication
 from scanflow.agent.primitive_model import Act
 from scanflow.agent.primitives import CATALOGUE, parse_act
-from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document, load_json
-from scanflow.backends.port import JobPlanner, RunBackend
-from scanflow.backends.records import RunRecord
+from scanflow.app.application_files import dump_document, load_json
+from scanflow.backends.backend_port import JobPlanner, RunBackend
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError
 from scanflow_server import run_requests
-from scanflow_server.context import ServerContext
-from scanflow_server.store import applications
-from scanflow_server.store.applications import ApplicationRow
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import application_store
+from scanflow_server.store.application_store import ApplicationRow
 
 
 def carry_out(call: PrimitiveCall, context: PrimitiveContext) -> PrimitiveResult:
@@ -103,12 +103,12 @@ class ApplicationStore:
 
     def get(self, app: str, team: str) -> SavedApplication:
         with self._context.store.read() as connection:
-            row = applications.get(connection, app, team)
+            row = application_store.find(connection, app, team)
         return _load_application(_require_application(row, app, team))
 
     def change(self, app: str, team: str, make: Callable[[Application], Application]) -> SavedApplication:
         with self._context.store.write() as connection:
-            row = _require_application(applications.get(connection, app, team), app, team)
+            row = _require_application(application_store.find(connection, app, team), app, team)
             before = _load_application(row)
             after = make(before.application)
             if after == before.application:
@@ -116,7 +116,7 @@ class ApplicationStore:
             document = dump_document(after)
             at = self._context.clock()
             return _load_application(
-                applications.put(connection, name=app, team=team, document=document, source=row.source, at=at)
+                application_store.put(connection, name=app, team=team, document=document, source=row.source, at=at)
             )
 
 

@@ -9,20 +9,28 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from scanflow.backends.records import FINISHED_STATES, Event, RunEnded, RunRecord, RunStarted, TaskEnded, TaskStarted
-from scanflow.deployer.masking import mask_problem
+from scanflow.backends.run_records import (
+    FINISHED_STATES,
+    Event,
+    RunEnded,
+    RunRecord,
+    RunStarted,
+    TaskEnded,
+    TaskStarted,
+)
+from scanflow.deployer.masked_deployer import mask_problem
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.http.problems import build_problem
-from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.background_jobs import Job, Lines
 from scanflow.text.masking import Masker
 from scanflow_server.bodies import Operation
-from scanflow_server.context import ServerContext
-from scanflow_server.masking import mask_action, mask_service_document
+from scanflow_server.response_masking import mask_action, mask_service_document
+from scanflow_server.server_context import ServerContext
 from scanflow_server.service_drivers import read_progress
-from scanflow_server.store import intents, runs
-from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.runs import RequestedRun
-from scanflow_server.store.secrets import load_masker
+from scanflow_server.store import intent_store, run_store
+from scanflow_server.store.intent_store import ActionRow
+from scanflow_server.store.run_store import RequestedRun
+from scanflow_server.store.secret_store import load_masker
 from scanflow_server.streams import format_event
 
 _POLL_S = 0.1
@@ -112,7 +120,7 @@ def parse_event_number(last: str | None) -> int:
 def get_operation(context: ServerContext, id: str) -> ActionRow:
     """Return an action that is a change of a service, requested by a person or begun by an agent."""
     with context.store.read() as connection:
-        row = intents.get(connection, id)
+        row = intent_store.find(connection, id)
     if row is None or not (row.request is not None or (row.action.began and row.intent.target.startswith("service/"))):
         raise make_operation_not_found(id)
     if row.action.state == "running" and not row.drivers:
@@ -145,19 +153,19 @@ async def _follow_job_lines(job: Job, is_end_noted: Callable[[], bool]) -> Async
 
 def _is_active(context: ServerContext, run: str, drive: int) -> bool:
     with context.store.read() as connection:
-        wanted = runs.get(connection, run)
+        wanted = run_store.find(connection, run)
     return wanted is not None and wanted.active and wanted.drive == drive
 
 
 def _has_ended(context: ServerContext, id: str) -> bool:
     with context.store.read() as connection:
-        row = intents.get(connection, id)
+        row = intent_store.find(connection, id)
     return row is None or row.action.state not in _OPEN
 
 
 def _find_driven_run(context: ServerContext, run: str) -> RequestedRun | None:
     with context.store.read() as connection:
-        wanted = runs.get(connection, run)
+        wanted = run_store.find(connection, run)
     if wanted is not None and not wanted.active and context.deployer.show(run).state == "running":
         return None  # another process has resumed it
     if wanted is not None and not wanted.active and not context.get_run_job(run, wanted.drive).path.exists():

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import OverLimitError
 from scanflow_server.access import TokenHolder
-from scanflow_server.problems import make_problem_response
+from scanflow_server.request_problems import make_problem_response
 
 _WAITING_PER_REQUEST: Final = 16
 """How many requests of one token wait, for each that may be answered at once."""

@@ -10,15 +10,15 @@ from typing import Any
 from sqlalchemy import Connection
 
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document, load_document
-from scanflow.backends.records import RunRecord
+from scanflow.app.application_files import dump_document, load_document
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
-from scanflow_server.context import ServerContext
-from scanflow_server.store import applications, events, keys, runs, usage
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import application_store, event_store, keys, run_store, usage
 from scanflow_server.store.keys import IdempotentRequest
-from scanflow_server.store.runs import Drive, DriveRequest, RequestedRun
+from scanflow_server.store.run_store import Drive, DriveRequest, RequestedRun
 
 _MAX_BACKLOG = 10_000
 """How many runs of a team ``@latest-N`` can go back."""
@@ -108,15 +108,15 @@ def request_resume(
     record = context.deployer.show(run)
     with context.store.write() as connection:
         if once.find(connection) is None:
-            wanted = runs.get(connection, record.name)
+            wanted = run_store.find(connection, record.name)
             if record.state == "running" or (wanted is not None and wanted.active):
                 raise AlreadyRunningError(f"The run {record.name!r} is running. Watch it: scanflow show {record.name}")
             asked = DriveRequest(action="resume", application=document, by=by)
             if wanted is None:
                 same = record.model_dump(include={"name", "app", "team", "workflow", "created", "source"})
-                runs.add(connection, RequestedRun(**same, asked=asked))
+                run_store.add(connection, RequestedRun(**same, asked=asked))
             else:
-                runs.drive_again(connection, record.name, asked)
+                run_store.drive_again(connection, record.name, asked)
             once.keep(connection, record.name, at=context.clock())
             _record_start(context, connection, record.name)
     context.work_notifier.notify()
@@ -126,9 +126,9 @@ def request_resume(
 def request_stop(context: ServerContext, run: str) -> RunRecord:
     record = show_run(context, run)
     with context.store.write() as connection:
-        wanted = runs.get(connection, record.name)
+        wanted = run_store.find(connection, record.name)
         if wanted is not None and wanted.active:
-            runs.stop(connection, record.name)
+            run_store.stop(connection, record.name)
     if wanted is None or not wanted.active:
         return context.deployer.stop(record.name)
     with suppress(UsageError):  # it is not entered or not resumed yet: the controller will stop it
@@ -154,12 +154,12 @@ def show_run(context: ServerContext, run: str) -> RunRecord:
         record = context.deployer.show(run)
     except NotFoundError:
         with context.store.read() as connection:
-            wanted = runs.get(connection, run)
+            wanted = run_store.find(connection, run)
         if wanted is None:
             raise
         return _make_unentered_record(context, wanted)
     with context.store.read() as connection:
-        active = next(iter(runs.list_active(connection, [record.name])), None)
+        active = next(iter(run_store.list_active(connection, [record.name])), None)
     return _apply_wanted_state(context, record, active)
 
 
@@ -189,7 +189,7 @@ def list_runs(
 
     records = load()
     with context.store.read() as connection:
-        active = {drive.name: drive for drive in runs.list_active(connection, [record.name for record in records])}
+        active = {drive.name: drive for drive in run_store.list_active(connection, [record.name for record in records])}
     if any(record.state == "interrupted" and record.name not in active for record in records):
         records = load()  # it may have ended in between
     return [_apply_wanted_state(context, record, active.get(record.name)) for record in records]
@@ -202,14 +202,14 @@ def _begin(
         name = once.find(connection)
         if name is None:
             name = str(context.deployer.batch.free_name())
-            while runs.get(connection, name) is not None:
+            while run_store.find(connection, name) is not None:
                 name = str(context.deployer.batch.free_name())
             n_bytes = usage.measure(wanted.definition)
             usage.check(connection, wanted.team, n_bytes, max_mib=context.settings.max_team_mib)
-            runs.add(connection, wanted.model_copy(update={"name": name}))
+            run_store.add(connection, wanted.model_copy(update={"name": name}))
             once.keep(connection, name, at=wanted.created)
             if keep is not None:
-                applications.keep(connection, keep, wanted.source, at=wanted.created)
+                application_store.keep(connection, keep, wanted.source, at=wanted.created)
             _record_start(context, connection, name)
     return _ensure_run_entered(context, name)
 
@@ -217,7 +217,7 @@ def _begin(
 def _ensure_run_entered(context: ServerContext, name: str) -> RunRecord:
     """Return a requested run, and enter it if the server was killed before it could."""
     with context.store.read() as connection:
-        wanted = runs.get(connection, name)
+        wanted = run_store.find(connection, name)
     if wanted is not None and wanted.active:
         with suppress(UnavailableError):  # the controller keeps trying
             ensure_entered(context, wanted)
@@ -226,11 +226,11 @@ def _ensure_run_entered(context: ServerContext, name: str) -> RunRecord:
 
 
 def _record_start(context: ServerContext, connection: Connection, name: str) -> None:
-    run = runs.get(connection, name)
+    run = run_store.find(connection, name)
     assert run is not None
     data = {"workflow": run.workflow, "drive": run.drive, "action": run.asked.action}
     data_with_author = data if run.asked.by is None else {**data, "by": run.asked.by}
-    events.record(
+    event_store.record(
         connection, "run.started", f"run/{name}", at=context.clock(), app=run.app, team=run.team, data=data_with_author
     )
 

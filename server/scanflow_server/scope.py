@@ -17,16 +17,16 @@ from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import ForbiddenError, NotFoundError, did_you_mean
 from scanflow_server import run_requests
 from scanflow_server.access import TokenHolder
-from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.auth import Reader
 from scanflow_server.bodies import Name, RunName, read_application
-from scanflow_server.context import ContextDep, ServerContext
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.progress_events import get_operation, make_operation_not_found
+from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.service_drivers import check_service_exists
-from scanflow_server.store import agents, intents
-from scanflow_server.store.agents import AgentRow
-from scanflow_server.store.intents import ActionRow
+from scanflow_server.store import agent_store, intent_store
+from scanflow_server.store.agent_store import AgentRow
+from scanflow_server.store.intent_store import ActionRow
 
 _IntentId = Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
 _NO_TEAM = "-"
@@ -74,30 +74,30 @@ def _check_file(context: ServerContext, path: str | Path | None) -> None:
         )
 
 
-def _find_run(context: ContextDep, caller: Reader, run: RunName) -> str:
+def _get_run(context: ContextDep, caller: Reader, run: RunName) -> str:
     return run if caller.team is None else run_requests.show_team_run(context, run, team=caller.team).name
 
 
-def _find_service(context: ContextDep, caller: Reader, name: Name) -> str:
+def _get_service(context: ContextDep, caller: Reader, name: Name) -> str:
     if caller.team is not None:
         check_service_exists(name, [service for service in context.deployer.services() if caller.can_see(service.team)])
     return name
 
 
-def _find_operation(context: ContextDep, caller: Reader, id: _IntentId) -> ActionRow:
+def _get_operation(context: ContextDep, caller: Reader, id: _IntentId) -> ActionRow:
     operation = get_operation(context, id)
     if not caller.can_see(operation.intent.team):
         raise make_operation_not_found(id)
     return operation
 
 
-def _find_agent(context: ContextDep, caller: Reader, app: Name, agent: Name) -> AgentRow:
-    return find_agent(context, caller, app, agent)
+def _get_agent(context: ContextDep, caller: Reader, app: Name, agent: Name) -> AgentRow:
+    return get_agent(context, caller, app, agent)
 
 
-def find_agent(context: ServerContext, caller: TokenHolder, app: str, agent: str) -> AgentRow:
+def get_agent(context: ServerContext, caller: TokenHolder, app: str, agent: str) -> AgentRow:
     with context.store.read() as connection:
-        visible = [row for row in agents.list_all(connection) if caller.can_see(row.team)]
+        visible = [row for row in agent_store.list_all(connection) if caller.can_see(row.team)]
     match = next((row for row in visible if (row.app, row.name) == (app, agent)), None)
     if match is None:
         names = [f"{row.app}/{row.name}" for row in visible]
@@ -113,17 +113,17 @@ async def get_engine(request: Request) -> ArbiterEngine:
 EngineDep = Annotated[ArbiterEngine, Depends(get_engine)]
 
 
-def _find_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
+def _get_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
     row = engine.intents.get(id)
     if not caller.can_see(row.intent.team):
-        raise intents.make_not_found(id)
+        raise intent_store.make_not_found(id)
     return row
 
 
-OwnRun = Annotated[str, Depends(_find_run)]
-OwnService = Annotated[str, Depends(_find_service)]
-OwnOperation = Annotated[ActionRow, Depends(_find_operation)]
-OwnAgent = Annotated[AgentRow, Depends(_find_agent)]
-OwnIntent = Annotated[ActionRow, Depends(_find_intent)]
-OWN = (_find_run, _find_service, _find_operation, _find_agent, _find_intent)
+OwnRun = Annotated[str, Depends(_get_run)]
+OwnService = Annotated[str, Depends(_get_service)]
+OwnOperation = Annotated[ActionRow, Depends(_get_operation)]
+OwnAgent = Annotated[AgentRow, Depends(_get_agent)]
+OwnIntent = Annotated[ActionRow, Depends(_get_intent)]
+OWN = (_get_run, _get_service, _get_operation, _get_agent, _get_intent)
 """The dependencies that find the resources named in paths."""

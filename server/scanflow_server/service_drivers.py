@@ -10,21 +10,21 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Any, Literal
 
+from scanflow.agent.agent_records import Intent
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.primitives.serving import summarize_service
-from scanflow.agent.records import Intent
-from scanflow.app.files import dump_document
+from scanflow.agent.primitives.service_values import summarize_service
+from scanflow.app.application_files import dump_document
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem, parse_error
-from scanflow.processes.jobs import Job, Lines
+from scanflow.processes.background_jobs import Job, Lines
 from scanflow.processes.restart_backoff import MAX_STARTS, Processes
 from scanflow_server.change_notifier import ChangeNotifier
-from scanflow_server.context import ServerContext, make_driver_command
 from scanflow_server.controller_loop import POLL_S, ErrorIsolation
-from scanflow_server.store import events, intents, keys
+from scanflow_server.server_context import ServerContext, make_driver_command
+from scanflow_server.store import event_store, intent_store, keys
 
 Kind = Literal["deploy", "change", "delete"]
 
@@ -45,7 +45,7 @@ class ServiceDrivers:
     def carry_out(self, intent: Intent) -> PrimitiveResult:
         """Make the change that a person requested. UsageError: it failed; a person's change is not retried."""
         with self._context.store.read() as connection:
-            request = intents.find(connection, intent.id).request
+            request = intent_store.get(connection, intent.id).request
         result = self.drive(intent, intent.primitive, intent.target.partition("/")[2], request)
         if result["problem"] is not None:
             raise UsageError(str(result["problem"]["detail"]))
@@ -110,15 +110,15 @@ class ServiceDrivers:
         elif record is not None:
             data |= {"generation": record["generation"], "instances": record["shape"]["instances"]}
         with self._context.store.write() as connection:
-            row = intents.find(connection, intent.id)
+            row = intent_store.get(connection, intent.id)
             if job.path.name in row.drivers:
                 return
             drivers, progress = (*row.drivers, job.path.name), (*row.progress, *read_progress(job))
             ended = row.replace(drivers=drivers, progress=progress, record=record, problem=problem)
-            intents.put(connection, ended)
+            intent_store.put(connection, ended)
             type = "service.changed" if problem is None else "service.unchanged"
             subject, at = f"service/{order['service']}", self._context.clock()
-            events.record(connection, type, subject, at=at, app=intent.app, team=intent.team, data=data)
+            event_store.record(connection, type, subject, at=at, app=intent.app, team=intent.team, data=data)
 
 
 class TeamDeployer(EmbeddedDeployer):

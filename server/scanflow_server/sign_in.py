@@ -21,11 +21,11 @@ from scanflow.errors import AccessDeniedError, ForbiddenError
 from scanflow.http.home_token import hash_token, make_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import get_home_owner
-from scanflow_server.context import ServerContext
 from scanflow_server.identity_provider import CodeExchange, IdentityProvider
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import choose_rule
-from scanflow_server.store import tokens
-from scanflow_server.store.tokens import TokenRow
+from scanflow_server.store import token_store
+from scanflow_server.store.token_store import TokenRow
 
 LIFETIME_S: Final = 600.0
 """How long a person may take at the provider, in seconds."""
@@ -150,7 +150,7 @@ class SignIn:
         token, at, holder = make_token(), self._context.clock(), person.holder
         assert holder.role != "step"
         with self._context.store.write() as connection:
-            row = tokens.add_of_person(
+            row = token_store.add_of_person(
                 connection,
                 TokenRow(
                     name=holder.name, person=holder.name, role=holder.role, team=holder.team, created=at,

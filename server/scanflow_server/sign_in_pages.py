@@ -13,9 +13,9 @@ from scanflow.errors import ScanflowError
 from scanflow.http.problems import build_problem
 from scanflow_server import page_html
 from scanflow_server.audit import CALLBACK, WHAT
-from scanflow_server.context import ServerContext
 from scanflow_server.page_requests import check_next, is_private, make_page_response, redirect, set_session_cookie
 from scanflow_server.page_sessions import Sessions
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in import LIFETIME_S, Person, SignIn
 
 PATH: Final = "/login/oidc"

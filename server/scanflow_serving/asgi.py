@@ -10,9 +10,9 @@ from functools import lru_cache, partial
 from typing import Any, Final, Protocol
 
 from scanflow.http.security import Refusal, read_bearer_token, refuse_request
-from scanflow_serving.http_server import CLIENT, LINGER_S, RESPOND
+from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.instance_http import CLIENT, LINGER_S, RESPOND
 from scanflow_serving.messages import Headers, Request, Response
-from scanflow_serving.problems import ProblemError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -21,10 +21,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from scanflow.wire import BatchingOptions
+from scanflow_serving.component_graph import GraphStep, GraphTraversal, finish, take_extras
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import METHODS_BY_ROLE, PARAMETERS, Component, make_component_problem
 from scanflow_serving.copies import isolate
-from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphStep, GraphTraversal, finish, take_extras
 from scanflow_serving.rows import (
     WRONG_ROW_COUNT,
     are_rows_independent,

@@ -13,17 +13,17 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scanflow_serving import oip, seldon
+from scanflow_serving import oip, seldon_protocol
+from scanflow_serving.component_graph import Graph, GraphTraversal, Outcome, finish
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import PARAMETERS
-from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Graph, GraphTraversal, Outcome, finish
+from scanflow_serving.inference_problems import ProblemError, invalid, refuse_multipart
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.model_inputs import read_moments
-from scanflow_serving.problems import ProblemError, invalid, refuse_multipart
-from scanflow_serving.recorder import Recorder
+from scanflow_serving.prediction_recorder import Recorder
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.revisions import LoadedRevision, WeightedChooser
-from scanflow_serving.seldon import Prediction
+from scanflow_serving.seldon_protocol import Prediction
 from scanflow_serving.signature import TensorSpec
 
 LARGE: Final = 256 * 1024
@@ -254,7 +254,7 @@ class SeldonCall(ServingCall):
 
     def read(self) -> None:
         media = self.request.headers.get("content-type", "")
-        self.asked = asked = seldon.decode(self.request.body, allow_nan=self.allow_nan, media=media)
+        self.asked = asked = seldon_protocol.decode(self.request.body, allow_nan=self.allow_nan, media=media)
         self.walk.meta = asked.meta
         self.value, self.names = asked.value, asked.names
 
@@ -264,7 +264,9 @@ class SeldonCall(ServingCall):
 
     def build_response(self, outcome: Outcome) -> Any:
         assert self.asked is not None
-        return Response(200, seldon.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers)
+        return Response(
+            200, seldon_protocol.encode(self.asked, outcome, self.walk, self.loaded.id), headers=self.headers
+        )
 
     def keep_inputs(self) -> None:
         ServingCall.keep_inputs(self)
@@ -303,7 +305,7 @@ def _to_tensors(name: str, value: Any, declared: Sequence[TensorSpec]) -> list[T
     try:
         return to_tensors({name: value} if name.startswith("input") else value, declared, "The value")
     except ProblemError:
-        return to_tensors({name: msgspec.json.encode(seldon.to_plain(value), enc_hook=repr)}, (), "The value")
+        return to_tensors({name: msgspec.json.encode(seldon_protocol.to_plain(value), enc_hook=repr)}, (), "The value")
 
 
 def are_equal(outputs: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

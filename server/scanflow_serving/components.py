@@ -17,9 +17,9 @@ from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mea
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
 from scanflow.wire import Node
-from scanflow_serving.devices import free_cached_memory, is_device_broken, is_of_device, is_out_of_device_memory
-from scanflow_serving.problems import ProblemError
-from scanflow_serving.secrets import secrets
+from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.instance_gpu import free_cached_memory, is_device_broken, is_of_device, is_out_of_device_memory
+from scanflow_serving.instance_secrets import secrets
 from scanflow_serving.signature import UNDECLARED, NodeSignature, read_declaration
 
 Call = Callable[[Any, Any, dict[str, Any]], Any]

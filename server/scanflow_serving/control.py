@@ -14,8 +14,8 @@ from scanflow.errors import InvalidError, ScanflowError
 from scanflow.http.tls import create_tls
 from scanflow.processes import seqpacket
 from scanflow.wire import ControlMessage, DesiredInstanceState, ListenerTls, decode
-from scanflow_serving.http_server import HttpServer
-from scanflow_serving.secrets import secrets
+from scanflow_serving.instance_http import HttpServer
+from scanflow_serving.instance_secrets import secrets
 
 if TYPE_CHECKING:
     from scanflow_serving.routes import ServingApplication

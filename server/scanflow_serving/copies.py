@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 

@@ -12,7 +12,7 @@ import msgspec
 
 from scanflow import __version__
 from scanflow.wire import InstanceSpec
-from scanflow_serving.graph import Graph
+from scanflow_serving.component_graph import Graph
 from scanflow_serving.messages import Headers, Response
 from scanflow_serving.revisions import LoadedRevision
 from scanflow_serving.signature import TensorSpec
@@ -91,7 +91,7 @@ def describe_process() -> dict[str, Any]:
     }
 
 
-def get_rss_bytes() -> int | None:
+def find_rss_bytes() -> int | None:
     """Return the resident memory of this process, in bytes; None: it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

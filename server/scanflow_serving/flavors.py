@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles
-from scanflow_serving.devices import check_tensorflow, choose_onnx_providers, prepare_pytorch
+from scanflow_serving.inference_problems import ProblemError, invalid
+from scanflow_serving.instance_gpu import check_tensorflow, choose_onnx_providers, prepare_pytorch
 from scanflow_serving.model_examples import read_example
-from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, find_trained_names, to_plain_values
+from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, list_trained_names, to_plain_values
+from scanflow_serving.oip_tensors import DATATYPES, round_to_bf16, widen_bf16
 from scanflow_serving.predictor import Predictor
-from scanflow_serving.problems import ProblemError, invalid
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
-from scanflow_serving.tensors import DATATYPES, round_to_bf16, widen_bf16
 
 _PARAMETERS: Final = {"sklearn": ("predict_proba",)}
 _PREDICT_FUNCTIONS: Final = ("predict", "predict_proba", "predict_log_proba", "predict_joint_log_proba")
@@ -78,7 +78,7 @@ def open_model(
     else:  # only MLflow's wrapper passes parameters on
         declared = replace(declared, parameters=())
         if flavor == "keras":
-            opened = _Keras(_find_keras_file(flavors, folder), declared, who)
+            opened = _Keras(_get_keras_file(flavors, folder), declared, who)
         elif flavor == "sklearn":
             method = _choose_method(flavors, parameters, who)
             opened = _Sklearn(folder, flavors["sklearn"], declared, who, method=method, follows_node=follows_node)
@@ -127,7 +127,7 @@ def _choose_flavor(flavors: Mapping[str, Any], folder: Path) -> str:
         return "sklearn"
     if "onnx" in flavors:
         return "onnx"
-    return "keras" if _is_keras(flavors) and _find_keras_file(flavors, folder).is_file() else "pyfunc"
+    return "keras" if _is_keras(flavors) and _get_keras_file(flavors, folder).is_file() else "pyfunc"
 
 
 def _is_keras(flavors: Mapping[str, Any]) -> bool:
@@ -137,7 +137,7 @@ def _is_keras(flavors: Mapping[str, Any]) -> bool:
     return tensorflow is not None and tensorflow.get("model_type") == "keras"
 
 
-def _find_keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
+def _get_keras_file(flavors: Mapping[str, Any], folder: Path) -> Path:
     flavor = flavors.get("keras") or flavors.get("tensorflow") or {}
     place = folder / str(flavor.get("data", "data"))
     return place / "model.keras" if place.is_dir() else place.with_suffix(".keras")
@@ -293,7 +293,7 @@ class _Sklearn(_Model):
         if not hasattr(estimator, method):
             raise InvalidError(f"{who} is a {type(estimator).__name__}, which has no method {method!r}.")
         self._predict: Callable[[Any], Any] = getattr(estimator, method)
-        trained = find_trained_names(estimator)
+        trained = list_trained_names(estimator)
         self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)
         # It may have been fitted with a table and be called with arrays, whose columns are in the same order.
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
@@ -430,7 +430,7 @@ class _Pyfunc(_Model):
         if on_pytorch:
             prepare_pytorch(who)
         self._model = load_pyfunc(folder, who)
-        trained = find_trained_names(self._model.raw)
+        trained = list_trained_names(self._model.raw)
         self._inputs = ModelInputs(declared, trained_names=trained, follows_node=follows_node, who=who)
         if self._inputs.is_reordered:
             self._model.set_order(self._inputs.names)

@@ -28,10 +28,10 @@ from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow.http.tls_files import TlsFiles
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
+from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
 from scanflow_serving.oip import check_output_parameters, describe_content, describe_moments, parse_timeout
-from scanflow_serving.problems import ProblemError, invalid
-from scanflow_serving.tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
+from scanflow_serving.oip_tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
 _log = logging.getLogger(__name__)
 
@@ -259,14 +259,14 @@ def _make_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     asks = tls.clients is not None
     first = _read_files(tls.files, asks=asks)
 
-    def find_renewed() -> Any:
+    def read_renewed() -> Any:
         try:
             return _read_files(tls.files, asks=asks) if tls.has_changed() else None
         except OSError as error:
             _log.warning("The certificate is not renewed: %s", error)
             return None
 
-    return grpc.dynamic_ssl_server_credentials(first, find_renewed, require_client_authentication=asks)
+    return grpc.dynamic_ssl_server_credentials(first, read_renewed, require_client_authentication=asks)
 
 
 def _read_files(files: TlsFiles, *, asks: bool) -> Any:

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import Component, make_component_problem
-from scanflow_serving.engine import Engine
 from scanflow_serving.revisions import LoadedRevision
 
 INTERVAL_S: Final = 5.0

@@ -22,11 +22,11 @@ from scanflow.http.tls import create_tls
 from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
 from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
-from scanflow_serving.secrets import secrets
+from scanflow_serving.instance_secrets import secrets
 
 if TYPE_CHECKING:
     from scanflow_serving.grpc_api import GrpcApi
-    from scanflow_serving.http_server import HttpServer
+    from scanflow_serving.instance_http import HttpServer
     from scanflow_serving.routes import ServingApplication
 
 UNHEALTHY: Final = 70
@@ -62,7 +62,7 @@ def main(folder: Path) -> int:
 async def _serve(spec: InstanceSpec, folder: Path, token: str | None) -> int:
     from scanflow_serving.asgi import HttpApi
     from scanflow_serving.control import Control
-    from scanflow_serving.http_server import HttpServer
+    from scanflow_serving.instance_http import HttpServer
     from scanflow_serving.routes import ServingApplication
 
     loop = asyncio.get_running_loop()

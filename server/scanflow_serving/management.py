@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from scanflow_serving import documents
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Request, Response
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
 
 STATE: Final = "/state"
@@ -27,7 +27,7 @@ class Management:
             return self.refuse(ProblemError(405, "This port is read-only.", headers=(("allow", "GET, HEAD"),)))
         if request.path == STATE:
             return documents.to_response(
-                {**self._application.describe_state(metrics=True), "rss_bytes": documents.get_rss_bytes()}
+                {**self._application.describe_state(metrics=True), "rss_bytes": documents.find_rss_bytes()}
             )
         if request.path in _SHARED_PATHS:
             return await self._application.handle(request)

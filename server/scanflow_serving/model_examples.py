@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from scanflow_serving.oip_tensors import DATATYPES
 from scanflow_serving.signature import NodeSignature
-from scanflow_serving.tensors import DATATYPES
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
 

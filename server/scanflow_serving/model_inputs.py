@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.errors import did_you_mean
+from scanflow_serving.inference_problems import invalid
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import invalid
 from scanflow_serving.signature import UNDECLARED, NodeSignature, TensorSpec, cast
 
 _CLOCKS: Final = frozenset({"now", "today"})
@@ -33,7 +33,7 @@ _NUMBERED: Final = {"catboost": re.compile(r"\d+"), "lightgbm": re.compile(r"Col
 """Names that they make up for the columns of an array."""
 
 
-def find_trained_names(model: Any) -> tuple[str, ...]:
+def list_trained_names(model: Any) -> tuple[str, ...]:
     """Return the columns that a model of scikit-learn or of gradient boosting was trained with, in their order; empty:
     it does not know them."""
     library = type(model).__module__.partition(".")[0]

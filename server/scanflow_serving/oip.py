@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from scanflow.errors import did_you_mean
+from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.messages import Body, Headers, InferRequest, InferResponse, RequestedOutput, Response, Tensor
-from scanflow_serving.problems import ProblemError, invalid
+from scanflow_serving.oip_tensors import from_binary, from_json, from_python, to_binary, to_list
 from scanflow_serving.signature import NodeSignature
-from scanflow_serving.tensors import from_binary, from_json, from_python, to_binary, to_list
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTETS: Final = "application/octet-stream"

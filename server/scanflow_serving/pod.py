@@ -30,8 +30,8 @@ from scanflow.files.open_files import raise_open_file_limit
 from scanflow.http.security import ANY_HOST
 from scanflow.http.tls import create_tls
 from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
+from scanflow_serving.instance_secrets import secrets
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
-from scanflow_serving.secrets import secrets
 
 _BACKLOG: Final = 1024
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def _open_fetcher(home: Path, tracker: str | None) -> Callable[[str], ModelFiles
 
 async def _serve(spec: InstanceSpec, desired: DesiredInstanceState, token: str | None, hosts: list[str]) -> int:
     from scanflow_serving.asgi import HttpApi
-    from scanflow_serving.http_server import HttpServer
+    from scanflow_serving.instance_http import HttpServer
     from scanflow_serving.management import Management
     from scanflow_serving.routes import ServingApplication
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from scanflow.wire import Limits
 from scanflow_serving.calls import LARGE, GrpcCall, RouteTarget, ServingCall
-from scanflow_serving.engine import Engine
+from scanflow_serving.component_threads import Engine
+from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.instance_secrets import secrets
 from scanflow_serving.messages import Headers, InferRequest, InferResponse, Request, Response
-from scanflow_serving.metrics import Metrics
-from scanflow_serving.problems import ProblemError
-from scanflow_serving.recorder import Recorder
+from scanflow_serving.prediction_recorder import Recorder
 from scanflow_serving.revisions import Revisions
-from scanflow_serving.secrets import secrets
+from scanflow_serving.serving_metrics import Metrics
 from scanflow_serving.shadows import Shadows
 
 CLIENT_GONE: Final = 499

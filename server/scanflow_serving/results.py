@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.arrays import fill_masked, is_exact_float, is_missing, join_numbers, make_array, read_column
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.oip_tensors import find_datatype
 from scanflow_serving.signature import TensorSpec
-from scanflow_serving.tensors import get_datatype
 
 _encode_json = msgspec.json.encode
 RETURNED: Final = "Let it return an array, a list, a dict of them, a DataFrame, bytes or text."
@@ -111,7 +111,7 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
             is_text = array.size > 0 and all(isinstance(element, str) for element in array.flat)
             return Tensor(name, "BYTES", _to_bytes(array), holds_text=is_text)
         return Tensor(name, "BYTES", _to_json(array, who), holds_json=True)
-    datatype = get_datatype(array.dtype)
+    datatype = find_datatype(array.dtype)
     if datatype is None:
         raise _make_unusable_problem(
             who, f"an array of {array.dtype.name}, which no datatype can hold. {_advise(array.dtype.type)}"

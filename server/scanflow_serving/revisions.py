@@ -16,11 +16,19 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.wire import DesiredInstanceState, Node, Revision, encode
 from scanflow_serving.batching import Batcher
+from scanflow_serving.component_graph import (
+    Graph,
+    GraphStep,
+    GraphTraversal,
+    Invoke,
+    call_now,
+    sort_levels,
+    take_extras,
+)
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.copies import isolate
-from scanflow_serving.engine import Engine
-from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Invoke, call_now, sort_levels, take_extras
-from scanflow_serving.metrics import Metrics, RevisionMetrics
+from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 LOAD_S: Final = 600.0
 """The timeout of loading and warming up, in seconds."""

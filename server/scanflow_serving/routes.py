@@ -16,18 +16,18 @@ from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
 from scanflow.wire import DesiredInstanceState, InstanceSpec
-from scanflow_serving import documents, seldon
+from scanflow_serving import documents, seldon_protocol
 from scanflow_serving.calls import OipCall, RouteTarget, SeldonCall, add_headers
-from scanflow_serving.engine import Engine
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.health import HealthChecks
+from scanflow_serving.inference_problems import ProblemError, make_not_found
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response
-from scanflow_serving.metrics import Metrics, RevisionMetrics, Samples
-from scanflow_serving.pinning import Pinning
-from scanflow_serving.problems import ProblemError, make_not_found
+from scanflow_serving.prediction_recorder import Recorder
 from scanflow_serving.processing import RequestProcessor, make_defect_problem
-from scanflow_serving.recorder import Recorder
 from scanflow_serving.revisions import LoadedRevision, Revisions, WeightedChooser
+from scanflow_serving.serving_metrics import Metrics, RevisionMetrics, Samples
 from scanflow_serving.shadows import Shadows
+from scanflow_serving.thread_pinning import Pinning
 
 _MODELS: Final = "/v2/models/"
 _LOADING_SWITCH_S: Final = 0.0002
@@ -156,7 +156,7 @@ class ServingApplication:
             methods = self._routes.get(request.path)
             handler = methods.get(request.method) if methods is not None else None
             if handler is None:
-                handler = self._find_handler(request)
+                handler = self._get_handler(request)
             return await handler(request)
         except ProblemError as problem:
             return self.refuse(problem)
@@ -196,7 +196,7 @@ class ServingApplication:
             get(path, self._ready)
         get("/metrics", self._metrics)
         post("/v2/repository/index", self._index)
-        self._targets = self._find_targets()
+        self._targets = self._list_targets()
         for (name, version), target in self._targets.items():
             path = f"{_MODELS}{name}" + (f"/versions/{version}" if version else "")
             get(path, partial(self._describe_node, target))
@@ -209,7 +209,7 @@ class ServingApplication:
         post("/api/v1.0/feedback", partial(self._give_feedback, whole) if whole else _build_not_ready)
         self._routes = table
 
-    def _find_targets(self) -> dict[tuple[str, str], RouteTarget]:
+    def _list_targets(self) -> dict[tuple[str, str], RouteTarget]:
         """Return the targets by name and version; an empty version chooses by weight."""
         chooser = self.revisions.chooser
         if chooser is None:
@@ -235,7 +235,7 @@ class ServingApplication:
     def _list_versions(self, name: str) -> list[str]:
         return [version for model, version in self._targets if model == name and version]
 
-    def _find_handler(self, request: Request) -> Handler:
+    def _get_handler(self, request: Request) -> Handler:
         """Return the handler of a request whose path has to be normalized, or raise its problem."""
         path = unquote(request.path).rstrip("/") or "/"
         methods = self._routes.get(path)
@@ -312,8 +312,8 @@ class ServingApplication:
     async def _give_feedback(self, target: RouteTarget, request: Request) -> Response:
         self._processor.admit()
         media = request.headers.get("content-type", "")
-        feedback = seldon.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)
-        tagged = self.revisions.loaded.get(str(feedback.tags.get(seldon.REVISION_TAG, "")))
+        feedback = seldon_protocol.decode_feedback(request.body, allow_nan=self.limits.allow_nan, media=media)
+        tagged = self.revisions.loaded.get(str(feedback.tags.get(seldon_protocol.REVISION_TAG, "")))
         loaded = tagged if tagged is not None and not tagged.shadow else target.chooser.pick()
 
         def finish(coroutine: Any) -> Any:
@@ -323,7 +323,7 @@ class ServingApplication:
         self.engine.in_flight += 1
         try:
             async with asyncio.timeout(self.limits.deadline_s):
-                count = await self.engine.run(partial(seldon.give_feedback, loaded.graph, feedback, finish))
+                count = await self.engine.run(partial(seldon_protocol.give_feedback, loaded.graph, feedback, finish))
         except TimeoutError:
             self.engine.check_workers()
             raise ProblemError(504, f"The feedback was not processed within {self.limits.deadline_s:g} s.") from None

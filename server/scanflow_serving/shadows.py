@@ -7,11 +7,11 @@ from time import monotonic
 from typing import Final
 
 from scanflow_serving.calls import ServingCall, are_equal, to_outputs
-from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphTraversal, Outcome, finish
-from scanflow_serving.metrics import Metrics
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.component_graph import GraphTraversal, Outcome, finish
+from scanflow_serving.component_threads import Engine
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.revisions import LoadedRevision, Revisions
+from scanflow_serving.serving_metrics import Metrics
 
 _WAITING: Final = 16
 """The most copies that wait for a shadow; further ones are dropped and counted."""

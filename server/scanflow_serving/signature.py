@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from scanflow.arrays import cast_exactly, fill_masked_parts
 from scanflow.errors import InvalidError, did_you_mean
+from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import ProblemError, invalid
-from scanflow_serving.tensors import DATATYPES, get_datatype
+from scanflow_serving.oip_tensors import DATATYPES, find_datatype
 
 _COLUMNS: Final = {
     "boolean": "BOOL",
@@ -284,7 +284,7 @@ def _parse_mlflow_specs(
 
 def parse_dtype(dtype: Any, where: str) -> str:
     try:
-        datatype = get_datatype(np.dtype(dtype))
+        datatype = find_datatype(np.dtype(dtype))
     except TypeError:
         datatype = None
     if datatype is None:

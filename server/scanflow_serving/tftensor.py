@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from scanflow_serving.problems import invalid
-from scanflow_serving.tensors import DATATYPES, check_shape, from_binary, from_python
+from scanflow_serving.inference_problems import invalid
+from scanflow_serving.oip_tensors import DATATYPES, check_shape, from_binary, from_python
 
 _TYPES: Final = {
     "DT_FLOAT": ("FP32", "floatVal"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from tests.benchmarks.control_server import TOKEN, give_token
 from tests.server import bearer
 from tests.waiting import until

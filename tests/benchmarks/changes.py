@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.backends.service_records import ServiceRecord
 from tests.benchmarks.measure import NotMeasuredError, run

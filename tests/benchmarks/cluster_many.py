@@ -28,13 +28,13 @@ import psutil
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import OFTEN
-from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.drift import REFRESH_S
+from scanflow.backends.kubernetes.object_labels import derive_namespace
+from scanflow.backends.kubernetes.online import instance_pods
+from scanflow.backends.kubernetes.online.object_drift import REFRESH_S
 from scanflow.backends.kubernetes.online.render import DEPLOYED_SETTINGS, extract_settings, render
-from scanflow.backends.kubernetes.online.store import build_state_map
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.online.service_store import build_state_map
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
@@ -168,7 +168,7 @@ def _spec(app: str, number: int, instances: int) -> ServiceSpec:
         revisions=(Revision(id="r1", nodes=(Node(name="s", implementation="s.py:S", file="/app/s.py"),)),),
         image="scanflow/base:latest",
         details={
-            pods.NAMESPACE: settings.derive_namespace(app, TEAM),
+            instance_pods.NAMESPACE: settings.derive_namespace(app, TEAM),
             "service_account": ACCOUNT,
             DEPLOYED_SETTINGS: extract_settings(settings),
         },

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import scanflow as sf
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.backend_port import Models
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import Models
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.benchmarks.cluster_many import Sizes, many
@@ -234,7 +234,7 @@ def _bind_claim(here: _Place) -> float:
     """Make the environment, and have the cluster make the volume of its claim; return how long that took in seconds."""
     made = here.submit(here.deployer())
     here.cluster.delete("Workflow", made["metadata"]["name"], here.namespace)
-    mount = {"name": "outputs", "mountPath": str(layout.OUTPUTS)}
+    mount = {"name": "outputs", "mountPath": str(pod_layout.OUTPUTS)}
     container = {"name": "bind", "image": here.settings.image, "command": ["true"], "volumeMounts": [mount]}
     volume = {"name": "outputs", "persistentVolumeClaim": {"claimName": OUTPUTS}}
     began = time.perf_counter()

@@ -11,18 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Action, Decision, Event, Intent
-from scanflow.app.files import dump_document
+from scanflow.agent.agent_records import Action, Decision, Event, Intent
+from scanflow.app.application_files import dump_document
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.http.home_token import get_token_file
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import events, intents, runs
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import event_store, intent_store, run_store
 from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.runs import DriveRequest, RequestedRun
+from scanflow_server.store.run_store import DriveRequest, RequestedRun
 from tests.benchmarks.measure import NotMeasuredError
 from tests.benchmarks.servers import Probe, free_port, started
 from tests.load import LoadError, steady_load
@@ -106,11 +106,11 @@ def fill(home: Path, count: int) -> list[str]:
                     active=False,
                     outcome="failed",
                 )
-                runs.add(connection, one)
+                run_store.add(connection, one)
                 told = [Event(at=at, type=f"run.{what}", app="bench", subject=f"run/{name}") for what in _STORY]
-                events.append(connection, told)
+                event_store.append(connection, told)
             for number in range(count // 10):
-                intents.add(connection, build_action(number))
+                intent_store.add(connection, build_action(number))
     finally:
         store.close()
     return [first.name, *names]
@@ -138,7 +138,7 @@ def copy_runs(journal: Path, name: str, names: Sequence[str]) -> None:
     connection.close()
 
 
-def build_action(number: int) -> intents.ActionRow:
+def build_action(number: int) -> intent_store.ActionRow:
     id, at = f"made-up-{number}", 1_700_000_000.0 + number
     intent = Intent(
         id=id,
@@ -154,7 +154,7 @@ def build_action(number: int) -> intents.ActionRow:
         at=at,
     )
     decision = Decision(intent=id, verdict="act", reason="Allowed: no conflict.", at=at)
-    return intents.ActionRow(
+    return intent_store.ActionRow(
         action=Action(
             id=id,
             intent=intent,

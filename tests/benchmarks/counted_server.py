@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow_server.control.services import ServicesController
+from scanflow_server.control.service_controller import ServicesController
 from scanflow_server.main import main
 
 _lock = threading.Lock()

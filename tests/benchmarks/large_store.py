@@ -11,16 +11,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert
 
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import agents, applications, intents, runs, tables
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import agent_store, application_store, intent_store, run_store, tables
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from scanflow_server.store.runs import DriveRequest, RequestedRun
+from scanflow_server.store.run_store import DriveRequest, RequestedRun
 from tests.benchmarks.control_server import build_action, copy_runs, give_token
 
 APP = """
@@ -125,7 +125,9 @@ def _fill_runs(store: Store, document: dict[str, Any], queued: list[str], ended:
     at = time.time()
     shared: dict[str, Any] = {"app": "bench", "team": "bench", "workflow": "training", "definition": document}
     with store.write() as connection:
-        applications.put(connection, name="bench", team="bench", document=document["application"], source=None, at=at)
+        application_store.put(
+            connection, name="bench", team="bench", document=document["application"], source=None, at=at
+        )
         for number, name in enumerate([*ended, *queued]):
             active = number >= len(ended)
             run = RequestedRun(
@@ -136,7 +138,7 @@ def _fill_runs(store: Store, document: dict[str, Any], queued: list[str], ended:
                 active=active,
                 outcome=None if active else "failed",
             )
-            runs.add(connection, run)
+            run_store.add(connection, run)
 
 
 def _generate_events(count: int) -> Iterator[dict[str, Any]]:
@@ -211,15 +213,15 @@ def _insert(store: Store, table: Table, rows: Iterator[Mapping[str, Any]], repor
 
 def _fill_others(connection: Connection, size: StoreSize) -> None:
     for number in range(size.intents):
-        intents.add(connection, build_action(number))
-        intents.append_trail(connection, f"made-up-{number}", 1.0, "Allowed: no conflict.")
+        intent_store.add(connection, build_action(number))
+        intent_store.append_trail(connection, f"made-up-{number}", 1.0, "Allowed: no conflict.")
     for number in range(size.operations):
         row, id = build_action(number), f"change-{number:012x}"
         about: dict[str, Any] = {"source": "person", "primitive": "change", "target": "service/served"}
         intent = row.intent.model_copy(update={"id": id, "key": f"person/{id}", **about})
         change = {"id": id, "intent": intent, "began": 1.0, "ended": 2.0}
-        intents.add(connection, row.replace(action=change, request={}, progress=("done",), drivers=(id,)))
+        intent_store.add(connection, row.replace(action=change, request={}, progress=("done",), drivers=(id,)))
     for number in range(size.agents):
         name = f"agent-{number}"
-        agents.put(connection, app="bench", name=name, team="bench", document={}, source=None)
-        agents.mark_unwanted(connection, "bench", name)
+        agent_store.put(connection, app="bench", name=name, team="bench", document={}, source=None)
+        agent_store.mark_unwanted(connection, "bench", name)

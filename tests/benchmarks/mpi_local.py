@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import scanflow as sf
 from scanflow.backends.local.mpi.claims import list_neighbours
-from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
-from scanflow.backends.local.mpi.flavors import build_command, find_launcher
+from scanflow.backends.local.mpi.containers import build_container_command, get_runtime
 from scanflow.backends.local.mpi.launcher import launch
+from scanflow.backends.local.mpi.mpirun import build_command, get_launcher
 from scanflow.placement.sysfs import read_topology
 
 Sample = Mapping[str, float]
@@ -130,7 +130,7 @@ def overhead(number: int, tasks: int) -> None:
         (Path(place) / "nothing.c").write_text(NOTHING)
         program = compiled(Path(place), "nothing", Path(place) / "nothing.c")
         job = sf.MPIWorkload(name="nothing", mainfile=str(program), n_tasks=tasks, oversubscribe=True)
-        mpirun = find_launcher(None, program, name="nothing")
+        mpirun = get_launcher(None, program, name="nothing")
         argv, env = build_command(mpirun, tasks, oversubscribed=False, argv=[str(program)], root=os.geteuid() == 0)
 
         def bare(_: Path) -> Sample:
@@ -189,7 +189,7 @@ def containers(number: int, image: str) -> None:
     """Print how long jobs take on the machine and in containers, launching included, and their own time alone."""
     kernels = {"cpu": ("dgemm", 400), "memory": ("stream", 200), "network": ("ring", 20_000)}
     with tempfile.TemporaryDirectory() as place:
-        folder, runtime = Path(place), find_runtime("podman", name="kernels")
+        folder, runtime = Path(place), get_runtime("podman", name="kernels")
         program = compiled(folder, "kernels", KERNELS)
         for profile, (kernel, turns) in kernels.items():
             argv = [str(program), "--kernel", kernel, "--rounds", str(turns)]
@@ -241,7 +241,7 @@ def beside(number: int) -> None:
         def with_job(kernel: str, cpus: Sequence[int], tasks: int) -> Callable[[Path], Sample]:
             def sample(_: Path) -> Sample:
                 program = [str(folder / "kernels"), "--kernel", kernel, "--rounds", "1000000"]
-                mpirun = find_launcher(None, folder / "kernels", name=kernel)
+                mpirun = get_launcher(None, folder / "kernels", name=kernel)
                 argv, env = build_command(mpirun, tasks, oversubscribed=True, argv=program, root=os.geteuid() == 0)
                 bound = ["taskset", "-c", ",".join(map(str, cpus)), *argv]
                 job = subprocess.Popen(bound, env={**os.environ, **env}, stdout=subprocess.DEVNULL)

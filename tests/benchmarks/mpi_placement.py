@@ -23,11 +23,11 @@ from typing import Final
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ClusterJob
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob
 from scanflow.backends.kubernetes.mpi.volcano import build_volcano_objects
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import plan_job
+from scanflow.placement.mpi.job_plan import plan_job
 from tests.waiting import until
 
 MAX_DURATION_S: Final = 240.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from tests.browser.conftest import Browser
 from tests.server import ServerProcess

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.reports.event_report import report_page
 from tests.browser.conftest import Browser

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
+from scanflow.agent.agent_records import Action
 from scanflow.agent.decide import build_intent
 from scanflow.agent.primitive_model import Act
-from scanflow.agent.records import Action
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document, load_json
+from scanflow.app.application_files import dump_document, load_json
 from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, bearer
 from tests.waiting import until

@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
-    from scanflow.backends.port import Models
+    from scanflow.backends.backend_port import Models
 
 GIVEN: Final = {name: text for name, text in os.environ.items() if name.startswith("SCANFLOW_KUBERNETES_")}
 """What this cluster is like, as whoever runs the tests said it; tests of their own home see nothing of it."""

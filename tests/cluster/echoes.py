@@ -18,7 +18,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.object_labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, read_route_state
 from scanflow.errors import UnsupportedError
 from tests.waiting import until

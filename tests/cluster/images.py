@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scanflow.images.registry import has_image
+from scanflow.images.image_registry import has_image
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 BASE: Final = "scanflow/base"

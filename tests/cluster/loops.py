@@ -15,13 +15,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import scanflow as sf
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.environment.tracker import read_tracker_token
+from scanflow.backends.kubernetes.environment.tracker_manifests import read_tracker_token
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application

@@ -14,11 +14,11 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.deployer.service_client import predict
+from scanflow.deployer.direct_predictions import predict
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings

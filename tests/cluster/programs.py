@@ -7,7 +7,7 @@ from typing import Any
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.backends.kubernetes.pod_image import PodImage
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.settings import Settings
 from scanflow.testing.deployer import APP, RunsContract

@@ -16,8 +16,8 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
-from scanflow.backends.records import EnvironmentReady, Event, RunRecord, TaskRecord, Waiting
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
+from scanflow.backends.run_records import EnvironmentReady, Event, RunRecord, TaskRecord, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.loading import load_application

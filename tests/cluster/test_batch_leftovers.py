@@ -12,8 +12,8 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.kubernetes.nodes import is_schedulable
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.loading import load_application
 from scanflow.settings import Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from tests.loop_story import in_order
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(1200)]

@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.doctor import examine
+from scanflow.backends.kubernetes.cluster_checks import examine
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.nodes import read_kubelet_policies
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.kubernetes.storage_findings import check_outputs_storage
 from tests.cluster.batch import make_store
 

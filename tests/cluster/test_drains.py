@@ -13,8 +13,8 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
-from scanflow.backends.records import Event, RunRecord, TaskStarted, Waiting
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
+from scanflow.backends.run_records import Event, RunRecord, TaskStarted, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
 from scanflow.settings import Settings

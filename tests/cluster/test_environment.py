@@ -14,7 +14,7 @@ from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from tests.asking import HTTP
 
 pytestmark = pytest.mark.cluster

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.images.registry import has_image
+from scanflow.backends.kubernetes.object_labels import derive_namespace
+from scanflow.images.image_registry import has_image
 from tests.cluster.images import CHECKOUT, refresh
 from tests.waiting import until
 

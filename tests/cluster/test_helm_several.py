@@ -23,7 +23,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from tests.cluster.loops import address_for_pods
 from tests.cluster.test_helm import NAME, PATIENCE_S, Release, release_of
 from tests.databases import private_postgres

@@ -16,16 +16,16 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import build_labels, derive_namespace
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.pod_image import BuiltImageFinder, PodImage, PodImages
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.deployer.building import build_application
+from scanflow.deployer.application_images import build_application
 from scanflow.deployer.embedded import open_models
 from scanflow.errors import MissingExtraError, UsageError
-from scanflow.images.builders import PROGRAMS, find_builder
+from scanflow.images.build_settings import ImageSettings
+from scanflow.images.builders import PROGRAMS, get_builder
 from scanflow.images.building import ImageRecord
-from scanflow.images.settings import ImageSettings
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
 from tests.cluster.images import mounts
@@ -60,7 +60,7 @@ def images() -> ImageSettings:
     if not registry:
         pytest.skip("SCANFLOW_KUBERNETES_REGISTRY names no registry")
     try:
-        find_builder()
+        get_builder()
     except MissingExtraError:
         pytest.skip(f"none of {', '.join(PROGRAMS)} is installed")
     options = " ".join(["--network host", *mounts()])
@@ -150,7 +150,7 @@ def test_a_registered_model_gets_what_it_was_saved_with(
     model = tmp_path / "model"
     model.mkdir()
     (model / "requirements.txt").write_text("mlflow==3.17.2\nhumanize==4.10.0\n")
-    monkeypatch.setattr("scanflow.deployer.building.open_models", lambda *_: NoModels(model))
+    monkeypatch.setattr("scanflow.deployer.application_images.open_models", lambda *_: NoModels(model))
     (Path(app.app_dir) / "where.py").write_text(
         "from importlib.metadata import version as of\nAM_I = 'a service'\ndef version():\n    return of('humanize')\n"
     )

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from scanflow.backends.backend_port import Models
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import OFTEN
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import Models
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import UnsupportedError
 from scanflow.settings import Settings

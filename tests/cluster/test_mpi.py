@@ -12,14 +12,14 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ClusterJob
+from scanflow.backends.kubernetes.mpi.launcher_log import parse_log
+from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
-from scanflow.backends.kubernetes.mpi.output import parse_log
 from scanflow.backends.kubernetes.mpi.volcano import build_volcano_objects
 from scanflow.backends.kubernetes.pod_logs import read_lines_since
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import plan_job
+from scanflow.placement.mpi.job_plan import plan_job
 from tests.cluster.drains import all_nodes_schedulable
 from tests.waiting import until
 

@@ -13,9 +13,9 @@ import scanflow as sf
 from scanflow.app.quantities import parse_cpu
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import SERVICE, build_selector, derive_namespace
 from scanflow.backends.kubernetes.mpi.affinity import PROFILE
 from scanflow.backends.kubernetes.nodes import is_schedulable
+from scanflow.backends.kubernetes.object_labels import SERVICE, build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend

@@ -18,8 +18,8 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
-from scanflow.backends.records import RunRecord
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.errors import NotFoundError
 from scanflow.settings import Settings

@@ -16,10 +16,10 @@ import yaml
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
-from scanflow.deployer.service_client import predict
+from scanflow.deployer.direct_predictions import predict
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.loading import load_application
 from scanflow.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import InvalidError, UsageError

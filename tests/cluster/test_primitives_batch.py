@@ -13,7 +13,7 @@ from scanflow.agent import primitives as do
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from tests.cluster.acting import Acting
 from tests.waiting import until
 

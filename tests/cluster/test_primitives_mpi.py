@@ -11,11 +11,11 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.records import Action
+from scanflow.agent.agent_records import Action
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
 from scanflow.backends.kubernetes.nodes import is_schedulable
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from tests.cluster.acting import Acting
 from tests.cluster.drains import all_nodes_schedulable
 from tests.cluster.test_mpi_runs import IMAGE, RING, SLEEPS

@@ -9,7 +9,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.service_records import CanaryPolicy
 from tests.cluster.acting import Acting
 from tests.cluster.online import Place

@@ -16,12 +16,12 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.online.autoscaler_objects import build_autoscaler
 from scanflow.backends.kubernetes.online.engines import ScalingTarget
-from scanflow.backends.kubernetes.online.scaling import build_autoscaler
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import Routing, build_http_route, format_path_prefix
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.deployer.service_client import get_explanation
+from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import ScanflowError
 from tests.cluster.echoes import TEAM, Echoes, call, echoes, gateway_address, seconds_until
 from tests.cluster.online import Place

@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.deployer import Deployer, EmbeddedDeployer
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings

@@ -18,10 +18,10 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow.errors import MissingExtraError, UnsupportedError
-from scanflow.images.builders import find_builder
+from scanflow.images.builders import get_builder
 from scanflow.transport import ServerClient
 from tests.cluster.batch import GIVEN
 from tests.cluster.images import CHECKOUT, mounts, refresh
@@ -73,7 +73,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> str:
     if not found:
         pytest.skip("SCANFLOW_KUBERNETES_REGISTRY names no registry")
     try:
-        find_builder()
+        get_builder()
     except MissingExtraError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("SCANFLOW_IMAGES_INSECURE", "1")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow_research.simulation.experiment import generate_thesis_jobs
+from scanflow.backends.kubernetes.object_labels import derive_namespace
+from scanflow_research.simulation.twenty_jobs import generate_thesis_jobs
 from tests.cluster.test_mpi_runs import IMAGE
 from tests.server import ServerProcess
 from tests.waiting import until

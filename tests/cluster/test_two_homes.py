@@ -13,7 +13,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import derive_namespace
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend

@@ -17,7 +17,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Kind
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import UnavailableError
 from scanflow.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.accelerators.port import Accelerators, DeviceProcess, Inventory, NoAccelerators
+from scanflow.accelerators.accelerator_port import Accelerators, DeviceProcess, Inventory, NoAccelerators
 from scanflow.testing.accelerators import AcceleratorsContract, FakeAccelerators, Machine, make_gpu, make_mig_gpu
 from tests.nvml import StubbedMachine
 

@@ -13,8 +13,8 @@ import pytest
 from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR, build_labels
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import MANAGED_SELECTOR, build_labels
 from scanflow.errors import (
     AccessDeniedError,
     InvalidError,
@@ -23,7 +23,7 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.waiting import PATIENCE_S, until
 
 

@@ -13,7 +13,7 @@ import pytest
 import scanflow as sf
 from scanflow.app.application import Application
 from scanflow.backends.memory import Memory
-from scanflow.backends.records import Event, TaskEnded, TaskStarted
+from scanflow.backends.run_records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import InvalidError, StepFailedError

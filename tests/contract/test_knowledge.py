@@ -16,7 +16,7 @@ import pytest
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.http.home_token import ensure_home_token, make_step_token
 from scanflow.knowledge import KnowledgeBase, MemoryKnowledge, open_knowledge
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.testing.knowledge import KnowledgeBaseContract
 from tests.server import ServerProcess

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
-from scanflow.backends.records import RunRecord
-from scanflow.placement.devices import describe_device
+from scanflow.backends.run_records import RunRecord
+from scanflow.placement.device_grants import describe_device
 from tests.device.machine import DeviceMachine, has_mps, read_inventory, start_mps
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import scanflow as sf
+from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.accelerators.mps import find_mps_directory
-from scanflow.accelerators.nvml import find_accelerators
-from scanflow.accelerators.port import Inventory
+from scanflow.accelerators.nvml import read_accelerators
 from scanflow.backends.local.batch.backend import LocalBackend
-from scanflow.backends.records import Event, RunRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Event, RunRecord
 from scanflow.settings import Settings
 from tests.waiting import PATIENCE_S, until
 
@@ -24,7 +24,7 @@ MPS_CONTROL = "nvidia-cuda-mps-control"
 
 
 def read_inventory() -> Inventory:
-    return find_accelerators().read()
+    return read_accelerators().read()
 
 
 class DeviceMachine:

@@ -11,8 +11,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.device_claims import HomeDevices
-from scanflow.backends.records import RunRecord, TaskRecord, Waiting
-from scanflow.placement.devices import describe_device
+from scanflow.backends.run_records import RunRecord, TaskRecord, Waiting
+from scanflow.placement.device_grants import describe_device
 from tests.device.machine import DeviceMachine, has_mps, make_step, read_inventory, start_mps
 
 _DEVICES = read_inventory().devices

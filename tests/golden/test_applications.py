@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_yaml, load_yaml
+from scanflow.app.application_files import dump_yaml, load_yaml
 
 HERE = Path(__file__).parent
 

@@ -13,7 +13,7 @@ import psutil
 import scanflow as sf
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.services.api import LocalServices
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.settings import Settings

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.knowledge import open_knowledge
+from scanflow_agents.host.agent_state import SENSOR_STATES
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import SensorState
-from scanflow_agents.host.store import SENSOR_STATES
 from tests.server import ServerProcess, bearer
 from tests.waiting import patient, until
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_document
-from scanflow.backends.agents import HostedAgent
-from scanflow.backends.local.agents import LocalAgents
+from scanflow.app.application_files import dump_document
+from scanflow.backends.agent_hosting import HostedAgent
+from scanflow.backends.local.agent_processes import LocalAgents
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes

@@ -11,8 +11,8 @@ import pytest
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.records import TaskRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import TaskRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.loading import load_application
 from scanflow.settings import Settings

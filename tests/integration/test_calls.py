@@ -12,7 +12,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.local.batch.step_programs import can_fork
-from scanflow.deployer import EmbeddedDeployer, RunRequest, functions
+from scanflow.deployer import EmbeddedDeployer, RunRequest, functions_by_value
 from scanflow.errors import InvalidError, UsageError
 from scanflow.settings import Settings
 
@@ -29,7 +29,7 @@ def give_to(program: ModuleType, function: Any) -> Any:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(functions, "_begun", {})
+    monkeypatch.setattr(functions_by_value, "_begun", {})
     module = ModuleType(PROGRAM)
     monkeypatch.setitem(sys.modules, PROGRAM, module)
     return module
@@ -72,7 +72,7 @@ def test_another_process_resumes_with_another_function_of_that_name_only_if_it_s
         raise ValueError("not yet")
 
     failed = deployer.run(RunRequest(application(give_to(program, train).bind(), folder=tmp_path)))
-    monkeypatch.setattr(functions, "_begun", {})
+    monkeypatch.setattr(functions_by_value, "_begun", {})
 
     def other() -> int:
         return 8

@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.drift.contract import parse_training_outputs
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.port import FittedDetector
+from scanflow.drift.detectors.detector_port import FittedDetector
 from scanflow.errors import InvalidError, NotFoundError
 from tests.integration.tutorial_steps import DATA, TUTORIALS, Project, Steps
 

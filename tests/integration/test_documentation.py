@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.app.files import load_yaml
+from scanflow.app.application_files import load_yaml
 from tests.conftest import COMMAND
 from tests.waiting import patient
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.deployer.functions import read_versions
+from scanflow.deployer.functions_by_value import read_versions
 from tests.server import ServerProcess
 from tests.waiting import patient
 

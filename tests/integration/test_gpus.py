@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.batch.backend import LocalBackend
-from scanflow.backends.records import Event, RunRecord, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Event, RunRecord, TaskRecord, TaskStarted, Waiting
 from scanflow.errors import UsageError
 from scanflow.processes.shims import read_started
 from scanflow.settings import Settings

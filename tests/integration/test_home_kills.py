@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.http.home_token import ensure_home_token

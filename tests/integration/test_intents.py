@@ -9,17 +9,17 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.records import PrimitiveCall
-from scanflow.app.files import dump_json
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.agent.agent_records import PrimitiveCall
+from scanflow.app.application_files import dump_json
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.service_change import ServiceChange
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import ServerContext, make_context
 from scanflow_server.primitives import ApplicationStore, RequestedRuns
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import ServerContext, make_context
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.applications import keep_application
 from tests.asking import http_client
@@ -233,11 +233,11 @@ def test_a_service_is_deployed_scaled_duplicated_guarded_and_taken_back(
 
 
 def post(context: ServerContext, event: dict[str, Any]) -> None:
-    from scanflow.agent.records import Event
-    from scanflow_server.store import events
+    from scanflow.agent.agent_records import Event
+    from scanflow_server.store import event_store
 
     with context.store.write() as connection:
-        events.append(connection, [Event.model_validate(event)])
+        event_store.append(connection, [Event.model_validate(event)])
 
 
 def test_the_stored_application_is_what_was_sent(context: ServerContext, tmp_path: Path) -> None:

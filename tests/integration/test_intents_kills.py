@@ -13,7 +13,7 @@ import pytest
 
 from scanflow_server.arbiter.acting import MAX_ATTEMPTS
 from scanflow_server.arbiter.intent_service import IntentService
-from scanflow_server.store import intents as kept
+from scanflow_server.store import intent_store as kept
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
 from tests.unit.server.arbiter.making import intent, permit
@@ -26,8 +26,8 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.records import PrimitiveCall
-from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow.agent.agent_records import PrimitiveCall
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.store.base import open_store
 from tests.unit.server.arbiter.making import permit
 

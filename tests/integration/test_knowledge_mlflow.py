@@ -105,7 +105,7 @@ def test_a_run_has_ended_when_it_is_wholly_written(home: Path, tmp_path: Path) -
         told.append(datetime(2026, 1, 31, 6, len(told), tzinfo=UTC))
         return told[-1]
 
-    from scanflow.knowledge.mlflow.knowledge import MlflowKnowledge
+    from scanflow.knowledge.mlflow.mlflow_knowledge import MlflowKnowledge
 
     knowledge = MlflowKnowledge(locate_tracker(home), clock=clock)
     (tmp_path / "plot.png").write_bytes(b"png")

@@ -14,22 +14,19 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.records import JSON, Event, Sample
-from scanflow.app.files import dump_document, dump_json, load_document
+from scanflow.agent.agent_records import JSON, Event, Sample
+from scanflow.app.application_files import dump_document, dump_json, load_document
 from scanflow.backends.log_reader import LogPage, LogPart
-from scanflow.backends.records import FINAL_STATES
+from scanflow.backends.run_records import FINAL_STATES
 from scanflow.backends.service_records import Explanation
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import ServerContext, make_context
 from scanflow_server.primitives import ApplicationStore
-from scanflow_server.routes import agents as agent_routes
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import agents as agent_store
-from scanflow_server.store import applications
-from scanflow_server.store import events as event_store
-from scanflow_server.store import intents as intent_store
+from scanflow_server.routes import agent_routes
+from scanflow_server.server_context import ServerContext, make_context
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import agent_store, application_store, event_store, intent_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.tables import events as event_table
 from tests.asking import http_client
@@ -219,7 +216,7 @@ def store_as_earlier_versions_did(context: ServerContext) -> dict[str, Any]:
     """Store an application with plain secrets, which is refused today, and return its document."""
     sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
     with context.store.write() as connection:
-        applications.keep(connection, load_document(sent), None, at=1.0)
+        application_store.keep(connection, load_document(sent), None, at=1.0)
     return sent
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.mpi.flavors import find_launcher
+from scanflow.backends.local.mpi.mpirun import get_launcher
 from scanflow.backends.local.mpi.profiling import profile
-from scanflow.backends.local.mpi.profiling.calls import CallCounters
+from scanflow.backends.local.mpi.profiling.mpi_calls import CallCounters
 from scanflow.backends.local.mpi.profiling.perf import build_record_command
 from scanflow.backends.local.mpi.profiling.profile import ProfileSamples, compute_profile, observe
 from scanflow.errors import StepFailedError
@@ -121,7 +121,7 @@ def test_without_compiler_and_perf_the_job_is_not_cut_and_says_what_to_install(
         workload,
         plan_local_job(workload),
         [str(program)],
-        launcher=find_launcher(None, program, name="job"),
+        launcher=get_launcher(None, program, name="job"),
         topology=read_topology(),
         folder=tmp_path,
     )
@@ -142,7 +142,7 @@ def test_without_a_compiler_perf_tells_what_a_program_is_bound_by(
         workload,
         plan_local_job(workload),
         [str(program), "--kernel", kernel, "--rounds", "100000000"],
-        launcher=find_launcher(None, program, name="job"),
+        launcher=get_launcher(None, program, name="job"),
         topology=read_topology(),
         folder=tmp_path / "ranks",
     )
@@ -183,7 +183,7 @@ def hpcc(folder: Path, *, size: int, tasks: int, last: str, preload: str = "") -
             workload,
             replace(plan_local_job(workload, topology), oversubscribed=True),  # others use this machine too
             ["sh", "-c", f'LD_PRELOAD="$LD_PRELOAD:{preload}" exec /usr/bin/hpcc'],
-            launcher=find_launcher(None, Path("/usr/bin/hpcc"), name="hpcc"),
+            launcher=get_launcher(None, Path("/usr/bin/hpcc"), name="hpcc"),
             topology=topology,
             folder=folder / "profile",
             enough=over.is_set,

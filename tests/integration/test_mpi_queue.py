@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals
-from scanflow.backends.records import RunRecord
-from scanflow_research.simulation.experiment import generate_thesis_jobs
+from scanflow.backends.run_records import RunRecord
+from scanflow_research.simulation.twenty_jobs import generate_thesis_jobs
 from tests.server import ServerProcess, body_of
 from tests.waiting import patient, until
 

@@ -149,7 +149,7 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from scanflow.knowledge.mlflow.models import _choose_sklearn_format
+    from scanflow.knowledge.mlflow.mlflow_models import _choose_sklearn_format
 
     x, y = people(200, (18, 90), 1)
     model = (
@@ -167,7 +167,7 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
 def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
     from sklearn.preprocessing import FunctionTransformer
 
-    from scanflow.knowledge.mlflow.models import _choose_sklearn_format
+    from scanflow.knowledge.mlflow.mlflow_models import _choose_sklearn_format
 
     assert _choose_sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
 
@@ -192,7 +192,7 @@ class Scores:
     ids=["numbers", "probabilities", "logits"],
 )
 def test_what_a_model_says_is_read_as_labels_or_numbers(native: Any, x: Any, says: Any, probabilities: Any) -> None:
-    from scanflow.knowledge.mlflow.models import FittedModel
+    from scanflow.knowledge.mlflow.mlflow_models import FittedModel
 
     model, found = FittedModel(native), FittedModel(native).predict_probabilities(x)
     assert model.predict(x).tolist() == says

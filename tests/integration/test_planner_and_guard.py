@@ -59,7 +59,7 @@ app = sf.Application(
 SCALE = """
 import scanflow as sf
 from scanflow.agent import primitives as do, sensor
-from scanflow.agent.records import Guard
+from scanflow.agent.agent_records import Guard
 
 @sensor(sf.on_call())
 def wished(instances):

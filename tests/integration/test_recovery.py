@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import scanflow as sf
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer.remote_home import UpState, read_up_state
 from scanflow.errors import StepFailedError
 from scanflow.settings import Settings

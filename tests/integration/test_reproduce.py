@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from scanflow_research import allocation, hpc, inference, serverless, services
+from scanflow_research import allocation, hpc, inference_measurements, serverless, service_measurements
 from scanflow_research.figure import Claim
 
 SHORT = {"SECONDS": 0.6, "SERVER_S": 1.0, "SIZE": 400, "MOVED_MEBIBYTES": 64, "BATCH_MEBIBYTES": 128}
@@ -23,11 +23,11 @@ def measured_claims(module: ModuleType) -> list[Claim]:
 @pytest.mark.parametrize(
     "module",
     [
-        pytest.param(services, marks=pytest.mark.slow),
+        pytest.param(service_measurements, marks=pytest.mark.slow),
         pytest.param(serverless, marks=pytest.mark.slow),
         pytest.param(allocation, marks=pytest.mark.slow),
         pytest.param(hpc, marks=[pytest.mark.slow, pytest.mark.mpi]),
-        pytest.param(inference, marks=pytest.mark.endurance),  # it loads its network six times
+        pytest.param(inference_measurements, marks=pytest.mark.endurance),  # it loads its network six times
     ],
 )
 def test_a_round_measures_what_claims_speak_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

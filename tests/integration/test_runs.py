@@ -15,8 +15,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.local.services.grants import choose_grant
-from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.records import Event, RunRecord, RunStarted, TaskStarted, Waiting
+from scanflow.backends.local.services.service_layout import ServicesHome
+from scanflow.backends.run_records import Event, RunRecord, RunStarted, TaskStarted, Waiting
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import RunRequest, TaskLog
 from scanflow.deployer.embedded import EmbeddedDeployer

@@ -13,7 +13,7 @@ import scanflow as sf
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Shape
 from scanflow.deployer import EmbeddedDeployer
-from scanflow.deployer.service_client import predict
+from scanflow.deployer.direct_predictions import predict
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.settings import Settings

@@ -233,7 +233,7 @@ def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says
 def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_with(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    from scanflow.app.files import dump_document
+    from scanflow.app.application_files import dump_document
     from scanflow.loading import load_application
 
     app = load_application(str(tmp_path / "app.py"))[0]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
 from tests.server import ServerProcess, body_of
 from tests.waiting import until
 

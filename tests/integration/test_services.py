@@ -23,7 +23,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.services.state.desired import update_desired
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.deployer.service_client import get_explanation
+from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.processes.ports import is_free
 from tests.integration.local_services import Services, is_shim, kill, processes

@@ -24,7 +24,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.service_records import CanaryPolicy
-from scanflow.deployer.service_client import get_explanation
+from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
 from tests.load import LoadGenerator, steady_load

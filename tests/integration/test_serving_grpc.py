@@ -17,7 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from scanflow.load.load import LoadGenerator, LoadPlan
+from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow.wire import Limits
 from tests.serving import Instance, held_port

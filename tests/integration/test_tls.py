@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import scanflow as sf
-from scanflow.deployer.service_client import connect_service
+from scanflow.deployer.direct_predictions import connect_service
 from scanflow.errors import AccessDeniedError, InvalidError, UsageError
-from scanflow.load.load import LoadGenerator, LoadPlan
+from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.pki import CertificateAuthority
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow_client.predict_io import GrpcRequest, HttpRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from scanflow_research.simulation.experiment import generate_thesis_jobs
+from scanflow_research.simulation.twenty_jobs import generate_thesis_jobs
 from tests.server import ServerProcess
 from tests.waiting import patient
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from scanflow.agent import Strategy, call, primitives
+from scanflow.agent.agent_records import Action, Intent, PrimitiveCall, Sample
 from scanflow.agent.decide import Evaluator
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.records import Action, Intent, PrimitiveCall, Sample
 from scanflow.agent.replay import build_trace, compare_moments, replay
 from scanflow.agent.strategy_limits import describe_limits
-from scanflow_agents.host.limits import MemoryActedStore
-from scanflow_agents.host.strategies import Strategies
-from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.store import events
-from scanflow_server.store import intents as intent_store
+from scanflow_agents.host.call_limits import MemoryActedStore
+from scanflow_agents.host.strategy_runner import Strategies
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
+from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import Store
 
 ACTED: list[str] = []
@@ -239,7 +238,7 @@ class World:
     def list_told(self) -> list[tuple[str, str, str, str]]:
         """Return what people were told of intents: strategy, primitive, verdict and the beginning of the reason."""
         with self.store.read() as connection:
-            listed = [event for event in events.list_after(connection, 0, limit=100_000) if event.app == self.app]
+            listed = [event for event in event_store.list_after(connection, 0, limit=100_000) if event.app == self.app]
         told = [{name: str(value) for name, value in event.data.items()} for event in listed if event.type == "intent"]
         return [(data["strategy"], data["primitive"], data["verdict"], data["reason"][:12]) for data in told]
 

@@ -28,8 +28,8 @@ from scanflow_client.declared_inputs import fit_inputs
 from scanflow_client.predict_io import read_request, send
 from scanflow_serving.grpc_api import read_request as read_grpc
 from scanflow_serving.grpc_api import write_response
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Request
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
 
 NAME = "m"

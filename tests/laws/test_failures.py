@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
 from scanflow.text.failures import Failure, parse_failure
-from scanflow_client.formatting.runs import MAX_FAILURE_LINES, format_failure
+from scanflow_client.formatting.run_text import MAX_FAILURE_LINES, format_failure
 
 ORIGINS = {
     "raise": 'raise ValueError("bad")',

@@ -19,8 +19,8 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from scanflow.wire import BatchingOptions, Node
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Tensor
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.results import to_tensors
 from tests.laws import graph_components
 from tests.laws.graph_components import CHANGING, COMBINING, PLAIN, ROUTING, Behaviour

@@ -21,7 +21,7 @@ import pytest
 
 from scanflow.errors import NotFoundError
 from scanflow.wire import BatchingOptions
-from scanflow_client.formatting.services import format_request_examples
+from scanflow_client.formatting.service_text import format_request_examples
 from tests.laws.served import Refused, ServedModel, serve_model, to_columns
 
 pytestmark = [

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.images.settings import ImageSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.images.build_settings import ImageSettings
 from scanflow.settings import Settings
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.sign_in_settings import SignInSettings
 from tests.command_tree import load_command_tree
 

@@ -20,14 +20,14 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scanflow.app.files import load_yaml
+from scanflow.app.application_files import load_yaml
 from scanflow.errors import InvalidError
 from scanflow.protos import get_message_class
-from scanflow.tables.files import read_columns
+from scanflow.tables.table_files import read_columns
 from scanflow.transport.tensors import encode_grpc_request, encode_request
 from scanflow_client import label_files
 from scanflow_serving.grpc_api import read_request, write_response
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 from tests.laws.served import ServedModel, serve_model
 from tests.laws.strategies import SEEDED
 from tests.laws.zoo import TARGET, TRAINED, save_sklearn

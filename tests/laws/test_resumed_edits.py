@@ -14,9 +14,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.graph import find_ancestors
+from scanflow.app.graph import list_ancestors
 from scanflow.backends.memory import Memory
-from scanflow.backends.records import Event, RunStarted
+from scanflow.backends.run_records import Event, RunStarted
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.laws.strategies import SEEDED
@@ -134,7 +134,7 @@ def check(deployer: EmbeddedDeployer, folder: Path, before: dict[str, str], afte
     parents = app.workflow().parents
     assert found.keys() == expected.keys()
     for step in found:
-        if not named & {step, *find_ancestors(parents, step)}:
+        if not named & {step, *list_ancestors(parents, step)}:
             assert repr(found[step]) == repr(expected[step]), (step, edited)
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from scanflow.drift.detectors.autoencoder import Autoencoder, FittedAutoencoder
 from scanflow.drift.detectors.prior import ClassPrior
-from scanflow.drift.detectors.table import TableDetector
+from scanflow.drift.detectors.table_detector import TableDetector
 from scanflow.drift.segments import compare_by
 from scanflow.drift.table import DataTable
 from tests.science.drifts import DRIFTS, Rows

@@ -15,16 +15,16 @@ from statistics import fmean, median
 from typing import Any
 
 from scanflow_research.simulation.contention import Contention
-from scanflow_research.simulation.engine import Simulation, simulate
-from scanflow_research.simulation.experiment import (
+from scanflow_research.simulation.event_simulation import Simulation, simulate
+from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
+from scanflow_research.simulation.schemes import CM, CM_G, CM_G_TG, CM_S, CM_S_TG, NONE, SCENARIOS, DeploymentScheme
+from scanflow_research.simulation.twenty_jobs import (
     CONTENTION,
     MAKESPANS_S,
     PROGRAMS,
     generate_dgemm_jobs,
     generate_thesis_jobs,
 )
-from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
-from scanflow_research.simulation.schemes import CM, CM_G, CM_G_TG, CM_S, CM_S_TG, NONE, SCENARIOS, DeploymentScheme
 
 FITTED_SCENARIOS = (NONE, CM, CM_S, CM_G, CM_S_TG, CM_G_TG)
 RUNNING_S: dict[str, Sequence[float]] = {

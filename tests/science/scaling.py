@@ -19,9 +19,9 @@ from scanflow.app.scaling import Scaling
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, decide
 from scanflow.backends.service_metrics import WINDOW_S, compute_latest_load
 from scanflow.backends.service_records import compute_quantile
-from scanflow.placement.scaling import Load, Recommendation
-from scanflow_agents.templates.scaling import ScalingOptions, compute_threshold
-from scanflow_serving.metrics import BUCKETS
+from scanflow.placement.queueing import Load, Recommendation
+from scanflow_agents.templates.threshold_tuning import ScalingOptions, compute_threshold
+from scanflow_serving.serving_metrics import BUCKETS
 
 OPTIONS = ScalingOptions.model_fields
 WATCH_S = OPTIONS["watch_interval_s"].default

@@ -9,8 +9,8 @@ import pytest
 
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import ServerContext, make_context
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import ServerContext, make_context
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.unit.server.answering import answering
 

@@ -17,7 +17,7 @@ import pytest
 
 from scanflow.http.home_token import make_step_token
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from tests.server import ServerProcess, bearer
 from tests.waiting import PATIENCE_S, until

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.records import PermittedCall, StrategyLimits
-from scanflow.backends.agents import HostedAgent
-from scanflow.backends.memory.agents import MemoryAgents
+from scanflow.agent.agent_records import PermittedCall, StrategyLimits
+from scanflow.backends.agent_hosting import HostedAgent
+from scanflow.backends.memory.memory_agents import MemoryAgents
 from scanflow.http.home_token import read_home_token
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import AgentsController
-from scanflow_server.store import agents, intents
+from scanflow_server.control.agent_controller import AgentsController
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import agent_store, intent_store
 from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.keeping import known_by
@@ -139,10 +139,10 @@ def test_with_a_token_made_by_hand_nothing_is_carried_out_that_the_stored_strate
     decision = shop.want(by_hand, **{"autonomy": "auto", **EXCESSES[what]})
     assert decision["verdict"] == "approve", "a person is asked"
     assert "Approve it: scanflow approve" in decision["reason"]
-    stored = known_by(shop.context.store, intents.get, "i1")
+    stored = known_by(shop.context.store, intent_store.get, "i1")
     assert (stored.action.state, stored.intent.priority <= 1) == ("pending", True)
     with shop.context.store.read() as connection:
-        assert intents.list_due(connection) == [], "nothing is to be done"
+        assert intent_store.list_due(connection) == [], "nothing is to be done"
 
 
 @pytest.mark.parametrize("who", ["own", "by hand", "home"])
@@ -180,7 +180,7 @@ def test_strategies_are_stored_for_the_agent_itself_and_for_an_editor_alone(shop
         assert shop.report(SCALE, headers=headers).status_code == 403
     for headers in (shop.make_token("blue"), shop.make_token("blue", "editor")):
         assert shop.report(SCALE, headers=headers).status_code == 404
-    assert known_by(shop.context.store, agents.get, "shop", "watcher").strategies is None
+    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
     assert shop.report(SCALE, headers=shop.make_token(role="editor")).status_code == 204
     changed = shop.ask("GET", "/events?after=0", shop.home).text
     assert '"agent.limits"' in changed, "who widens what an agent may do leaves a trace"
@@ -218,7 +218,7 @@ def test_what_an_earlier_deployment_reports_is_not_stored_for_the_next_one(
     monkeypatch.setattr(shop.context.token_notifier, "notify", lambda: None)  # as where another server changes tokens
     shop.deploy("watcher", modules=("b.py",))
     assert shop.report(SCALE, headers=earlier).status_code == 401
-    assert known_by(shop.context.store, agents.get, "shop", "watcher").strategies is None
+    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
 
 
 @pytest.mark.parametrize(
@@ -278,13 +278,12 @@ def test_agents_and_their_tokens_outlive_the_server(shop: Shop) -> None:
 
 
 def test_the_database_does_not_hold_a_token_nor_what_makes_one_alone(shop: Shop) -> None:
-    row = known_by(shop.context.store, agents.get, "shop", "watcher")
+    row = known_by(shop.context.store, agent_store.find, "shop", "watcher")
     token = shop.own()["authorization"].removeprefix("Bearer ")
     assert token not in row.model_dump_json()
     assert row.token_salt is not None
-    assert (
-        len({row.token_salt, row.token_hash, known_by(shop.context.store, agents.get, "shop", "other").token_salt}) == 3
-    )
+    other = known_by(shop.context.store, agent_store.find, "shop", "other")
+    assert len({row.token_salt, row.token_hash, other.token_salt}) == 3
 
 
 def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another_team_s(shop: Shop) -> None:
@@ -306,7 +305,7 @@ def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another
             == 404
         )
     with shop.context.store.read() as connection:
-        assert {row.name for row in agents.list_all(connection)} == {"watcher", "other"}
+        assert {row.name for row in agent_store.list_all(connection)} == {"watcher", "other"}
 
 
 def test_a_token_made_by_hand_does_not_say_where_an_agent_is(shop: Shop) -> None:
@@ -314,7 +313,7 @@ def test_a_token_made_by_hand_does_not_say_where_an_agent_is(shop: Shop) -> None
     assert shop.ask("POST", "/agents/shop/watcher/here", shop.own(), HERE).status_code == 204
     for body in (HERE, {**HERE, "url": "http://127.0.0.1:666"}):
         assert shop.ask("POST", "/agents/shop/watcher/here", by_hand, body).status_code == 403
-    assert known_by(shop.context.store, agents.get, "shop", "watcher").url == HERE["url"]
+    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").url == HERE["url"]
 
 
 def test_the_stream_of_a_stopped_agent_ends(shop: Shop) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from scanflow.agent.records import Action, Decision
+from scanflow.agent.agent_records import Action, Decision
 from scanflow.errors import UsageError
 from scanflow.http.home_token import ensure_home_token, get_token_file, read_home_token
 from scanflow_server.app import OPEN_PATHS, create_app
 from scanflow_server.auth import get_home_owner, register_home
-from scanflow_server.context import ServerContext
 from scanflow_server.main import main
-from scanflow_server.store import intents
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import intent_store
 from tests.asking import HTTP
 from tests.server import bearer
 from tests.unit.server.arbiter.making import intent
@@ -100,7 +100,7 @@ def test_who_approves_is_who_the_token_says(context: ServerContext, url: str, to
     wanted = intent("i1", autonomy="approve")
     with context.store.write() as connection:
         stored = Action(id="i1", intent=wanted, state="pending", decision=decision, began=None, ended=None)
-        intents.add(connection, intents.ActionRow(action=stored, tries=0))
+        intent_store.add(connection, intent_store.ActionRow(action=stored, tries=0))
     assert HTTP.post(f"{url}/intents/i1/approve", json={"by": "the boss"}, headers=token).status_code == 422
     ada = bearer(HTTP.post(f"{url}/tokens", json={"name": "ada"}, headers=token).json()["token"])
     HTTP.post(f"{url}/intents/i1/refuse", json={"reason": "no"}, headers=ada).raise_for_status()

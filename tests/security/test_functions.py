@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from scanflow.deployer.functions import MAX_BYTES, read_versions
+from scanflow.deployer.functions_by_value import MAX_BYTES, read_versions
 from scanflow.names import RunName
-from scanflow_server.context import ServerContext
 from scanflow_server.function_owners import FunctionOwners
+from scanflow_server.server_context import ServerContext
 from tests.security.test_teams import HTTP, Two, batch
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck
 
 from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow_server.app import create_app
-from scanflow_server.context import ServerContext
+from scanflow_server.server_context import ServerContext
 from tests.asking import http_client
 from tests.security.test_teams import ROUTES, Two
 from tests.waiting import patient, until

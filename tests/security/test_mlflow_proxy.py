@@ -19,11 +19,11 @@ import uvicorn
 
 from scanflow.http.home_token import ensure_home_token, make_step_token
 from scanflow.http.security import Receive, Scope, Send
-from scanflow.knowledge.mlflow.server_address import get_server_socket, is_listening, listen_as_server
+from scanflow.knowledge.mlflow.mlflow_socket import get_server_socket, is_listening, listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.forwarding import MAX_CONNECTIONS
-from scanflow_server.context import ServerContext
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, MAX_QUERY_BYTES
+from scanflow_server.server_context import ServerContext
 from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.answering import answering

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 import scanflow as sf
-from scanflow.app.files import dump_json
+from scanflow.app.application_files import dump_json
 from scanflow_server.mlflow_access import classify_request
 from tests.conftest import home_in
 from tests.databases import private_postgres

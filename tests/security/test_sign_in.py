@@ -19,8 +19,8 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from scanflow.http.home_token import ensure_home_token
 from scanflow.transport import build_path
 from scanflow_server.audit import FREE_FAILURES
-from scanflow_server.context import ServerContext
 from scanflow_server.page_sessions import COOKIE
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in import LIFETIME_S
 from tests.asking import HTTP, http_client
 from tests.identity_provider import (

@@ -10,17 +10,17 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from scanflow.backends.agents import HostedAgent
+from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.http.home_token import Role, read_home_token
 from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import AgentsController
+from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.pages import Pages
+from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
-from scanflow_server.store import agents, applications, events, intents, labels, runs
-from scanflow_server.store.labels import LabelCandidate
+from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store
+from scanflow_server.store.label_store import LabelCandidate
 from tests.asking import http_client
 from tests.permitting import permit_strategies
 from tests.server import bearer
@@ -161,13 +161,13 @@ class Two:
             return [
                 len(found)
                 for found in (
-                    runs.list_active(connection),
-                    intents.list_open_changes(connection),
-                    applications.list_all(connection),
-                    agents.list_all(connection),
-                    intents.list_actions(connection),
-                    labels.list_labels(connection, state="wanted"),
-                    events.list_after(connection, 0, team="alpha"),
+                    run_store.list_active(connection),
+                    intent_store.list_open_changes(connection),
+                    application_store.list_all(connection),
+                    agent_store.list_all(connection),
+                    intent_store.list_actions(connection),
+                    label_store.list_labels(connection, state="wanted"),
+                    event_store.list_after(connection, 0, team="alpha"),
                 )
             ]
 
@@ -175,18 +175,18 @@ class Two:
         context = self.context
         whose: dict[str, Any] = {"app": "alpha-app", "team": "alpha"}
         with context.store.write() as connection:
-            agents.put(connection, app="alpha-app", name="alpha-agent", team="alpha", document=APP, source=None)
+            agent_store.put(connection, app="alpha-app", name="alpha-agent", team="alpha", document=APP, source=None)
         self.run = self.entered("alpha", "alpha-app")
         service = a_service("alpha-service", "ready").model_copy(update=whose)
         context.deployer.services = lambda *_, **__: [service]  # type: ignore[method-assign]
         context.deployer.service = lambda name: service  # type: ignore[method-assign]
         with context.store.write() as connection:
-            intents.add(connection, requested("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
-            applications.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
-            intents.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
-            labels.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
-            labels.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
-            events.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
+            intent_store.add(connection, requested("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
+            application_store.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
+            intent_store.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
+            label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
+            label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
+            event_store.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -259,7 +259,7 @@ def test_what_another_team_wants_labelled_is_not_labelled(two: Two, route: str) 
     found = two.ask(route, two.token("beta", "editor"), two.alphas)
     assert found.status_code == 404
     with two.context.store.read() as connection:
-        assert labels.list_labels(connection, state="given") == []
+        assert label_store.list_labels(connection, state="given") == []
 
 
 def test_what_says_another_team_is_refused_before_anything_is_made(two: Two) -> None:
@@ -459,7 +459,7 @@ def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
     two: Two, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("scanflow_server.control.agents.fetch_reply", lambda url, *_, **__: asked.append(url))
+    monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", lambda url, *_, **__: asked.append(url))
     at = {"url": place, "pid": 5}
     permit_strategies(two.context.store, app="any", agent="evil", team="beta")  # as an earlier release let it be
     HTTP.post(f"{two.url}/agents/any/evil/here", json=at, headers=two.token("beta", "agent")).raise_for_status()

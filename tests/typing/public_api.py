@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import scanflow as sf
-from scanflow.agent.records import Action, Event
+from scanflow.agent.agent_records import Action, Event
 from scanflow.app.edges import Chain
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.plan import Plan
 from scanflow.app.references import Condition, Ref
 from scanflow.app.steps import Step
 from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTrigger, Interval
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
 from scanflow_client.run_handle import RunHandle

@@ -10,10 +10,10 @@ import pytest
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import OnlineBackend
 from scanflow.backends.local.local import Local
 from scanflow.backends.local.services.spec.builder import plan_online
 from scanflow.backends.log_files import FileLogs
-from scanflow.backends.port import OnlineBackend
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import (
     Explanation,

@@ -12,14 +12,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from scanflow.agent.records import Action, Decision, Intent, PrimitiveCall, Sample
+from scanflow.agent.agent_records import Action, Decision, Intent, PrimitiveCall, Sample
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 from scanflow_client.control_client import ControlClient
 
 URL, AGENT_URL = "http://127.0.0.1:46666", "http://127.0.0.1:5001"
@@ -86,7 +86,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(answers: dict[str, Any] | Answers, *words: str) -> Result:
         handler = answers if isinstance(answers, Answers) else Answers(answers)
         client = ServerClient(URL, token="secret", transport=httpx.MockTransport(handler))
-        monkeypatch.setattr("scanflow_client.cli.agents.open_client", lambda: ControlClient(lambda: client))
+        monkeypatch.setattr("scanflow_client.cli.agent_commands.open_client", lambda: ControlClient(lambda: client))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
     return run

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.client import ScanflowDeployerClient
 from scanflow.deployer.remote_home import UpProcess, UpState, write_up_state
 from scanflow.errors import NotFoundError, UnavailableError

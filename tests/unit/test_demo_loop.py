@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.errors import NotFoundError, StepFailedError, UnavailableError
 from scanflow_client.control_client import ControlClient
-from scanflow_client.demo.application import find_traffic_program, load_demo
+from scanflow_client.demo.demo_application import get_traffic_program, load_demo
+from scanflow_client.demo.demo_traffic import Responses, TrafficProgram
 from scanflow_client.demo.loop import LoopOutcome, Phase, advance_phase, format_loop, render_report, run_loop
 from scanflow_client.demo.session import DemoScreen
-from scanflow_client.demo.traffic import Responses, TrafficProgram
 from scanflow_client.progress import Output, open_output
 from tests.waiting import PATIENCE_S
 
@@ -249,7 +249,7 @@ def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
         closing(tmp_path, event("drift.none"), startup_s=500.0, timeout_s=None, told=hour)
     program = tmp_path / "slow.py"
     program.write_text("import sys; sys.stdin.read()")
-    monkeypatch.setattr("scanflow_client.demo.traffic.READY_S", 0.1)
+    monkeypatch.setattr("scanflow_client.demo.demo_traffic.READY_S", 0.1)
     told = r"did not read its digits within 1 s \(start-up: 0 s\)"
     with TrafficProgram(program, log=tmp_path / "log") as slow, pytest.raises(UnavailableError, match=told):
         slow.wait_until_ready(startup_s=0.3)
@@ -286,6 +286,6 @@ def test_the_demo_is_the_tutorial_of_the_loop() -> None:
     assert (path.name, drifted, parameters) == ("loop.py", None, {"load-data.data": "digits"})
     assert [agent.name for agent in app.agents] == ["tracker", "checker", "planner", "executor"]
     served: Any = type("Served", (), {"url": "http://127.0.0.1:9", "app": "mnist", "team": "datascience"})
-    program, arguments = find_traffic_program(path, served, Path("/c.npz"))
+    program, arguments = get_traffic_program(path, served, Path("/c.npz"))
     assert program.is_file()
     assert arguments[-2:] == ["--drifted_path", "/c.npz"]

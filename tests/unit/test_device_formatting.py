@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scanflow.accelerators.port import DeviceProcess, Inventory
+from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.backends.device_claims import DeviceClaim
-from scanflow.backends.records import DeviceUse, TaskRecord
+from scanflow.backends.run_records import DeviceUse, TaskRecord
 from scanflow.names import StepName
-from scanflow.placement.devices import DeviceGrant
+from scanflow.placement.device_grants import DeviceGrant
 from scanflow.testing.accelerators import GIB, make_gpu, make_mig_gpu
-from scanflow_client.formatting.devices import format_machine_devices, format_step_devices
+from scanflow_client.formatting.device_text import format_machine_devices, format_step_devices
 
 
 def record(task: str, *devices: DeviceUse) -> TaskRecord:

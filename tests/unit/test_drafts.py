@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from scanflow.backends.pickles import write_signed
-from scanflow.drift.detectors import storage
+from scanflow.drift.detectors import detector_storage
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import keep_home_token
 from scanflow.outputs import write_output
-from scanflow.processes.files import write_atomically
-from scanflow.processes.jobs import write_whole
+from scanflow.processes.background_jobs import write_whole
+from scanflow.processes.shared_files import write_atomically
 from scanflow.processes.shim import _write
 
 ROOM = 65_536
@@ -27,7 +27,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "job": lambda folder: write_whole(folder / "job", LARGE),
     "shim": lambda folder: _write(str(folder / "began"), {"reason": LARGE}),
     "token": lambda folder: keep_home_token(folder, LARGE),
-    "detector": lambda folder: storage.write(folder, "table", {"columns": LARGE}, {"mean": np.zeros(1)}),
+    "detector": lambda folder: detector_storage.write(folder, "table", {"columns": LARGE}, {"mean": np.zeros(1)}),
 }
 
 
@@ -45,5 +45,5 @@ def small_files() -> Iterator[None]:
 def test_what_does_not_fit_takes_no_room_and_is_named(tmp_path: Path, kind: str) -> None:
     with pytest.raises((OSError, UnavailableError)) as refused:
         WRITERS[kind](tmp_path)
-    assert [file.name for file in tmp_path.rglob("*") if file.is_file() and file.name != storage.ARRAYS] == []
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file() and file.name != detector_storage.ARRAYS] == []
     assert kind == "shim" or str(tmp_path) in str(refused.value)

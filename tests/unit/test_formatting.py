@@ -18,18 +18,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from scanflow.agent.records import Action, AgentView, Decision, Event, Intent, SensorReport
+from scanflow.agent.agent_records import Action, AgentView, Decision, Event, Intent, SensorReport
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
-from scanflow.backends.records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
+from scanflow.backends.run_records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
 from scanflow.backends.service_records import Explanation, InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.images.building import ImageRecord
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
-from scanflow_client.formatting import agents, control_plane, images, labels, runs, services, text
-from scanflow_client.formatting.table import Table, lay_out
+from scanflow_client.formatting import (
+    agent_text,
+    control_plane_text,
+    image_text,
+    label_text,
+    run_text,
+    service_text,
+    text,
+)
+from scanflow_client.formatting.text_table import Table, lay_out
 from scanflow_client.progress import RunProgress
 from tests.snapshots import assert_snapshot
 
@@ -70,9 +78,9 @@ FAILED = Failure(
 def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None:
     note = "not reused: the code of features.py changed"
     record = task("train", cache_note=note)
-    assert runs.format_task(record) == f"  ✓ train                           1.50 s  {note}"
+    assert run_text.format_task(record) == f"  ✓ train                           1.50 s  {note}"
     items = [task(f"clean.{number}", cache_note=note if number else None) for number in range(3)]
-    shown = drawn(*runs.format_run(run("succeeded", *items, record)))
+    shown = drawn(*run_text.format_run(run("succeeded", *items, record)))
     assert shown.count(note) == 2
     assert f"  ! clean: {note}\n  ! train: {note}\n" in shown
     progress = RunProgress()
@@ -109,21 +117,32 @@ def test_runs() -> None:
     files = [StepFile(task=StepName(step), name=name, size_bytes=2048, path=f"/o/{name}") for step, name in left]
     alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
     screens = [
-        *("# list", runs.format_runs([run(), run("interrupted", seconds=None)])),
-        *("# show", *runs.format_run(failed)),
-        *("# show, stopped", *runs.format_run(run("stopped", task("load", "stopped")))),
-        *("# show, without items, with files", *runs.format_run(run("succeeded", task("load"), empty), files)),
-        *("# failures", *runs.format_failure(alone), *runs.format_failure(run("failed", error="the disk is full"))),
-        *("# lines", *(runs.format_task(one) for one in (*failed.tasks, empty))),
-        *("# outcomes", *(runs.format_outcome(run(state)) for state in ("succeeded", "failed", "stopped", "running"))),
-        *("# outputs", *runs.format_output("select", {"rate": 0.3}), *runs.format_output("x", list(range(1000)))),
+        *("# list", run_text.format_runs([run(), run("interrupted", seconds=None)])),
+        *("# show", *run_text.format_run(failed)),
+        *("# show, stopped", *run_text.format_run(run("stopped", task("load", "stopped")))),
+        *("# show, without items, with files", *run_text.format_run(run("succeeded", task("load"), empty), files)),
+        *(
+            "# failures",
+            *run_text.format_failure(alone),
+            *run_text.format_failure(run("failed", error="the disk is full")),
+        ),
+        *("# lines", *(run_text.format_task(one) for one in (*failed.tasks, empty))),
+        *(
+            "# outcomes",
+            *(run_text.format_outcome(run(state)) for state in ("succeeded", "failed", "stopped", "running")),
+        ),
+        *(
+            "# outputs",
+            *run_text.format_output("select", {"rate": 0.3}),
+            *run_text.format_output("x", list(range(1000))),
+        ),
     ]
     assert_snapshot("runs", drawn(*screens))
 
 
 def test_a_failure_takes_at_most_twelve_lines() -> None:
     failure = Failure(summary="exit code 1", frames=("a", "b", "c"), cause="\n".join("defghijkl"))
-    assert len(runs.format_failure(run("failed", task("load", "failed", failure=failure)))) == 12
+    assert len(run_text.format_failure(run("failed", task("load", "failed", failure=failure)))) == 12
 
 
 def test_plans() -> None:
@@ -141,9 +160,9 @@ def test_plans() -> None:
     graph = Plan(
         workflow="g", steps=(node,), waves=1, peak_memory_bytes=0, unsized=1, instances=(instance,), **sizes
     )  # fmt: skip
-    both = runs.format_check("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
-    alone = runs.format_check("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
-    screens = [*runs.format_plan(batch, online=False), *runs.format_plan(graph, online=True), *both, *alone]
+    both = run_text.format_check("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
+    alone = run_text.format_check("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
+    screens = [*run_text.format_plan(batch, online=False), *run_text.format_plan(graph, online=True), *both, *alone]
     assert_snapshot("plans", drawn(*screens))
 
 
@@ -194,10 +213,10 @@ def test_images() -> None:
         for one, (state, pushed) in zip(wanted, states, strict=True)
     ]  # fmt: skip
     screens = [
-        *("# built", *images.format_build(records, "app.py")),
-        *("# pushed", *images.format_build(records[:1], None)),
-        *("# nothing", *images.format_build([], None)),
-        *("# printed", *images.format_dockerfiles(wanted, "r.example.com")),
+        *("# built", *image_text.format_build(records, "app.py")),
+        *("# pushed", *image_text.format_build(records[:1], None)),
+        *("# nothing", *image_text.format_build([], None)),
+        *("# printed", *image_text.format_dockerfiles(wanted, "r.example.com")),
     ]
     assert_snapshot("images", drawn(*screens))
 
@@ -212,37 +231,37 @@ def test_services() -> None:
         formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
     )  # fmt: skip
     screens = [
-        *("# list", services.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
-        *("# one", *services.format_service(many)),
-        *("# canary", *services.format_service(service(revisions=[CURRENT, CANARY]))),
-        *("# backup", *services.format_service(backup)),
-        *("# a failed change", *services.format_service(wrong)),
-        *("# on a cluster", *services.format_service(service(instances=[POD]))),
-        *("# explained", *services.format_explanation(found)),
-        *services.format_explanation(found.model_copy(update={"sample": None}))[:2],
-        *services.format_explanation(found.model_copy(update={"target": 0})),
+        *("# list", service_text.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
+        *("# one", *service_text.format_service(many)),
+        *("# canary", *service_text.format_service(service(revisions=[CURRENT, CANARY]))),
+        *("# backup", *service_text.format_service(backup)),
+        *("# a failed change", *service_text.format_service(wrong)),
+        *("# on a cluster", *service_text.format_service(service(instances=[POD]))),
+        *("# explained", *service_text.format_explanation(found)),
+        *service_text.format_explanation(found.model_copy(update={"sample": None}))[:2],
+        *service_text.format_explanation(found.model_copy(update={"target": 0})),
     ]
     assert_snapshot("services", drawn(*screens))
 
 
 def test_example_requests_can_be_pasted() -> None:
-    curl, ours = services.format_request_examples(service(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
+    curl, ours = service_text.format_request_examples(service(), [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}])
     body = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [0.5, 0.5, 0.5]}]}
     assert json.loads(shlex.split(curl)[-1]) == body
     assert json.loads(shlex.split(ours)[-1]) == [[0.5, 0.5, 0.5]]
     two = [{"name": name, "datatype": "INT64", "shape": [-1]} for name in "ab"]
-    assert json.loads(shlex.split(services.format_request_examples(service(), two)[1])[-1]) == [{"a": 1, "b": 1}]
+    assert json.loads(shlex.split(service_text.format_request_examples(service(), two)[1])[-1]) == [{"a": 1, "b": 1}]
     odd = [{"name": "it's", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "datetime"}}]
-    curl, named = services.format_request_examples(service(), odd)
+    curl, named = service_text.format_request_examples(service(), odd)
     assert json.loads(shlex.split(named)[-1]) == [{"it's": "2024-03-01T12:30:00"}]
     assert json.loads(shlex.split(curl)[-1])["inputs"][0]["data"] == ["2024-03-01T12:30:00"]
     lists = [
         {"name": "input-0", "datatype": "BYTES", "shape": [-1], "parameters": {"content_type": "application/json"}}
     ]
-    assert services.format_request_examples(service(), lists)[1].endswith("scanflow predict digits rows.json")
+    assert service_text.format_request_examples(service(), lists)[1].endswith("scanflow predict digits rows.json")
     picture = [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]
-    assert_snapshot("requests", drawn(*services.format_request_examples(service(), picture), ours))
-    assert "--data '[[" in services.format_request_examples(service(), [])[1]
+    assert_snapshot("requests", drawn(*service_text.format_request_examples(service(), picture), ours))
+    assert "--data '[[" in service_text.format_request_examples(service(), [])[1]
 
 
 # Agents and the control plane
@@ -259,9 +278,9 @@ def test_agents() -> None:
     )
     checker = AgentView(name="checker", app="mnist", team="data", state="silent", error="line 3")
     screens = [
-        *agents.format_agents([], detailed=False),
-        *agents.format_agents([tracker, checker], detailed=False),
-        *agents.format_agents([tracker], detailed=True),
+        *agent_text.format_agents([], detailed=False),
+        *agent_text.format_agents([tracker, checker], detailed=False),
+        *agent_text.format_agents([tracker], detailed=True),
     ]
     assert_snapshot("agents", drawn(*screens))
 
@@ -311,11 +330,11 @@ def test_triggers_journals_and_actions() -> None:
         action("reverted", "act", reverted_by="ada"),
     ]
     screens: list[str | Table] = [
-        *(agents.format_trigger(one) for one in TRIGGERS),
-        *agents.format_journal([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
-        *(agents.format_action(one) for one in actions),
-        *agents.format_actions(actions[:2]),
-        *agents.format_approvals(actions[:1]),
+        *(agent_text.format_trigger(one) for one in TRIGGERS),
+        *agent_text.format_journal([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
+        *(agent_text.format_action(one) for one in actions),
+        *agent_text.format_actions(actions[:2]),
+        *agent_text.format_approvals(actions[:1]),
     ]
     assert_snapshot("actions", drawn(*screens))
 
@@ -343,11 +362,11 @@ def test_a_persons_change_names_its_version_and_reason(
     done = action("succeeded", "act", result={"models": models})
     about = {"source": "person", "primitive": primitive, "arguments": {"service": "digits", **asked}}
     done = done.model_copy(update={"intent": done.intent.model_copy(update=about)})
-    table, *_ = agents.format_actions([done])
+    table, *_ = agent_text.format_actions([done])
     assert isinstance(table, Table)
     assert table.rows[0][-1] == (reason or done.decision.reason)
     failed = done.model_copy(update={"state": "failed", "error": "no room"})
-    assert agents.format_action(failed).endswith("no room")
+    assert agent_text.format_action(failed).endswith("no room")
 
 
 def test_the_label_queue_and_what_people_disagree_on() -> None:
@@ -356,19 +375,19 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
     votes = [{"by": "ada", "label": 7, "at": NOW - 60}, {"by": "bob", "label": "x", "at": NOW}]
     page = "http://127.0.0.1:46666/labels"
     screens: list[str | Table] = [
-        *labels.format_labels([sample], limit=1, page=page),
-        *labels.format_labels([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
-        *labels.format_labels([row], limit=9, page=page),
-        *labels.format_votes([{**row, "label": "x", "disputed": True, "votes": votes}], disputed=True),
-        *labels.format_votes([], disputed=True),
-        *labels.format_votes([], disputed=False),
+        *label_text.format_labels([sample], limit=1, page=page),
+        *label_text.format_labels([{**sample, "data": {"shape": [28, 28]}}, row], limit=9, page=page),
+        *label_text.format_labels([row], limit=9, page=page),
+        *label_text.format_votes([{**row, "label": "x", "disputed": True, "votes": votes}], disputed=True),
+        *label_text.format_votes([], disputed=True),
+        *label_text.format_votes([], disputed=False),
     ]
     assert_snapshot("labels", drawn(*screens))
 
 
 def test_what_was_decided_of_a_model_is_an_event_in_words() -> None:
     evidence: dict[str, Any] = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
-    line = control_plane.format_event(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
+    line = control_plane_text.format_event(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
     assert line.endswith("evaluated on 40 points of 50")
 
 
@@ -381,18 +400,20 @@ def test_the_control_plane() -> None:
     up = {"up": True, "server": server, "tracker": tracker, "status": status}
     ill = {**up, "server": {**server, "ready": False, "reason": "a\nb"}, "tracker": {**tracker, "alive": False}}
     screens = [
-        *control_plane.format_status(up),
-        *control_plane.format_status({**ill, "status": None}),
-        *control_plane.format_status({"up": False}),
-        control_plane.format_event(Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})),
+        *control_plane_text.format_status(up),
+        *control_plane_text.format_status({**ill, "status": None}),
+        *control_plane_text.format_status({"up": False}),
+        control_plane_text.format_event(
+            Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})
+        ),
     ]
     assert_snapshot("control-plane", drawn(*screens))
 
 
 def test_secrets_among_arguments_and_in_events_are_stars() -> None:
     body = {"primitive": "run_workflow", "target": "workflow/w", "arguments": {"parameters": {"token": "hunter2"}}}
-    (intent,) = agents.format_journal([journal_entry("intent", body)], "mnist:count")
-    event = control_plane.format_event(
+    (intent,) = agent_text.format_journal([journal_entry("intent", body)], "mnist:count")
+    event = control_plane_text.format_event(
         Event(at=NOW, type="run.started", data={"parameters": {"db_password": "hunter2"}})
     )
     assert "hunter2" not in intent + event

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure

@@ -105,7 +105,7 @@ def test_a_failure_is_counted_with_its_reason(answer: Answer, reason: str) -> No
 
 def test_a_load_ends_with_who_wanted_it() -> None:
     code = (
-        "import sys, threading; from scanflow.load.load import LoadGenerator, LoadPlan\n"
+        "import sys, threading; from scanflow.load.load_process import LoadGenerator, LoadPlan\n"
         "with LoadGenerator(LoadPlan(url=sys.argv[1], duration_s=600)) as load:\n"
         "    print(load._process.pid, flush=True); threading.Event().wait()"
     )

@@ -17,7 +17,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.grpc_connection import describe_failure
-from scanflow.load.load import LoadError, LoadGenerator, LoadPlan
+from scanflow.load.load_process import LoadError, LoadGenerator, LoadPlan
 from scanflow.load.mlperf import MlperfSettings, Scenario
 from scanflow.protos import get_message_class
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request

@@ -11,8 +11,8 @@ import pytest
 
 import scanflow as sf
 from scanflow import modules
-from scanflow.app.files import dump_json, dump_yaml, load_yaml
-from scanflow.app_files import find_file
+from scanflow.app.application_files import dump_json, dump_yaml, load_yaml
+from scanflow.app_files import get_file
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.loading import load_application, load_function, load_module
 
@@ -279,15 +279,15 @@ def test_an_unknown_function_names_the_nearest(write: Write, name: str, error: t
 
 def test_a_file_is_looked_for_in_each_folder_in_order(write: Write, tmp_path: Path) -> None:
     write("b/x.py", "")
-    assert find_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "b" / "x.py"
+    assert get_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "b" / "x.py"
     write("a/x.py", "")
-    assert find_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "a" / "x.py"
+    assert get_file("x.py", [tmp_path / "a", tmp_path / "b"]) == tmp_path / "a" / "x.py"
     (tmp_path / "a" / "folder.py").mkdir()
     with pytest.raises(NotFoundError) as error:
-        find_file("xx.py", [tmp_path / "a", tmp_path / "b", tmp_path / "a"])
+        get_file("xx.py", [tmp_path / "a", tmp_path / "b", tmp_path / "a"])
     assert str(error.value) == f"There is no file 'xx.py' in {tmp_path}/a, {tmp_path}/b. Did you mean 'x.py'?"
     with pytest.raises(NotFoundError, match=r"There is no file 'folder.py'"):
-        find_file("folder.py", [tmp_path / "a"])
+        get_file("folder.py", [tmp_path / "a"])
 
 
 def test_an_application_that_is_imported_from_another_file_is_not_a_second_one(write: Write, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.records import RunRecord
-from scanflow.deployer import masking
-from scanflow.deployer.masking import MaskedRuns, mask_run
+from scanflow.backends.run_records import RunRecord
+from scanflow.deployer import masked_deployer
+from scanflow.deployer.masked_deployer import MaskedRuns, mask_run
 from scanflow.names import RunName
 from scanflow.text.masking import Masker
 
@@ -50,6 +50,6 @@ def test_the_definition_of_a_listed_run_is_read_once() -> None:
 def test_only_so_many_listed_runs_stay_in_memory() -> None:
     runs = MaskedRuns(lambda _run: MASKER)
     failed = RunRecord(name=RunName("r"), app="a", team="t", workflow="w", state="failed", created=0.0, error="no")
-    for number in range(3 * masking._MAX_RUNS):
+    for number in range(3 * masked_deployer._MAX_RUNS):
         runs.mask(failed.model_copy(update={"name": RunName(f"r-{number}")}))
-    assert len(runs._runs) <= masking._MAX_RUNS
+    assert len(runs._runs) <= masked_deployer._MAX_RUNS

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import scanflow as sf
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.app.parameters import refuse_mask
-from scanflow.backends.kubernetes.differences import find_changed_fields
+from scanflow.backends.kubernetes.differences import list_changed_fields
 from scanflow.backends.service_records import InstanceRecord, mask_errors
 from scanflow.errors import InvalidError
 from scanflow.http.problems import build_problem
@@ -32,8 +32,8 @@ from scanflow.text.masking import (
     may_need_mask,
 )
 from scanflow_agents.host.http_api import make_api
-from scanflow_client.cli.output import print_json, say
-from scanflow_client.formatting.table import Table
+from scanflow_client.cli.command_output import print_json, say
+from scanflow_client.formatting.text_table import Table
 from tests.unit.server.answering import a_service
 
 
@@ -182,7 +182,7 @@ def test_a_plan_of_a_cluster_hides_the_values_of_variables() -> None:
             "spec": {"containers": [{"name": "c", "image": value, "env": [{"name": "KEY", "value": value}]}]},
         }
 
-    changes = [str(change) for change in find_changed_fields(build_pod("before"), build_pod("after"))]
+    changes = [str(change) for change in list_changed_fields(build_pod("before"), build_pod("after"))]
     assert [("before" in change, "KEY" in change) for change in changes] == [(False, True), (True, False)]
 
 

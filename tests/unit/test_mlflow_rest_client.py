@@ -19,8 +19,8 @@ from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError
 from scanflow.knowledge.mlflow.artifacts import append_path
 from scanflow.knowledge.mlflow.connection import MlflowConnection
 from scanflow.knowledge.mlflow.experiments import items
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening, listen_as_server
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening, listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
 from tests.waiting import PATIENCE_S, until
@@ -120,7 +120,7 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
 _SERVE = """
 import sys
 from pathlib import Path
-from scanflow.knowledge.mlflow.server_address import listen_as_server
+from scanflow.knowledge.mlflow.mlflow_socket import listen_as_server
 from scanflow.knowledge.step_environment import locate_tracker
 listener = listen_as_server(locate_tracker(Path(sys.argv[1])))
 print("listening", flush=True)

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import JSON, Action, Event
+from scanflow.agent.agent_records import JSON, Action, Event
 from scanflow.backends.memory import Memory
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import MemoryKnowledge
-from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, get_rejection
+from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, find_rejection
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
-from scanflow_client.formatting.models import VersionList, format_models, format_versions
-from scanflow_client.formatting.table import Table, lay_out
+from scanflow_client.formatting.model_text import VersionList, format_models, format_versions
+from scanflow_client.formatting.text_table import Table, lay_out
 from scanflow_client.model_client import ModelClient, change_version
 from tests.unit.test_agents_command_line import action
 
@@ -135,7 +135,7 @@ def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:
 
     back = shop.client.reject(CNN, 3, why="it was wrong")
     assert (back.done, back.services, back.before) == ("rejected", ("digits",), 1)
-    assert (shop.served(), shop.champion, get_rejection(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
+    assert (shop.served(), shop.champion, find_rejection(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
     assert [one.type for one in shop.server.told] == ["model.promoted", "model.rejected"]
 
 
@@ -175,7 +175,7 @@ def test_what_agents_want_with_a_version_is_refused_with_it(settings: Settings, 
     shop.deploy("digits")
     made = shop.client.reject(CNN, 3)
     assert (made.actions, shop.server.said, made.before) == (("a3",), [("refuse", "a3", "")], None)
-    assert (get_rejection(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
+    assert (find_rejection(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
 
 
 def test_of_several_services_one_has_to_be_named(shop: Shop) -> None:
@@ -302,7 +302,7 @@ def test_a_rejected_version_comes_into_use_by_a_person_who_says_why_alone(shop: 
     with pytest.raises(UsageError, match=words):
         shop.client.promote(CNN, 2)
     assert (shop.served(), shop.champion, len(shop.server.told)) == (f"models:/{CNN}/1", 1, told)
-    assert get_rejection(shop.tags(2)) == "it discriminates"
+    assert find_rejection(shop.tags(2)) == "it discriminates"
 
     shop.client.promote(CNN, 2, why="the audit was wrong")
     second = next(version for version in shop.client.list_histories(CNN) if version.version == 2)

@@ -74,6 +74,28 @@ PLAIN = {
 """Names in which such a word has its plain technical sense, and which."""
 
 
+PARALLEL = {
+    "__init__.py": "a package",
+    "__main__.py": "python -m PACKAGE",
+    "main.py": "the entry point of a program",
+    "client.py": "the thesis' import path, scanflow.client, beside the client's own",
+}
+"""File names that several packages have, and why."""
+
+FRAMEWORKS = {
+    "get_next_fire_time": "APScheduler's triggers are asked so",
+    "find_class": "pickle.Unpickler asks so: it raises what no one is to load",
+    "find_other_than_truths": "any value of a column, or None",
+    "list_steps": "Alembic's EnvironmentContext takes it: steps, of no type",
+}
+"""Functions whose verb another library chose, or whose type says too little."""
+
+MANY = frozenset(
+    """AsyncIterator Iterable Iterator Mapping NDArray Sequence VersionList defaultdict dict frozenset list set
+    tuple""".split()
+)
+
+
 @cache
 def modules() -> list[tuple[str, ast.Module]]:
     return list(parse_modules(PRODUCT).items())
@@ -124,3 +146,53 @@ def test_no_private_word_is_in_the_help_of_a_command() -> None:
     helps = {name: command.get_help(Context(command, info_name=name)) for name, command in group.commands.items()}
     assert len(helps) > 30
     assert {name: found for name, text in helps.items() if (found := words(text) & refused)} == {}
+
+
+def test_no_two_files_of_the_product_have_one_name() -> None:
+    places = defaultdict(list)
+    for place, _ in modules():
+        if "migrations" not in Path(place).parts:
+            places[Path(place).name].append(place)
+    assert {name: where for name, where in places.items() if len(where) > 1 and name not in PARALLEL} == {}
+
+
+def is_optional(returns: str) -> bool:
+    return returns.endswith("| None") or returns == "None"
+
+
+def refuse_verb(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+    """Return what is wrong with the verb of a function, by the type that it returns; None: nothing."""
+    verb, _, thing = function.name.lstrip("_").partition("_")
+    if function.returns is None or not thing or is_property(function):
+        return None
+    returns = ast.unparse(function.returns).strip("'")
+    kinds = {part.strip().partition("[")[0] for part in returns.split("|")}
+    match verb:
+        case "find" if not is_optional(returns):
+            return "find_… returns one or None. Write get_… (it raises NotFoundError) or list_… (many)"
+        case "get" if is_optional(returns):
+            return "get_… returns or raises. Write find_…"
+        case "list" if not kinds & MANY and not is_command(function):
+            return "list_… returns many. Write the verb of what it does"
+    return None
+
+
+def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a function is a command, whose name users type: it prints what it lists."""
+    return any(".command(" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def test_the_verb_of_a_function_says_whether_it_returns_one_none_or_many() -> None:
+    wrong = [
+        f"{place}:{node.lineno} {node.name}: {why}."
+        for place, module in modules()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name not in FRAMEWORKS
+        and (why := refuse_verb(node)) is not None
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -16,7 +16,7 @@ from scanflow.drift.detectors import catalogue
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow.plugins import Group, list_plugins, load_plugin
 from scanflow_agents.templates import load_declared
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 
 TOY = '''
 import json
@@ -25,7 +25,7 @@ import numpy as np
 import scanflow as sf
 from scanflow.agent import Strategy, primitives as do, sensor
 from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import Scores
+from scanflow.drift.detectors.detector_port import Scores
 
 @dataclass(frozen=True)
 class Mean:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.recorded_requests import MAX_REQUESTS, read_recorded_requests
 from scanflow_client.service_load import select_alike

@@ -10,15 +10,15 @@ import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.deployer import EmbeddedDeployer, RemoteDeployer
 from scanflow.deployer.remote_home import UpProcess, UpState, write_up_state
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient
-from scanflow_client.cli import options
-from scanflow_client.cli.app import app
+from scanflow_client.cli import command_options
+from scanflow_client.cli.command_tree import app
 from scanflow_client.control_client import ControlClient
 from scanflow_server import mlflow_server
 
@@ -36,13 +36,13 @@ def note(home: Path) -> Path:
 
 
 def test_a_server_of_this_home_that_is_up_does_the_work(home: Path) -> None:
-    assert isinstance(options.open_deployer(), EmbeddedDeployer)
+    assert isinstance(command_options.open_deployer(), EmbeddedDeployer)
     with pytest.raises(UnavailableError, match=r"No server is up .* Start it: scanflow up"):
-        options.connect_server()
+        command_options.connect_server()
     with (note(home) / "alive").open("r+b", buffering=0):
-        assert isinstance(options.open_deployer(), RemoteDeployer)
-        assert options.connect_server().url == URL
-    assert isinstance(options.open_deployer(), EmbeddedDeployer), "the server is gone"
+        assert isinstance(command_options.open_deployer(), RemoteDeployer)
+        assert command_options.connect_server().url == URL
+    assert isinstance(command_options.open_deployer(), EmbeddedDeployer), "the server is gone"
 
 
 def test_a_token_is_a_secret() -> None:
@@ -55,7 +55,7 @@ def test_a_token_is_a_secret() -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
     standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(handler)))
-    monkeypatch.setattr("scanflow_client.cli.control.open_client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.server_commands.open_client", lambda: standin)
     return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)
 
 

@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 import scanflow as sf
-from scanflow.backends.records import Event, RunEnded, RunRecord, RunStarted
+from scanflow.backends.run_records import Event, RunEnded, RunRecord, RunStarted
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
-from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest, functions
-from scanflow.deployer.service_client import predict
+from scanflow.deployer import InstanceLogs, RemoteDeployer, RunRequest, functions_by_value
+from scanflow.deployer.direct_predictions import predict
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
@@ -174,7 +174,7 @@ def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_
     assert [one.url.path for one in standin.asked] == ["/api/v1/functions", "/api/v1/runs/plan"]
     body = standin.body("POST /functions")
     assert pickle.loads(base64.b64decode(body.pop("pickled")))(4) == 4
-    assert body == functions.read_versions()
+    assert body == functions_by_value.read_versions()
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"]
     assert {one["function"].partition(":")[0] for one in sent} == {place}
     assert sent[0]["parameters"] == {"count": 3}, "what its parameters are is known here"
@@ -193,7 +193,7 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
 
     with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be pickled: .*lock.*%%writefile steps\.py"):
         deployer.run(RunRequest(programs_own(locked)))
-    monkeypatch.setattr(functions, "MAX_BYTES", 500)
+    monkeypatch.setattr(functions_by_value, "MAX_BYTES", 500)
     with pytest.raises(InvalidError, match=r"step 'large' .* it uses a large global variable"):
         deployer.run(RunRequest(programs_own(large), run="@latest"))
     assert standin.asked == []
@@ -201,9 +201,9 @@ def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize("name", ["python", "cloudpickle", "scanflow"])
 def test_functions_of_other_versions_are_refused(name: str) -> None:
-    functions.check_versions(functions.read_versions())
+    functions_by_value.check_versions(functions_by_value.read_versions())
     with pytest.raises(InvalidError, match=rf"the client has {name} 1\.0, the server has .*%%writefile steps\.py"):
-        functions.check_versions(functions.read_versions() | {name: "1.0"})
+        functions_by_value.check_versions(functions_by_value.read_versions() | {name: "1.0"})
 
 
 def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:

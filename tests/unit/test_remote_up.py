@@ -30,9 +30,9 @@ from scanflow.processes.daemon import Daemon
 from scanflow.processes.ports import forget_ports
 from scanflow.settings import Settings
 from scanflow_client import control_plane
-from scanflow_client.cli import control
-from scanflow_client.formatting.control_plane import format_status, format_up
-from scanflow_client.formatting.table import Table
+from scanflow_client.cli import server_commands
+from scanflow_client.formatting.control_plane_text import format_status, format_up
+from scanflow_client.formatting.text_table import Table
 from tests.serving import held_ports
 from tests.waiting import PATIENCE_S, until
 
@@ -346,7 +346,7 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
         impatient.setattr(control_plane, "ENDS_S", 0.0)
         impatient.setattr(Daemon, "stop", lambda _daemon: None)
         with pytest.raises(typer.Exit) as ended:
-            control.down(as_json=True)
+            server_commands.down(as_json=True)
     assert ended.value.exit_code == 3
     done = json.loads(capsys.readouterr().out)
     assert done["running"] == ["tracker of shop"]

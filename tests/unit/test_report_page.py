@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import httpx
 import pytest
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import NotFoundError, UnavailableError, UsageError

@@ -11,13 +11,13 @@ import pytest
 import scanflow as sf
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
-from scanflow.backends.records import Observer, RunStarted
+from scanflow.backends.run_records import Observer, RunStarted
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError
 from scanflow.names import RunName, StepName
 from scanflow.settings import Settings
 from scanflow.transport import build_path
-from scanflow_client.cli.runs import watch
+from scanflow_client.cli.run_commands import watch
 from scanflow_client.client import Client
 from tests.conftest import Cli
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 import scanflow as sf
 from scanflow.backends.memory import Memory
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.errors import NotFoundError, StepFailedError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.run_handle import RunHandle

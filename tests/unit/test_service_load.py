@@ -15,8 +15,8 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow.load.arrivals import build_constant_rate
-from scanflow.load.load import LoadError
-from scanflow_client.cli.app import app
+from scanflow.load.load_process import LoadError
+from scanflow_client.cli.command_tree import app
 from scanflow_client.load_report import LoadReport, LoadSpec, draw_load, format_load
 from scanflow_client.predict_io import HttpRequest, PredictRequest
 from scanflow_client.service_load import build_trace, load_service, log_report, write_files

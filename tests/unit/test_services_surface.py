@@ -18,8 +18,8 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, Unsuppor
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.loading import load_application
 from scanflow.settings import Settings
-from scanflow_client.cli.app import app as commands
-from scanflow_client.cli.services import parse_rule, parse_share
+from scanflow_client.cli.command_tree import app as commands
+from scanflow_client.cli.service_commands import parse_rule, parse_share
 from tests.unit.standin import Place, StandIn
 
 APP = """

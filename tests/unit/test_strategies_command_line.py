@@ -16,9 +16,9 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError, Usage
 from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient
 from scanflow_client import agent_client
-from scanflow_client.cli.app import app
+from scanflow_client.agent_replay import parse_moment, read_trace
+from scanflow_client.cli.command_tree import app
 from scanflow_client.control_client import ControlClient
-from scanflow_client.replay import parse_moment, read_trace
 
 URL = "http://127.0.0.1:46666"
 APP = """
@@ -123,7 +123,7 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
     standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(answer)))
-    monkeypatch.setattr("scanflow_client.cli.strategies.open_client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.strategy_commands.open_client", lambda: standin)
     return entries
 
 
@@ -306,7 +306,7 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
     assert before.exit_code == 0
     assert before.stdout.splitlines()[-1].startswith("2 samples")
     standin = ControlClient(lambda: pytest.fail("no server is needed"))
-    monkeypatch.setattr("scanflow_client.cli.strategies.open_client", lambda: standin)
+    monkeypatch.setattr("scanflow_client.cli.strategy_commands.open_client", lambda: standin)
     assert cli("replay", "tracker", "--trace", "trace.json").stdout == before.stdout
     change(folder, "LEAST = 1000", "LEAST = 2000")
     after = cli("replay", "mnist:tracker", "--trace", "trace.json")
@@ -319,7 +319,7 @@ def test_a_saved_trace_is_replayed(folder: Path, journal: Journal, monkeypatch: 
 def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     note(journal, 4, 5, at=time.time() - 60.0)
     note(journal, 5, None, at=time.time() - 60.0, error="it hung")
-    monkeypatch.setattr("scanflow_client.formatting.agents.MAX_MOMENTS", 3)
+    monkeypatch.setattr("scanflow_client.formatting.agent_text.MAX_MOMENTS", 3)
     done = cli("replay", "tracker", "--since", "1h")
     lines = done.stdout.splitlines()
     assert (done.exit_code, done.stdout.count("the sensor failed: it hung")) == (0, 2)

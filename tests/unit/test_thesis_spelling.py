@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.client import ScanflowClient, ScanflowDeployClient, ScanflowDeployerClient
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError, UsageError
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from scanflow_client.thesis import Awaited
 from tests.thesis import listing_5_1, write_steps
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.supervisor.listener import UnavailableResponder, open_listening_socket
 from scanflow.backends.service_desired import DesiredState
@@ -28,8 +28,8 @@ from scanflow.http.tls_server import TlsServer
 from scanflow.pki import CertificateAuthority, get_authority_file, prepare_tls
 from scanflow.settings import Settings
 from scanflow.wire import Node, Revision
-from scanflow_serving import http_server
-from scanflow_serving.http_server import HttpServer
+from scanflow_serving import instance_http
+from scanflow_serving.instance_http import HttpServer
 from tests.waiting import PATIENCE_S
 
 
@@ -66,7 +66,7 @@ def read_serial(file: str, port: int) -> str:
 
 
 def test_an_instance_ends_a_handshake_that_never_does(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(instance_http, "HANDSHAKE_S", 0.05)
 
     async def serve() -> bytes:
         server = HttpServer(answer, age_s=0, drain_idle_s=0)

@@ -151,9 +151,9 @@ def test_the_listing_of_the_thesis_opens_the_address_it_gives(tmp_path: Path, mo
     pytest.importorskip("mlflow")
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path))
     client = ScanflowTrackerClient(scanflow_tracker_local_uri="http://127.0.0.1:46668", verbose=False)
-    assert client.get_tracker_uri(islocal=True) == client.get_tracker_uri() == "http://127.0.0.1:46668"
+    assert client.find_tracker_uri(islocal=True) == client.find_tracker_uri() == "http://127.0.0.1:46668"
     two = ScanflowTrackerClient("http://127.0.0.1:46667", "http://127.0.0.1:46668")
-    assert (two.get_tracker_uri(), two.get_tracker_uri(islocal=True)) == (
+    assert (two.find_tracker_uri(), two.find_tracker_uri(islocal=True)) == (
         "http://127.0.0.1:46667",
         "http://127.0.0.1:46668",
     )

@@ -8,7 +8,7 @@ import archive
 
 from scanflow.agent import Context
 from scanflow.drift.prediction_data import samples_of
-from scanflow_agents.templates.control_plane import tracker_of
+from scanflow_agents.templates.template_client import tracker_of
 
 
 def ground_truth(items: list[dict[str, Any]], context: Context) -> dict[str, int]:

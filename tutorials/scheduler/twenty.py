@@ -9,7 +9,7 @@ import time
 
 import scanflow as sf
 from scanflow.backends.job_times import compute_job_times, compute_job_totals
-from scanflow_research.simulation.experiment import generate_thesis_jobs
+from scanflow_research.simulation.twenty_jobs import generate_thesis_jobs
 
 SERVER = os.environ.get("SCANFLOW_URL", "http://127.0.0.1:46666")  # as `scanflow up` says it
 ROUNDS = {"DGEMM": 60, "STREAM": 20, "MiniFE": 30, "RandomRing": 100, "FFT": 100}

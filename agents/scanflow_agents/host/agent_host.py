@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from scanflow.agent.agent_records import Event, Sample, SensorCall, SensorReport
 from scanflow.agent.error_text import shorten
-from scanflow.agent.records import Event, Sample, SensorCall, SensorReport
 from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.app.triggers import Interval
 from scanflow.errors import ScanflowError, UnavailableError
 from scanflow.text.masking import Masker
 from scanflow_agents.host import combined_triggers
+from scanflow_agents.host.agent_state import AgentStore
+from scanflow_agents.host.call_limits import WithheldOnce
 from scanflow_agents.host.combined_triggers import Path
 from scanflow_agents.host.control_loop import ControlLoop, Decider, Decisions, HostedSensor, Timer
 from scanflow_agents.host.event_subscriber import EventFilter, EventSource, EventSubscriber
-from scanflow_agents.host.limits import WithheldOnce
+from scanflow_agents.host.host_clients import DeliveryClient, EventReporter
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import DueTimes, Scheduler
 from scanflow_agents.host.schedules import format_time
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.server_client import DeliveryClient, EventReporter
-from scanflow_agents.host.store import AgentStore
 
 TRIM_S = 60.0
 QUIET_S = 20.0

@@ -37,7 +37,7 @@ def mark_fired(trigger: Trigger, seen: Seen, fired: Collection[Path]) -> tuple[S
 
 def filter_seen(trigger: Trigger, seen: Seen) -> Seen:
     """Return the paths in ``seen`` that a changed trigger still has."""
-    return seen & frozenset(_find_all_of_paths(trigger, ""))
+    return seen & frozenset(_list_all_of_paths(trigger, ""))
 
 
 def _mark_fired(trigger: Trigger, at: Path, seen: set[Path], fired: frozenset[Path]) -> bool:
@@ -55,12 +55,12 @@ def _mark_fired(trigger: Trigger, at: Path, seen: set[Path], fired: frozenset[Pa
     return True
 
 
-def _find_all_of_paths(trigger: Trigger, at: Path) -> Iterator[Path]:
+def _list_all_of_paths(trigger: Trigger, at: Path) -> Iterator[Path]:
     if isinstance(trigger, AllOf | AnyOf):
         for path, inner in _list_parts(trigger, at):
             if isinstance(trigger, AllOf):
                 yield path
-            yield from _find_all_of_paths(inner, path)
+            yield from _list_all_of_paths(inner, path)
 
 
 def _list_parts(trigger: AllOf | AnyOf, at: Path) -> list[tuple[Path, Trigger]]:

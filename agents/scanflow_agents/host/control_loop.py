@@ -16,18 +16,18 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from scanflow.agent.agent_records import Sample
 from scanflow.agent.error_text import escape_surrogates, format_error
-from scanflow.agent.records import Sample
-from scanflow.app.agents import Misfire
+from scanflow.app.agent import Misfire
 from scanflow.app.triggers import CallReceive, EventTrigger, Trigger
 from scanflow.errors import NotFoundError, UnavailableError, did_you_mean
 from scanflow.text.masking import Masker
 from scanflow_agents.host import combined_triggers
+from scanflow_agents.host.agent_state import AgentStore
+from scanflow_agents.host.call_limits import Withheld
 from scanflow_agents.host.combined_triggers import Path
-from scanflow_agents.host.limits import Withheld
 from scanflow_agents.host.outbox import Delivery
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.store import AgentStore
 
 MAX_HOPS = 8
 """The longest chain of samples that trigger each other by their events; the next event of the chain fires nothing."""

@@ -16,10 +16,10 @@ from typing import Protocol
 
 import stamina
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.app.triggers import EventTrigger as OnEvent
 from scanflow.errors import ScanflowError, UnavailableError
-from scanflow_agents.host.store import AgentStore, EventPosition
+from scanflow_agents.host.agent_state import AgentStore, EventPosition
 
 MAX_BATCH = 100
 """The most events in one commit; the rest of a backlog is read after it."""

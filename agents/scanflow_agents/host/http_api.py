@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from scanflow.agent.records import Event, SampleAccepted, SensorCall
+from scanflow.agent.agent_records import Event, SampleAccepted, SensorCall
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError
 from scanflow.http.body_limits import MAX_BODY_BYTES, check_declared_length, read_body
 from scanflow.http.connections import LimitedConnection

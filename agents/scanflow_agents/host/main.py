@@ -65,7 +65,7 @@ def _hold_lock(folder: Path) -> Iterator[None]:
 
 
 async def _serve(folder: Path, spec: AgentSpec, output: OutputMask) -> int:
-    from scanflow_agents.host.assembly import build, list_accepted_tokens
+    from scanflow_agents.host.host_assembly import build, list_accepted_tokens
     from scanflow_agents.host.http_api import build_quiet_server, make_api
 
     loop = asyncio.get_running_loop()

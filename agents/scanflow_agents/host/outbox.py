@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 import stamina
 
 from scanflow.agent.actions import Call
-from scanflow.agent.records import Intent
+from scanflow.agent.agent_records import Intent
 from scanflow.errors import AccessDeniedError, ForbiddenError, InternalError, ScanflowError, UnavailableError
-from scanflow_agents.host.store import AgentStore
+from scanflow_agents.host.agent_state import AgentStore
 
 MAX_BATCH = 16
 MAX_DELIVERIES = 10_000

@@ -164,38 +164,38 @@ class _CronTimes:
 
     def _list_moments_in(self, hour: datetime) -> Iterator[float]:
         walls = (hour, hour + timedelta(hours=1))
-        begin, *_ = ends = [moment for wall in walls for moment in self._find_timestamps(wall)]
+        begin, *_ = ends = [moment for wall in walls for moment in self._list_timestamps(wall)]
         if ends == [begin, begin, begin + 3600, begin + 3600]:
             yield from (begin + minute * 60.0 for minute in self._fields.minutes)
         else:
             for minute in self._fields.minutes:
-                yield from self._find_moments(hour + timedelta(minutes=minute))
+                yield from self._generate_moments(hour + timedelta(minutes=minute))
 
     def _has_clock_change(self, first: date, last: date) -> bool:
         ends = datetime.combine(first, time()), datetime.combine(last + _DAY, time(fold=1))
-        return self._get_offset(ends[0]) != self._get_offset(ends[1])
+        return self._find_utc_offset(ends[0]) != self._find_utc_offset(ends[1])
 
-    def _get_offset(self, wall: datetime) -> timedelta | None:
+    def _find_utc_offset(self, wall: datetime) -> timedelta | None:
         return self._zone.utcoffset(wall.replace(tzinfo=self._zone))
 
-    def _find_moments(self, wall: datetime) -> Iterator[float]:
+    def _generate_moments(self, wall: datetime) -> Iterator[float]:
         """Yield the moments of a wall-clock time: at a clock change there may be none, or two."""
-        first, second = self._find_timestamps(wall)
+        first, second = self._list_timestamps(wall)
         if first <= second:
             yield first
             if self._hourly:
                 yield second
         elif not self._hourly:  # skipped: between the two lies the minute in which clocks are put forward
-            after = self._get_offset(datetime.fromtimestamp(first, self._zone))
+            after = self._find_utc_offset(datetime.fromtimestamp(first, self._zone))
             minutes = range(int(second // 60), int(first // 60) + 1)
             index = bisect_left(
                 minutes,
                 True,
-                key=lambda minute: self._get_offset(datetime.fromtimestamp(minute * 60, self._zone)) == after,
+                key=lambda minute: self._find_utc_offset(datetime.fromtimestamp(minute * 60, self._zone)) == after,
             )
             yield minutes[index] * 60.0
 
-    def _find_timestamps(self, wall: datetime) -> list[float]:
+    def _list_timestamps(self, wall: datetime) -> list[float]:
         """Return the timestamps of a wall-clock time with the offsets before and after a clock change, if any."""
         return [wall.replace(tzinfo=self._zone, fold=fold).timestamp() for fold in (0, 1)]
 

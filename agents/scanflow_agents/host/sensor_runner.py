@@ -14,12 +14,12 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.actions import Act, Call
+from scanflow.agent.agent_records import JSON, Event, Intent
 from scanflow.agent.context import Context, Services
 from scanflow.agent.decide import build_intent
-from scanflow.agent.records import JSON, Event, Intent
 from scanflow.agent.sensors.firing import Firing, fire, has_parameter
-from scanflow.agent.sensors.runs import Run, find_runs
-from scanflow.app.agents import SensorFunction
+from scanflow.agent.sensors.sensed_runs import Run, list_runs
+from scanflow.app.agent import SensorFunction
 from scanflow.app.application import Application
 from scanflow.errors import MissingExtraError
 from scanflow.installation import explain_install
@@ -29,7 +29,7 @@ from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from scanflow.knowledge.port import KnowledgeBase
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
 
 
 SETTLE_S = 1.0
@@ -105,7 +105,7 @@ def build_hosted_sensor(
                     + explain_install("local")
                 )
             tracker, app = environment.tracker, environment.application
-            look = partial(_find_runs, tracker, app, sensor, sensor_state.looked, looked)
+            look = partial(_list_runs, tracker, app, sensor, sensor_state.looked, looked)
             runs = await environment.workers.run(look)
         context = Context(
             app=environment.application.name,
@@ -134,10 +134,10 @@ def _parse_intents(deliveries: Sequence[Delivery]) -> list[Intent]:
     return [Intent.model_validate_json(delivery.body) for delivery in deliveries if delivery.kind == "intent"]
 
 
-def _find_runs(
+def _list_runs(
     tracker: KnowledgeBase, app: Application, sensor: SensorFunction[..., Any], after: float | None, until: float
 ) -> list[Run]:
-    return find_runs(
+    return list_runs(
         tracker,
         app.name,
         app.team,

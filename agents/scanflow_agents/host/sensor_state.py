@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from scanflow.app.agents import Misfire
+from scanflow.app.agent import Misfire
 from scanflow.app.triggers import Cron, Date, Interval, Trigger
 from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.host import combined_triggers

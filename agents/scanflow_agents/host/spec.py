@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import load_json
+from scanflow.app.application_files import load_json
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.http.tls_files import TlsFiles
 
@@ -19,7 +19,7 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     application: dict[str, Any]
-    """The document of ``scanflow.app.files``."""
+    """The document of ``scanflow.app.application_files``."""
 
     source: str | None = None
     """The application's file; the agent's own files are looked up in its folder first."""

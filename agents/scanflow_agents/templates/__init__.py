@@ -8,7 +8,7 @@ labelled, and the model is retrained and, if it is better, deployed. Every thres
 from __future__ import annotations
 
 from scanflow.agent.registry import Declared, load_agent
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.plugins import load_plugin
 

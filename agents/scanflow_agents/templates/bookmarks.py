@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scanflow.agent.context import Context
-from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.agent.sensors.sensed_runs import Run, list_runs
 from scanflow.drift.contract import read_purpose
-from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
-from scanflow.knowledge.records import TrackedRun
+from scanflow.knowledge.knowledge_records import TrackedRun
+from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
 from scanflow_agents.clock_errors import AHEAD_S
-from scanflow_agents.templates.control_plane import RECENT, get_control_plane, list_newest_runs, tracker_of
+from scanflow_agents.templates.template_client import RECENT, get_control_plane, list_newest_runs, tracker_of
 
 Kind = Literal["checked", "labels", "learnt", "changed"]
 
@@ -46,14 +46,14 @@ def note(
     return tracker.log_run(context.app, context.team, name=kind, tags=whole, metrics=metrics, artifacts=file)
 
 
-def find_notes(context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT) -> list[TrackedRun]:
+def list_notes(context: Context, kind: Kind, clause: str = "", *, limit: int = 2 * RECENT) -> list[TrackedRun]:
     text = " and ".join(part for part in (f"tags.`{KIND}` = '{kind}'", clause) if part)
     return tracker_of(context).search_runs(context.app, context.team, text, limit=limit)
 
 
-def find_noted_runs(context: Context, kind: Kind) -> set[str]:
+def list_noted_runs(context: Context, kind: Kind) -> set[str]:
     """Return the workflow runs that have a note of a kind."""
-    return {entry.tags[RUN_FIELD] for entry in find_notes(context, kind) if RUN_FIELD in entry.tags}
+    return {entry.tags[RUN_FIELD] for entry in list_notes(context, kind) if RUN_FIELD in entry.tags}
 
 
 def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience_s: float) -> str | None:
@@ -79,7 +79,7 @@ def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience
         if run.state == "running":
             return str(run.name)
     ended = [run for run in runs if run.state == "succeeded" and now < run.created + (run.seconds or 0.0) + patience_s]
-    made_use_of = find_noted_runs(context, kind) if ended else set()
+    made_use_of = list_noted_runs(context, kind) if ended else set()
     return next((str(run.name) for run in ended if run.name not in made_use_of), None)
 
 
@@ -90,16 +90,16 @@ def get_check_time(context: Context) -> float:
     Theirs are checked once more.
     """
     latest = context.clock() + AHEAD_S
-    untils = (entry.metrics.get("until", 0.0) for entry in find_notes(context, "checked"))
+    untils = (entry.metrics.get("until", 0.0) for entry in list_notes(context, "checked"))
     return max((until for until in untils if until <= latest), default=0.0)
 
 
-def find_predictions(
+def list_predictions(
     context: Context, *, filter_string: str, nodes: Sequence[str], after: float, until: float
 ) -> list[Run]:
     """Return the recorded predictions of ``after < end <= until``, the oldest first."""
     workflows = () if context.application is None else context.application.workflows
-    runs = find_runs(
+    runs = list_runs(
         tracker_of(context),
         context.app,
         context.team,
@@ -127,7 +127,7 @@ def select_oldest(runs: Sequence[Run], most: int, *, least: float, size: Callabl
 
 def find_newest_detection(context: Context, runs: Collection[str]) -> str | None:
     """Return the detection with the newest note."""
-    notes = find_notes(context, "checked") if runs else []
+    notes = list_notes(context, "checked") if runs else []
     return next((run for entry in notes if (run := entry.tags.get(RUN_FIELD, "")) in runs), None)
 
 
@@ -143,7 +143,7 @@ def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
     points.sort(key=lambda point: str(point["id"]))
     text = json.dumps(points, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-    if existing := find_notes(context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):
+    if existing := list_notes(context, "labels", f"tags.`{DIGEST}` = '{digest}'", limit=1):
         return existing[0].run_id
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / LABELS_FILE
@@ -153,7 +153,7 @@ def save_labels(context: Context, labels: Sequence[Mapping[str, Any]]) -> str:
 
 def read_learnt_ids(context: Context, seen: dict[str, frozenset[str]]) -> set[str]:
     """Return the ids of the labelled points that a model was trained on; ``seen`` caches the files."""
-    files = {entry.tags[OF_LABELS] for entry in find_notes(context, "learnt") if OF_LABELS in entry.tags}
+    files = {entry.tags[OF_LABELS] for entry in list_notes(context, "learnt") if OF_LABELS in entry.tags}
     for run_id in files - set(seen):
         seen[run_id] = frozenset(str(point["id"]) for point in read_json(tracker_of(context), run_id, LABELS_FILE))
     return {id for run_id in files for id in seen[run_id]}
@@ -161,7 +161,7 @@ def read_learnt_ids(context: Context, seen: dict[str, frozenset[str]]) -> set[st
 
 def find_learnt_labels(context: Context, run: str) -> str | None:
     """Return the tracked run with the labels of a training run, if there is a note of it."""
-    notes = find_notes(context, "learnt", f"tags.`{RUN_FIELD}` = '{run}'", limit=1)
+    notes = list_notes(context, "learnt", f"tags.`{RUN_FIELD}` = '{run}'", limit=1)
     return notes[0].tags.get(OF_LABELS) if notes else None
 
 

@@ -13,23 +13,16 @@ from pydantic import Field
 
 from scanflow.agent.context import Context
 from scanflow.app.model import Number, Whole
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.drift.contract import MAX_COLUMNS, TrainingOutputs, parse_training_outputs, read_purpose
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.labels import LABELS_FILE, OF_LABELS, read_json
-from scanflow.knowledge.records import TrackedRun
+from scanflow.knowledge.knowledge_records import TrackedRun
+from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
 from scanflow.knowledge.version_tags import PROMOTION, REFERENCE, format_rejection
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.bookmarks import RUN_FIELD
-from scanflow_agents.templates.control_plane import (
-    list_newest_runs,
-    list_strategy_actions,
-    read_outputs,
-    report_event,
-    tracker_of,
-)
 from scanflow_agents.templates.detections import (
     PastDetection,
     compute_most_labels,
@@ -37,7 +30,14 @@ from scanflow_agents.templates.detections import (
     list_detections,
 )
 from scanflow_agents.templates.model_registry import RegisteredModel
-from scanflow_agents.templates.options import Options
+from scanflow_agents.templates.template_client import (
+    list_newest_runs,
+    list_strategy_actions,
+    read_outputs,
+    report_event,
+    tracker_of,
+)
+from scanflow_agents.templates.template_options import Options
 
 RETRAIN = "retrain_model"
 
@@ -81,7 +81,7 @@ class Challengers:
         A run may be reported twice, if the agent ends before it is noted.
         """
         ended = [record for record in list_newest_runs(context, self._workflow) if record.state == "succeeded"]
-        notes = bookmarks.find_notes(context, "learnt") if ended else []
+        notes = bookmarks.list_notes(context, "learnt") if ended else []
         notes_by_run = {note.tags[RUN_FIELD]: note for note in notes if RUN_FIELD in note.tags}
         for record in reversed(ended):
             if str(record.name) not in notes_by_run:
@@ -171,7 +171,7 @@ class Challengers:
             run=run,
             look=look,
             n_labelled=sum(read_purpose(point) == "evaluate" for point in points),
-            drifted=_find_drifted_columns(context, points),
+            drifted=_list_drifted_columns(context, points),
         )
 
     def _report(self, context: Context, evidence: dict[str, Any]) -> None:
@@ -197,7 +197,7 @@ class Challengers:
 
 def is_being_decided(context: Context) -> bool:
     """Return whether the promotion of the newest challenger, by agents or by a person, is still pending."""
-    newest = next((note for note in bookmarks.find_notes(context, "learnt", limit=1) if _VERDICT in note.tags), None)
+    newest = next((note for note in bookmarks.list_notes(context, "learnt", limit=1) if _VERDICT in note.tags), None)
     if newest is None or newest.tags[_VERDICT] not in {"promote", "ask"}:
         return False
     version = RegisteredModel(newest.tags[_MODEL], "").find_version(context, int(newest.tags[_VERSION]))
@@ -217,7 +217,7 @@ def _estimate_most_points(
     return n + n * max(0, most - len(labelled)) // len(labelled)
 
 
-def _find_drifted_columns(context: Context, points: Sequence[Mapping[str, Any]]) -> list[str]:
+def _list_drifted_columns(context: Context, points: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the drifted columns according to the newest of the points' detections."""
     newest = bookmarks.find_newest_detection(context, {str(point.get("run")) for point in points})
     try:
@@ -255,7 +255,7 @@ def _note(
     """Note the labels that a model was trained on: those that the run names, else the newest from before it started."""
     labels = outputs.get("labels")
     if challenger and not isinstance(labels, str):
-        notes = bookmarks.find_notes(context, "labels")
+        notes = bookmarks.list_notes(context, "labels")
         labels = next((note.run_id for note in notes if bookmarks.get_end_time(note) <= record.created), None)
     learnt = {OF_LABELS: labels} if isinstance(labels, str) else {}
     return bookmarks.note(context, "learnt", tags={RUN_FIELD: str(record.name), **learnt, **tags}, metrics=metrics)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from scanflow.agent.agent_records import ActionState
 from scanflow.agent.context import Context
-from scanflow.agent.records import ActionState
 from scanflow.drift.slices import CLEAN
-from scanflow.knowledge.records import TrackedRun
+from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import get_control_plane
 from scanflow_agents.templates.model_registry import RegisteredModel
+from scanflow_agents.templates.template_client import get_control_plane
 
 TIMES = 2
 """The default limit of labels for one drift, as a multiple of the points selected from its first window."""
@@ -80,7 +80,7 @@ def list_detections(context: Context) -> list[PastDetection]:
     """Return the past detections, the newest first."""
     return [
         PastDetection.from_note(note)
-        for note in bookmarks.find_notes(context, "checked")
+        for note in bookmarks.list_notes(context, "checked")
         if bookmarks.RUN_FIELD in note.tags
     ]
 
@@ -92,7 +92,7 @@ def find_version_in_use(context: Context, model_uri: str) -> int | None:
     return None if champion is None else champion.version
 
 
-def find_open_windows(context: Context, past: Sequence[PastDetection]) -> list[PastDetection]:
+def list_open_windows(context: Context, past: Sequence[PastDetection]) -> list[PastDetection]:
     """Return the windows with drift that the model in use was not trained on, the newest first.
 
     Where detections have no version, these are the windows since the last change of a service's model.

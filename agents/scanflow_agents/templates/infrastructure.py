@@ -11,15 +11,15 @@ from pydantic import Field
 
 import scanflow as sf
 from scanflow.agent import primitives as do
+from scanflow.agent.agent_records import Action
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.model import Model
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import ServiceRecord
-from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions
-from scanflow_agents.templates.options import WatchOptions
+from scanflow_agents.templates.template_client import get_control_plane, list_strategy_actions
+from scanflow_agents.templates.template_options import WatchOptions
 
 
 class PlacementOptions(WatchOptions):

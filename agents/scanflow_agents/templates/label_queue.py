@@ -10,19 +10,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
+from scanflow.agent.agent_records import JSON
 from scanflow.agent.context import Context
-from scanflow.agent.records import JSON
 from scanflow.app.application import Application
 from scanflow.app.model import Model, shorten
 from scanflow.app.parameters import to_plain
-from scanflow.app_files import find_file
+from scanflow.app_files import get_file
 from scanflow.drift.contract import read_purpose
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.knowledge.labels import read_json
-from scanflow.knowledge.port import KnowledgeBase
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.labelled_points import read_json
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import RECENT, get_control_plane, tracker_of
+from scanflow_agents.templates.template_client import RECENT, get_control_plane, tracker_of
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
 """Takes items of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id, possibly not for
@@ -134,7 +134,7 @@ class SharedLabeller:
         try:
             if not name:
                 raise InvalidError("it names no function. Write 'file.py:function'")
-            file = find_file(place, [Path(app.app_dir).resolve()]) if place.endswith(".py") else None
+            file = get_file(place, [Path(app.app_dir).resolve()]) if place.endswith(".py") else None
             self._labeller: Labeller = load_function(locator, file)
         except (NotFoundError, InvalidError) as error:
             raise InvalidError(f"The labeller {locator!r} cannot be used: {error}") from error

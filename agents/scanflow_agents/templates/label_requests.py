@@ -11,8 +11,8 @@ from scanflow.agent.context import Context
 from scanflow.drift.contract import DetectionOutputs, read_purpose
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.challengers import is_being_decided
-from scanflow_agents.templates.control_plane import get_control_plane
-from scanflow_agents.templates.detections import PastDetection, compute_most_labels, find_open_windows
+from scanflow_agents.templates.detections import PastDetection, compute_most_labels, list_open_windows
+from scanflow_agents.templates.template_client import get_control_plane
 
 Point = TypeVar("Point", bound=Mapping[str, object])
 
@@ -32,11 +32,11 @@ class LabelRequests:
 
     seen: dict[str, frozenset[str]] = field(default_factory=dict)
 
-    def find_windows(
+    def list_windows(
         self, context: Context, detection: DetectionOutputs, past: Sequence[PastDetection]
     ) -> list[PastDetection]:
         """Return the earlier windows with the same drift as a detection."""
-        return find_open_windows(context, past) if detection.same_drift or not self.distinguishes else []
+        return list_open_windows(context, past) if detection.same_drift or not self.distinguishes else []
 
     def is_busy(self, context: Context) -> bool:
         """Return whether a model is being trained on the labels, or is about to be, or awaits a decision."""

@@ -15,10 +15,10 @@ from scanflow.app.model import Model, Number
 from scanflow.drift.contract import read_purpose
 from scanflow.drift.performance import Accuracy, measure_accuracy
 from scanflow.errors import InvalidError
-from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.control_plane import read_outputs
-from scanflow_agents.templates.options import Options
+from scanflow_agents.templates.template_client import read_outputs
+from scanflow_agents.templates.template_options import Options
 
 RetrainWhen = Literal["drift", "estimated_loss", "realised_loss"]
 
@@ -50,7 +50,7 @@ def measure_live_accuracy(points: Sequence[Mapping[str, Any]]) -> Accuracy | Non
     return measure_accuracy(right, len(evaluated)) if evaluated else None
 
 
-def get_expected_accuracy(champion: ModelVersion) -> float | None:
+def find_expected_accuracy(champion: ModelVersion) -> float | None:
     """Return the accuracy in a version's tags, if any."""
     try:
         return float(champion.tags["accuracy"])
@@ -67,7 +67,7 @@ def compute_loss(
         InvalidError: the expected or the estimated accuracy is missing.
     """
     if options.retrain_when == "realised_loss":
-        now, before = measure_live_accuracy(points), get_expected_accuracy(champion)
+        now, before = measure_live_accuracy(points), find_expected_accuracy(champion)
         if before is None:
             raise InvalidError(
                 f"Version {champion.version} of {champion.name!r} has no tag 'accuracy', so its loss is unknown. Tag "

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from scanflow.agent.agent_records import Action, Intent
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action, Intent
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.knowledge.records import ModelVersion
+from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import ACTION, AGAIN, BY_HAND, PROMOTED, PROMOTION, format_rejection
 
 STRATEGY = "change_model_transition"
@@ -24,7 +24,7 @@ STUCK = "it could not be taken back"
 Verdict = Literal["promote", "reject", "wait"]
 
 
-def get_served_model(record: ServiceRecord, node: str) -> str | None:
+def find_served_model(record: ServiceRecord, node: str) -> str | None:
     return None if record.current is None else record.current.models.get(node)
 
 
@@ -51,7 +51,7 @@ def describe_failure(action: Action) -> str | None:
     return None
 
 
-def find_refused(refused: Iterable[Action], others: Iterable[Action], model: str) -> list[tuple[int, Action]]:
+def list_refused(refused: Iterable[Action], others: Iterable[Action], model: str) -> list[tuple[int, Action]]:
     """Return the versions that a person refused, with the action, without those requested again since."""
     rejections = [action for action in refused if action.state == "refused" and action.decision.by is not None]
     newest = sorted([*rejections, *others], key=lambda action: action.intent.at, reverse=True)
@@ -74,7 +74,7 @@ def find_withdrawn_change(ended: Sequence[Action], address: str, record: Service
     ``ended`` are the ended actions, as read before the service. A service that was deleted and deployed again since the
     change did not withdraw the version; deploying another version over it did.
     """
-    now_served = get_served_model(record, node)
+    now_served = find_served_model(record, node)
     if now_served in {None, address}:
         return None
     last = next((action for action in ended if has_taken_effect(action, now_served)), None)

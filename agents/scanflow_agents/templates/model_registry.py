@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from scanflow.agent.context import Context
 from scanflow.errors import NotFoundError
-from scanflow.knowledge.records import ModelVersion
-from scanflow_agents.templates.control_plane import tracker_of
+from scanflow.knowledge.knowledge_records import ModelVersion
+from scanflow_agents.templates.template_client import tracker_of
 
 
 @dataclass(frozen=True)

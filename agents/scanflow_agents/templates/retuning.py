@@ -12,11 +12,11 @@ from pydantic import Field
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act
+from scanflow.agent.agent_records import Autonomy, Event, Guard
 from scanflow.agent.context import Context
-from scanflow.agent.records import Autonomy, Event, Guard
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.model import Model, Number, Whole
 from scanflow.app.quantities import format_count
 from scanflow.app.triggers import Trigger
@@ -24,15 +24,15 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError
 from scanflow.tuning.candidates import Candidate, build_candidate, describe
 from scanflow.tuning.goals import GoalName
-from scanflow.tuning.workflow import RUN_PREFIX
-from scanflow_agents.templates.control_plane import (
+from scanflow.tuning.tuning_workflow import RUN_PREFIX
+from scanflow_agents.templates.template_client import (
     find_service,
     list_newest_runs,
     list_strategy_actions,
     read_outputs,
     report_event,
 )
-from scanflow_agents.templates.options import WatchOptions
+from scanflow_agents.templates.template_options import WatchOptions
 
 RetuneTrigger = Literal["on_promotion", "on_load_change", "nightly"]
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act
+from scanflow.agent.agent_records import Action, Guard
 from scanflow.agent.context import Context
-from scanflow.agent.records import Action, Guard
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
 from scanflow.app.model import Model
 from scanflow.app.resources import AffinityMode
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, compute_quantile
 from scanflow.placement.interference import (
     CONFIRMATION,
@@ -32,8 +32,8 @@ from scanflow.placement.interference import (
     is_confirmed,
     split,
 )
-from scanflow_agents.templates.control_plane import get_control_plane, list_strategy_actions, report_event
-from scanflow_agents.templates.options import WatchOptions
+from scanflow_agents.templates.template_client import get_control_plane, list_strategy_actions, report_event
+from scanflow_agents.templates.template_options import WatchOptions
 
 STRATEGY_NAME = "spread_instances"
 MAX_LISTED_WINDOWS = 40
@@ -148,7 +148,7 @@ class Spreading:
         moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY_NAME))
         window = None
         if self._before is not None:
-            avoiding = _find_avoidance_times(context, self._service, moves)
+            avoiding = _list_avoidance_times(context, self._service, moves)
             window = build_window(self._service, self._before, look, runs, avoiding)
         self._before = look
 
@@ -364,7 +364,7 @@ def _get_end_time(action: Action) -> float:
     return action.decision.at if action.ended is None else action.ended
 
 
-def _find_avoidance_times(context: Context, service: str, moves: Mapping[str, Action]) -> dict[str, float]:
+def _list_avoidance_times(context: Context, service: str, moves: Mapping[str, Action]) -> dict[str, float]:
     """Return since when the runs of each batch workflow avoid the service's cores: by the application, or by a move."""
     times: dict[str, float] = {}
     for workflow in () if context.application is None else context.application.workflows:

@@ -18,17 +18,17 @@ from pydantic import Field
 import scanflow as sf
 from scanflow.agent.actions import Call, call
 from scanflow.agent.context import Context
-from scanflow.agent.sensors.runs import Run
+from scanflow.agent.sensors.sensed_runs import Run
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.agent.strategy import Strategy
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Model, Whole
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.checker import CHECK
-from scanflow_agents.templates.control_plane import report_event, tracker_of
-from scanflow_agents.templates.options import Options, bound_call, check_agent
+from scanflow_agents.templates.checker_template import CHECK
+from scanflow_agents.templates.template_client import report_event, tracker_of
+from scanflow_agents.templates.template_options import Options, bound_call, check_agent
 
 if TYPE_CHECKING:
     from scanflow.drift.streaming import ScaledStream
@@ -120,7 +120,7 @@ def declare(app: Application, agent: Agent) -> None:
         nonlocal followed
         begins, numbers, left_out = followed.until is None, 0, 0
         changed: StreamChange | None = None
-        for run in _find_unread(context, options, followed):
+        for run in _list_unread(context, options, followed):
             try:
                 values = extract_numbers(arrays_of(tracker_of(context), run.run_id), options.column)
             except (NotFoundError, InvalidError) as error:  # one invalid file does not block the others
@@ -199,13 +199,13 @@ def _list_columns(arrays: Mapping[str, NDArray[Any]], side: str) -> list[str]:
     return sorted(key.removeprefix(side) for key in arrays if key.startswith(side) and not key.endswith(":ends"))
 
 
-def _find_unread(context: Context, options: StreamOptions, followed: _StreamState) -> Sequence[Run]:
+def _list_unread(context: Context, options: StreamOptions, followed: _StreamState) -> Sequence[Run]:
     """Return the files to read, the oldest first; after a start, those since the last change."""
     since = followed.until
     if since is None:
-        since = max((note.metrics.get("until", 0.0) for note in bookmarks.find_notes(context, "changed")), default=0.0)
+        since = max((note.metrics.get("until", 0.0) for note in bookmarks.list_notes(context, "changed")), default=0.0)
     until = context.clock() - options.settled_s
-    runs = bookmarks.find_predictions(
+    runs = bookmarks.list_predictions(
         context, filter_string=options.filter_string, nodes=options.nodes, after=since, until=until
     )
     if followed.until is None:

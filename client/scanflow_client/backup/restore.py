@@ -18,7 +18,7 @@ from scanflow.backends.journal import VERSION as JOURNAL_VERSION
 from scanflow.errors import UnavailableError, UsageError
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder, open_private
-from scanflow.processes.files import try_lock
+from scanflow.processes.shared_files import try_lock
 from scanflow_client.backup.manifest import (
     Entry,
     Header,

@@ -43,7 +43,7 @@ def main() -> None:
     # Retries are not logged: a command reports its final failure.
     logging.getLogger("stamina").addHandler(logging.NullHandler())
     try:
-        from scanflow_client.cli.app import app
+        from scanflow_client.cli.command_tree import app
 
         _check_arguments(sys.argv[1:])
         try:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.app.application import Application
+from scanflow.backends.backend_port import Backend
 from scanflow.backends.environments import EnvironmentBackend
-from scanflow.backends.port import Backend
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow_client.signals import end_on_signals
 

@@ -23,11 +23,11 @@ from scanflow.settings import Settings
 from scanflow.transport import ServerClient, is_reachable
 from scanflow_client.control_client import ControlClient
 from scanflow_client.control_plane import PORT
-from scanflow_client.demo.application import load_small_demo
+from scanflow_client.demo.demo_application import load_small_demo
 from scanflow_client.demo.in_cluster import REPORT
 from scanflow_client.demo.loop import format_loop, render_report
 from scanflow_client.demo.session import DemoSession
-from scanflow_client.formatting.runs import format_failure, format_outcome
+from scanflow_client.formatting.run_text import format_failure, format_outcome
 from scanflow_client.progress import show_run_progress
 
 PATIENCE_S: Final = 180.0

@@ -15,14 +15,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.app.application import Application
 from scanflow.errors import ScanflowError, StepFailedError, UnavailableError
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import collect_versions, request_counts, select_loop_events
-from scanflow.reports.records import ScoredAnswers
+from scanflow.reports.report_data import ScoredAnswers
 from scanflow_client.control_client import ControlClient
-from scanflow_client.demo.traffic import Responses, TrafficProgram
+from scanflow_client.demo.demo_traffic import Responses, TrafficProgram
 from scanflow_client.formatting.text import format_percent
 from scanflow_client.report import fetch_labels
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from scanflow.agent.records import AgentView, Event
+from scanflow.agent.agent_records import AgentView, Event
 from scanflow.app.application import Application
 from scanflow.backends.service_change import Deployment
 from scanflow.deployer import Deployer
@@ -20,8 +20,8 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.control_client import ControlClient
 from scanflow_client.demo import loop
-from scanflow_client.demo.application import find_traffic_program
-from scanflow_client.demo.traffic import END_S, Responses, TrafficProgram
+from scanflow_client.demo.demo_application import get_traffic_program
+from scanflow_client.demo.demo_traffic import END_S, Responses, TrafficProgram
 from scanflow_client.progress import Output, open_output, show_service_changes
 from scanflow_client.signals import defer_signals, end_on_signals
 
@@ -112,7 +112,7 @@ class DemoSession:
             self.say(
                 f"From here on, the agents act by themselves: {', '.join(agent.name for agent in self.app.agents)}"
             )
-            program, arguments = find_traffic_program(self.path, served, drifted)
+            program, arguments = get_traffic_program(self.path, served, drifted)
             log = Path(served.folder) / "demo-traffic.log"
             startup_s = time.time() - self.began
             with defer_signals():

@@ -7,7 +7,7 @@ Unsupported features raise errors that name the replacement; failures are except
 from __future__ import annotations
 
 from scanflow_client.thesis.awaited import Awaited
-from scanflow_client.thesis.deployer import ScanflowDeployClient, ScanflowDeployerClient
+from scanflow_client.thesis.deployer_client import ScanflowDeployClient, ScanflowDeployerClient
 from scanflow_client.thesis.describing import ScanflowClient
 
 __all__ = ["Awaited", "ScanflowClient", "ScanflowDeployClient", "ScanflowDeployerClient"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application, Tracker
 from scanflow.app.edges import Dependency
 from scanflow.app.executor import Executor

@@ -9,8 +9,8 @@ from random import Random
 from scanflow.app.mpi import MPIPolicy, MPIWorkload
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode, place_groups
-from scanflow.placement.mpi.plan import Placing
-from scanflow.placement.mpi.tasks import MPIWorker
+from scanflow.placement.mpi.job_plan import Placing
+from scanflow.placement.mpi.task_allocation import MPIWorker
 from scanflow_research.simulation.programs import SubmittedJob
 
 

@@ -13,29 +13,35 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.primitive_model import Act, JsonArguments, Primitive, PrimitiveModel, load_primitive
-from scanflow.agent.primitives import batch, jobs, online, tuning, workflows
+from scanflow.agent.primitives import (
+    batch_primitives,
+    job_primitives,
+    service_primitives,
+    tuning_primitives,
+    workflow_primitives,
+)
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.plugins import list_plugins
 
-run_workflow = batch.RunWorkflow
-stop_workflow = batch.StopWorkflow
-run_autoconfig_workflow = jobs.RunAutoconfigWorkflow
-upgrade_workflow = workflows.UpgradeWorkflow
-update_workflow_affinity = workflows.UpdateWorkflowAffinity
-update_workflow_resource = workflows.UpdateWorkflowResource
-run_executor = batch.RunExecutor
-stop_executor = batch.StopExecutor
-upgrade_executor = batch.UpgradeExecutor
-update_executor_affinity = batch.UpdateExecutorAffinity
-update_executor_resource = batch.UpdateExecutorResource
-deploy_workflow = online.DeployWorkflow
-delete_workflow = online.DeleteWorkflow
-update_workflow_replica = online.UpdateWorkflowReplica
-update_workflow_traffic = online.UpdateWorkflowTraffic
-apply_workflow_instance = online.ApplyWorkflowInstance
-delete_workflow_instance = online.DeleteWorkflowInstance
-duplicate_workflow_instance = online.DuplicateWorkflowInstance
-tune_workflow = tuning.TuneWorkflow
+run_workflow = batch_primitives.RunWorkflow
+stop_workflow = batch_primitives.StopWorkflow
+run_autoconfig_workflow = job_primitives.RunAutoconfigWorkflow
+upgrade_workflow = workflow_primitives.UpgradeWorkflow
+update_workflow_affinity = workflow_primitives.UpdateWorkflowAffinity
+update_workflow_resource = workflow_primitives.UpdateWorkflowResource
+run_executor = batch_primitives.RunExecutor
+stop_executor = batch_primitives.StopExecutor
+upgrade_executor = batch_primitives.UpgradeExecutor
+update_executor_affinity = batch_primitives.UpdateExecutorAffinity
+update_executor_resource = batch_primitives.UpdateExecutorResource
+deploy_workflow = service_primitives.DeployWorkflow
+delete_workflow = service_primitives.DeleteWorkflow
+update_workflow_replica = service_primitives.UpdateWorkflowReplica
+update_workflow_traffic = service_primitives.UpdateWorkflowTraffic
+apply_workflow_instance = service_primitives.ApplyWorkflowInstance
+delete_workflow_instance = service_primitives.DeleteWorkflowInstance
+duplicate_workflow_instance = service_primitives.DuplicateWorkflowInstance
+tune_workflow = tuning_primitives.TuneWorkflow
 
 _BUILT_IN: Mapping[str, Any] = {
     name: model

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from scanflow.agent.agent_records import JSON, Event
 from scanflow.agent.context import Context, use_context
-from scanflow.agent.records import JSON, Event
-from scanflow.agent.sensors.runs import Run
-from scanflow.app.agents import SensorFunction
+from scanflow.agent.sensors.sensed_runs import Run
+from scanflow.app.agent import SensorFunction
 from scanflow.app.parameters import to_plain
 from scanflow.errors import InvalidError, did_you_mean
 

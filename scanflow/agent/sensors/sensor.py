@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from scanflow.app.agents import Misfire, SensorFunction, declare_sensor
+from scanflow.app.agent import Misfire, SensorFunction, declare_sensor
 from scanflow.app.model import Model, shorten
 from scanflow.app.triggers import Trigger
 from scanflow.errors import InvalidError

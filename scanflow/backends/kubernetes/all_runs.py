@@ -8,28 +8,28 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import Environment
 from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.backend import KubernetesBatch
+from scanflow.backends.kubernetes.batch.argo_backend import KubernetesBatch
+from scanflow.backends.kubernetes.batch.cluster_runs import ClusterRuns
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
-from scanflow.backends.kubernetes.batch.runs import ClusterRuns
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.backend import KubernetesMPI
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.mpi.mpi_backend import KubernetesMPI
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles
-from scanflow.backends.port import Environment
-from scanflow.backends.records import Observer, RunRecord, StepFile
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Observer, RunRecord, StepFile
 from scanflow.names import RunName
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.settings import Settings
 
 
 class KubernetesRuns(ClusterRuns):
-    """See :class:`~scanflow.backends.port.RunBackend`. Any process of any home may call for any run."""
+    """See :class:`~scanflow.backends.backend_port.RunBackend`. Any process of any home may call for any run."""
 
     def __init__(
         self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, preparation: RunPreparation
@@ -41,7 +41,7 @@ class KubernetesRuns(ClusterRuns):
     def _select_backend(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
         return self._mpi if workflow.type == "mpi" else self._batch
 
-    def _find_backend(self, run: str) -> KubernetesBatch | KubernetesMPI:
+    def _get_backend(self, run: str) -> KubernetesBatch | KubernetesMPI:
         return self._select_backend(self.definition(run).workflow)
 
     def check(self, definition: RunDefinition) -> None:
@@ -76,25 +76,25 @@ class KubernetesRuns(ClusterRuns):
     def drive(
         self, run: str, definition: RunDefinition | None = None, *, environment: Environment, observe: Observer
     ) -> RunRecord:
-        return self._find_backend(run).drive(run, definition, environment=environment, observe=observe)
+        return self._get_backend(run).drive(run, definition, environment=environment, observe=observe)
 
     def stop(self, run: str) -> RunRecord:
-        return self._find_backend(run).stop(run)
+        return self._get_backend(run).stop(run)
 
     def stop_task(self, run: str, task: str) -> RunRecord:
-        return self._find_backend(run).stop_task(run, task)
+        return self._get_backend(run).stop_task(run, task)
 
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
-        return self._find_backend(run).outputs(run, step)
+        return self._get_backend(run).outputs(run, step)
 
     def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
-        return self._find_backend(run).output_files(run, step)
+        return self._get_backend(run).output_files(run, step)
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
-        return self._find_backend(run).files(run, step)
+        return self._get_backend(run).files(run, step)
 
     def logs(self, run: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> LogReader:
-        return self._find_backend(run).logs(run, task, stream=stream, attempt=attempt)
+        return self._get_backend(run).logs(run, task, stream=stream, attempt=attempt)
 
     def _refresh(self, journal: Journal, run: JournalRun) -> RunRecord:
         return self._select_backend(read_definition(run).workflow)._refresh(journal, run)

@@ -23,9 +23,9 @@ from pydantic_core import from_json
 from scanflow.backends.kubernetes.api_errors import ConflictError, build_api_error, build_missing_kind_error, find_kind
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_group_path, build_object_path, drop_empty
 from scanflow.backends.kubernetes.kubeconfig import read_kubeconfig
-from scanflow.backends.kubernetes.labels import MANAGER
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import MANAGER
 from scanflow.backends.kubernetes.request_body import describe_manifest, encode_body
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import (
     AccessDeniedError,
     NotFoundError,
@@ -154,7 +154,7 @@ class Cluster:
                 return objects, page["metadata"].get("resourceVersion", "")
             params["continue"] = more
 
-    def find_optional(self, kind: str, namespace: str, *, labels: str = "") -> list[Manifest]:
+    def list_optional(self, kind: str, namespace: str, *, labels: str = "") -> list[Manifest]:
         """Return the objects of a kind, none where the cluster lacks it or forbids the caller to list it."""
         try:
             return self.find(kind, namespace, labels=labels)[0]

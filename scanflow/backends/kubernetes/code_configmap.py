@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.pickles import is_inside
 from scanflow.errors import InvalidError, UsageError
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder, write_private
-from scanflow.images.files import IGNORE_FILE, CodeFile, compute_digest, list_code_files
+from scanflow.images.code_files import IGNORE_FILE, CodeFile, compute_digest, list_code_files
 
 APP_DIR: Final = "/app"
 """The mount path of the application's folder."""
@@ -60,7 +60,7 @@ class CodeConfigMap(NamedTuple):
 def build_code(app: str, team: str, namespace: str, app_dir: Path) -> CodeConfigMap:
     """Return the ConfigMap of an application's folder, with its volume and mount.
 
-    Files keep their executable bit. Which are excluded: see :func:`~scanflow.images.files.list_code_files`.
+    Files keep their executable bit. Which are excluded: see :func:`~scanflow.images.code_files.list_code_files`.
 
     Raises:
         UsageError: there are more than 900 kB of them.

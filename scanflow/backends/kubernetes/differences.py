@@ -41,7 +41,7 @@ def compute_difference(cluster: Cluster, manifest: Manifest) -> ObjectChange:
         return ObjectChange(kind, name, namespace, "refused", why=str(error))
     if before is None:
         return ObjectChange(kind, name, namespace, "create")
-    changes = tuple(find_changed_fields(before, after, secret=kind == "Secret"))
+    changes = tuple(list_changed_fields(before, after, secret=kind == "Secret"))
     if conflict:
         return ObjectChange(kind, name, namespace, "conflict", changes, conflict)
     return ObjectChange(kind, name, namespace, "change" if changes else "none", changes)
@@ -53,7 +53,7 @@ def format_recreation(manifest: Manifest) -> str:
     return f"recreated the {manifest['kind']} {metadata['namespace']}/{metadata['name']}, which another client deleted"
 
 
-def find_changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
+def list_changed_fields(before: Manifest, after: Manifest, *, secret: bool = False) -> Iterator[FieldChange]:
     """Yield the fields that differ between two states of an object, except those that the server sets."""
     old, new = dict(_iterate_leaves(_strip_server_fields(before))), dict(_iterate_leaves(_strip_server_fields(after)))
     for path in sorted(old.keys() | new.keys()):
@@ -62,9 +62,9 @@ def find_changed_fields(before: Manifest, after: Manifest, *, secret: bool = Fal
             yield FieldChange(path, *(_hide(hidden, side.get(path)) for side in (old, new)))
 
 
-def find_missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
+def list_missing_fields(live: Manifest, manifest: Manifest) -> list[FieldChange]:
     """Return the fields of a manifest that a live object lacks or has with other values."""
-    return list(find_changed_fields(live, _merge(live, manifest)))
+    return list(list_changed_fields(live, _merge(live, manifest)))
 
 
 def _apply_dry_run(cluster: Cluster, manifest: Manifest) -> tuple[Manifest, str]:

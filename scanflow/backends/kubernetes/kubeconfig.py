@@ -11,7 +11,7 @@ import yaml
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import UsageError, did_you_mean
 
 _LIST: Final = "List the contexts: kubectl config get-contexts"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import HostedProgram, OnlineBackend, OpenModels, RunBackend
+from scanflow.backends.backend_port import HostedProgram, OnlineBackend, OpenModels, RunBackend
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import InvalidError, MissingExtraError
 from scanflow.installation import explain_install
 from scanflow.settings import Settings
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from scanflow.backends.kubernetes.environment.apply import Environments
     from scanflow.backends.kubernetes.lease import KubernetesLease
     from scanflow.backends.kubernetes.list_cache import ListCache
-    from scanflow.backends.kubernetes.online.backend import KubernetesServices
-    from scanflow.backends.kubernetes.online.drift import LiveObjects
     from scanflow.backends.kubernetes.online.instance_status import ServiceStatusCache
+    from scanflow.backends.kubernetes.online.object_drift import LiveObjects
+    from scanflow.backends.kubernetes.online.service_backend import KubernetesServices
     from scanflow.backends.kubernetes.pod_image import BuiltImageFinder
 
 
 class Kubernetes:
-    """See :class:`~scanflow.backends.port.Backend`. State is in the cluster; files that outlive pods are in
+    """See :class:`~scanflow.backends.backend_port.Backend`. State is in the cluster; files that outlive pods are in
     ``settings.home``."""
 
     def __init__(self, settings: Settings, models: OpenModels) -> None:
@@ -61,7 +61,7 @@ class Kubernetes:
         return self._environments
 
     def tracker(self, app: Application) -> str | None:
-        from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
+        from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
 
         return resolve_tracker_uri(app, self._cluster_settings)
 
@@ -80,20 +80,22 @@ class Kubernetes:
         from scanflow.backends.kubernetes.all_runs import KubernetesRuns
         from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 
-        preparation = RunPreparation(self._environments.ensure, self._cluster_settings, self._find_image, self._models)
+        preparation = RunPreparation(
+            self._environments.ensure, self._cluster_settings, self._get_image_finder, self._models
+        )
         return KubernetesRuns(self._settings, self.cluster, self._cluster_settings, preparation)
 
     def online(self, tracker: str | None = None) -> OnlineBackend:
         return self._services(tracker)
 
     def _services(self, tracker: str | None) -> KubernetesServices:
-        from scanflow.backends.kubernetes.online.backend import KubernetesServices
-        from scanflow.backends.kubernetes.online.drift import LiveObjects
+        from scanflow.backends.kubernetes.online.object_drift import LiveObjects
+        from scanflow.backends.kubernetes.online.service_backend import KubernetesServices
         from scanflow.backends.kubernetes.pod_image import PodImages
 
         self._objects = self._objects or LiveObjects()
         settings, models = self._cluster_settings, self._models(tracker)
-        find = self._find_image
+        find = self._get_image_finder
         return KubernetesServices(
             self.cluster,
             settings,
@@ -113,7 +115,7 @@ class Kubernetes:
         return ListCache(lambda: self.cluster, namespace=self._cluster_settings.namespace)
 
     @cached_property
-    def _find_image(self) -> BuiltImageFinder:
+    def _get_image_finder(self) -> BuiltImageFinder:
         from scanflow.backends.kubernetes.pod_image import BuiltImageFinder
 
         return BuiltImageFinder(self._cluster_settings, self._settings.home.expanduser().absolute())
@@ -144,12 +146,12 @@ class Kubernetes:
 
     def program(self, command: Sequence[str], environment: Mapping[str, str]) -> AbstractContextManager[HostedProgram]:
         cluster = self.cluster
-        from scanflow.backends.kubernetes.program import host_program
+        from scanflow.backends.kubernetes.hosted_program import host_program
 
         return host_program(cluster, self._cluster_settings, command, environment)
 
     def doctor(self, *, thorough: bool = False) -> list[Finding]:
         cluster = self.cluster
-        from scanflow.backends.kubernetes.doctor import examine
+        from scanflow.backends.kubernetes.cluster_checks import examine
 
         return examine(cluster, self._cluster_settings, thorough=thorough)

@@ -23,7 +23,7 @@ class _Record(NamedTuple):
 
 
 class KubernetesLease:
-    """See :class:`~scanflow.backends.port.Lease`.
+    """See :class:`~scanflow.backends.backend_port.Lease`.
 
     As in client-go, only this process' clock is trusted. A lease expires when its record has not changed for
     ``duration_s``, counted from when the change was observed here; each write names the version that it replaces, so

@@ -9,7 +9,7 @@ from typing import Final
 from scanflow.backends.kubernetes.api_errors import ExpiredError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.records import EnvironmentReady, Observer, Waiting
+from scanflow.backends.run_records import EnvironmentReady, Observer, Waiting
 from scanflow.errors import UnavailableError
 from scanflow.names import RunName
 

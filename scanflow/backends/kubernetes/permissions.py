@@ -64,7 +64,7 @@ SUBRESOURCES: Final[Mapping[str, tuple[str, str]]] = {
 """For subresources: the API group and the verb. The last one is granted to steps; the granter needs it too."""
 
 
-def find_missing_permissions(
+def list_missing_permissions(
     cluster: Cluster, kinds: Iterable[str] = USED_VERBS, *, namespace: str | None = None
 ) -> dict[str, list[str]]:
     """Return the missing verbs, by resource as ``kubectl`` names it: ``workflows.argoproj.io``.

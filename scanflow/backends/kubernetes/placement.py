@@ -17,7 +17,7 @@ from typing import Final
 from scanflow.app.resources import Affinity
 from scanflow.app.service import Service
 from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
-from scanflow.backends.kubernetes.labels import APP, RUN, SERVICE, STEP, TEAM
+from scanflow.backends.kubernetes.object_labels import APP, RUN, SERVICE, STEP, TEAM
 from scanflow.errors import UnsupportedError
 
 NODE: Final = "kubernetes.io/hostname"

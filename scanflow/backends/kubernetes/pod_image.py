@@ -10,19 +10,19 @@ from typing import NamedTuple, Self, TypeAlias
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import Models
 from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import Models
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import UsageError
-from scanflow.images.files import compute_digest, list_code_files
+from scanflow.images.build_settings import ImageSettings
+from scanflow.images.code_files import compute_digest, list_code_files
+from scanflow.images.image_records import BuiltImages
+from scanflow.images.image_registry import has_image
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import AppNode, ModelFolder, build_recipe, find_user_image
-from scanflow.images.records import BuiltImages
-from scanflow.images.registry import has_image
-from scanflow.images.settings import ImageSettings
 
 FindImage: TypeAlias = Callable[[Recipe], str | None]
 """Returns the image that was built from a recipe and that nodes can pull; None: there is none."""

@@ -11,7 +11,8 @@ from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 
 
 class PodLogs:
-    """See :class:`~scanflow.backends.port.LogReader`. Pods may come and go; the log has ended once there is none.
+    """See :class:`~scanflow.backends.backend_port.LogReader`. Pods may come and go; the log has ended once there is
+    none.
 
     A deleted pod's log is lost, and the log before a container's restart is not read.
     """

@@ -152,7 +152,7 @@ def explain_denial(deployment: Manifest) -> PodDenial | None:
     message = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
     namespace = metadata["namespace"]
     passing = any(words in message.lower() for words in _PASSING)
-    return PodDenial(f"{namespace}/{metadata['name']}", message, _find_denial_remedy(message, namespace), passing)
+    return PodDenial(f"{namespace}/{metadata['name']}", message, _get_denial_remedy(message, namespace), passing)
 
 
 def explain_denied_pod(message: str, namespace: str) -> str | None:
@@ -160,10 +160,10 @@ def explain_denied_pod(message: str, namespace: str) -> str | None:
     text = " ".join(message.split())
     if not any(words in text.lower() for words in _DENIED):
         return None
-    return f"{text.rstrip('.')}. {_find_denial_remedy(text, namespace)}"
+    return f"{text.rstrip('.')}. {_get_denial_remedy(text, namespace)}"
 
 
-def _find_denial_remedy(message: str, namespace: str) -> str:
+def _get_denial_remedy(message: str, namespace: str) -> str:
     lowered = message.lower()
     remedy = next(
         (remedy for words, remedy in _DENIAL_REMEDIES if words in lowered), "Look: kubectl get events -n {namespace}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.errors import InvalidError, UnavailableError
 
 

@@ -25,7 +25,7 @@ def encode_body(content: Any, *, what: str = "The request") -> bytes:
     """
     text = json.dumps(content, ensure_ascii=False, allow_nan=False)
     if _SURROGATE.search(text):
-        where, value = next(_find_surrogates(content, ""))
+        where, value = next(_list_surrogates(content, ""))
         raise InvalidError(
             f"{what} cannot be sent: {where} has a character that UTF-8 does not have, in {value!a:.200}. Write it "
             "without; it may come from a file name or a file that is not UTF-8."
@@ -41,15 +41,15 @@ def describe_manifest(manifest: Manifest) -> str:
     return f"The {manifest['kind']} {name!r}{namespace}"
 
 
-def _find_surrogates(content: Any, path: str) -> Iterator[tuple[str, str]]:
+def _list_surrogates(content: Any, path: str) -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each field with half of a surrogate pair."""
     if isinstance(content, str):
         if _SURROGATE.search(content):
             yield path.lstrip(".") or "it", content
     elif isinstance(content, dict):
         for name, value in content.items():
-            yield from _find_surrogates(str(name), f"{path}: the name of a field")
-            yield from _find_surrogates(value, f"{path}.{name!a}" if not str(name).isidentifier() else f"{path}.{name}")
+            yield from _list_surrogates(str(name), f"{path}: the name of a field")
+            yield from _list_surrogates(value, f"{path}.{name!a}" if not str(name).isidentifier() else f"{path}.{name}")
     elif isinstance(content, list | tuple):
         for place, value in enumerate(content):
-            yield from _find_surrogates(value, f"{path}[{place}]")
+            yield from _list_surrogates(value, f"{path}[{place}]")

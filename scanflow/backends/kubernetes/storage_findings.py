@@ -9,9 +9,9 @@ from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.batch.fetching import try_store
 from scanflow.backends.kubernetes.batch.store_address import format_secret_command
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import MANAGED_SELECTOR
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.nodes import is_schedulable
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import MANAGED_SELECTOR
 from scanflow.errors import AccessDeniedError, ScanflowError
 
 _WHAT: Final = "outputs"

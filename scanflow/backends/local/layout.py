@@ -11,7 +11,7 @@ from pathlib import Path
 from scanflow.backends.tasks import split_task
 from scanflow.files.private import create_private_folder
 from scanflow.names import StepName, format_environment_name
-from scanflow.processes.files import write_atomically
+from scanflow.processes.shared_files import write_atomically
 
 MAX_LISTED = 10_000
 """The files that a task left of which it is noticed that they are gone."""
@@ -55,7 +55,7 @@ class RunFolder:
         """Return whether it was recorded what a task left, and so that it had finished."""
         return self._get_outputs_list(task).is_file()
 
-    def list_outputs(self, task: StepName) -> None:
+    def record_outputs_list(self, task: StepName) -> None:
         """Record which files a finished task left, which :meth:`has_outputs` looks for; at most ``MAX_LISTED``."""
         names = list(islice(_walk_files(str(self.get_outputs_folder(task)), ""), MAX_LISTED))
         path = self._get_outputs_list(task)

@@ -7,18 +7,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from scanflow.backends.backend_base import BackendBase
-from scanflow.backends.port import OpenModels, RunBackend
+from scanflow.backends.backend_port import OpenModels, RunBackend
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:
-    from scanflow.backends.local.agents import LocalAgents
+    from scanflow.backends.local.agent_processes import LocalAgents
     from scanflow.backends.local.batch.backend import LocalBackend
     from scanflow.backends.local.services.api import LocalServices
 
 
 class Local(BackendBase):
-    """See :class:`~scanflow.backends.port.Backend`. Everything is below ``settings.home``."""
+    """See :class:`~scanflow.backends.backend_port.Backend`. Everything is below ``settings.home``."""
 
     name = "local"
 
@@ -52,7 +52,7 @@ class Local(BackendBase):
         return self.batch()
 
     def agents(self, *, ended: Callable[[], None]) -> LocalAgents:
-        from scanflow.backends.local.agents import LocalAgents
+        from scanflow.backends.local.agent_processes import LocalAgents
         from scanflow.pki import prepare_tls
 
         return LocalAgents(

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scanflow.backends.memory.memory import Memory
+from scanflow.backends.memory.memory_backend import Memory
 
 __all__ = ["Memory"]

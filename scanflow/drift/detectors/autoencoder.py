@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.detectors.port import Floats, Samples, Scores, check_samples, check_share
-from scanflow.drift.detectors.storage import read, write
-from scanflow.drift.detectors.table import FittedTable, TableDetector
+from scanflow.drift.detectors.detector_port import Floats, Samples, Scores, check_samples, check_share
+from scanflow.drift.detectors.detector_storage import read, write
+from scanflow.drift.detectors.table_detector import FittedTable, TableDetector
 from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError
 from scanflow.installation import explain_install

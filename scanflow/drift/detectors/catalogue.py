@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import Detector, FittedDetector, Scores
+from scanflow.drift.detectors import detector_storage
+from scanflow.drift.detectors.detector_port import Detector, FittedDetector, Scores
 from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError
 from scanflow.plugins import list_plugins, load_plugin
@@ -78,7 +78,7 @@ class Default:
 
 
 def load(folder: Path) -> FittedDetector:
-    kind = storage.read_kind(folder)
+    kind = detector_storage.read_kind(folder)
     detector: Detector = load_plugin("detectors", kind)
     try:
         return detector.load(folder)

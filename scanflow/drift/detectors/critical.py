@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from scanflow.drift.contract import Purpose
-from scanflow.drift.detectors.port import Floats, Indices, Samples, check_samples
+from scanflow.drift.detectors.detector_port import Floats, Indices, Samples, check_samples
 from scanflow.errors import InvalidError
 
 

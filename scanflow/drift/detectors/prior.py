@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scanflow.drift.detectors import storage
-from scanflow.drift.detectors.port import MIN_REFERENCE, Samples, Scores, check_samples, check_share
-from scanflow.drift.detectors.table import FittedTable, TableDetector
+from scanflow.drift.detectors import detector_storage
+from scanflow.drift.detectors.detector_port import MIN_REFERENCE, Samples, Scores, check_samples, check_share
+from scanflow.drift.detectors.table_detector import FittedTable, TableDetector
 from scanflow.errors import InvalidError
 
 
@@ -30,7 +30,7 @@ class FittedClassPrior:
         return self.classes.score(build_column("batch", batch, predicted, least=1))
 
     def save(self, folder: Path) -> None:
-        storage.write(folder, "prior", *self.classes.encode())
+        detector_storage.write(folder, "prior", *self.classes.encode())
 
     @classmethod
     def load(cls, folder: Path) -> FittedClassPrior:

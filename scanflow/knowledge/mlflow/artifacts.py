@@ -22,7 +22,7 @@ class ArtifactLocation(NamedTuple):
     file: str = ""
 
 
-def find_artifact(client: Client, run: Run, path: str) -> ArtifactLocation:
+def locate_artifact(client: Client, run: Run, path: str) -> ArtifactLocation:
     """Locate ``path`` of a run: among its artifacts or, as ``mlflow.<flavor>.log_model(model, name=...)``
     puts a model, beside them."""
     # Not client.list_artifacts and not runs:/ addresses: those hide every error, so a store that does not answer looks

@@ -25,9 +25,9 @@ from scanflow.files.disk import find_full_disk
 from scanflow.installation import explain_install
 from scanflow.knowledge.artifact_locations import move_artifact_addresses
 from scanflow.knowledge.mlflow.database import check_database, make_database
+from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.mlflow.server_address import find_server_socket, is_listening
-from scanflow.knowledge.step_environment import TrackerPlace, get_sqlite_path
+from scanflow.knowledge.step_environment import TrackerPlace, find_sqlite_path
 from scanflow.text.masking import mask_place
 from scanflow.transport.mlflow_api import MlflowApiError
 
@@ -110,7 +110,7 @@ class MlflowConnection:
     def _load(self) -> MlflowClient:
         from mlflow import MlflowClient
 
-        path = get_sqlite_path(self.place.tracking_uri)
+        path = find_sqlite_path(self.place.tracking_uri)
         if path is not None:
             root = self.place.artifact_root or path.parent / "artifacts"
             make_database(path, root)
@@ -145,7 +145,7 @@ def _check_reachable(uri: str, timeout_s: float) -> None:
         if parts.scheme in {"http", "https"}:
             _ask_health(parts, timeout_s)
         elif parts.scheme == "sqlite":
-            path = get_sqlite_path(uri)
+            path = find_sqlite_path(uri)
             assert path is not None
             check_database(path)
         elif parts.hostname:
@@ -220,7 +220,7 @@ def _translate_error(error: MlflowApiError, doing: str, where: str, place: Track
 
 def _explain_failure(text: str, place: TrackerPlace) -> str:
     """Return what to do about an error of MLflow's; SQLite calls a full disk an input/output error."""
-    path = get_sqlite_path(place.tracking_uri)
+    path = find_sqlite_path(place.tracking_uri)
     full = None if path is None or not any(words in text for words in _DISK_ERRORS) else find_full_disk(path)
     return "Try again." if full is None else f"Its disk is full: no space left on {full}. Free space, then try again."
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UsageError
 from scanflow.knowledge.checks import RESERVED_PREFIX, check_environment, check_owner
+from scanflow.knowledge.knowledge_port import NewRun
 from scanflow.knowledge.mlflow import rest_client
 from scanflow.knowledge.mlflow.connection import list_refusal_types
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.port import NewRun
 from scanflow.knowledge.step_environment import TrackerPlace
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def items(ask: Callable[..., Any]) -> Iterator[Any]:
             return
 
 
-def find_runs(client: Client, experiment_id: str, filter_string: str) -> Iterator[Run]:
+def iterate_runs(client: Client, experiment_id: str, filter_string: str) -> Iterator[Run]:
     order = ["attributes.start_time DESC"]
     ask = partial(client.search_runs, [experiment_id], filter_string, max_results=200, order_by=order)
     return (run for run in items(ask) if WRITING not in run.data.tags)

@@ -29,7 +29,7 @@ def check_model_source(client: Client, location: str, *, model: str, root: Path 
         InvalidError: they lie elsewhere.
     """
     files = _resolve(client, location)
-    roots = [*([] if root is None else [root.as_uri()]), *_find_store(client), *_read_setting()]
+    roots = [*([] if root is None else [root.as_uri()]), *_list_store_locations(client), *_read_setting()]
     is_own = is_served(files) and _has_no_parent(files)
     if not is_own and not any(_is_inside(files, place) for place in roots):
         raise InvalidError(
@@ -50,7 +50,7 @@ def _resolve(client: Client, location: str) -> str:
     return str(client.get_logged_model(name).artifact_location)
 
 
-def _find_store(client: Client) -> list[str]:
+def _list_store_locations(client: Client) -> list[str]:
     from scanflow.knowledge.mlflow.connection import list_refusal_types
 
     try:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.tasks import MPIWorker
+from scanflow.placement.mpi.task_allocation import MPIWorker
 
 _EPSILON = 1e-9  # cores are sums of fractions
 

@@ -9,7 +9,7 @@ from typing import Final
 from scanflow.app.mpi import MPIWorkload
 from scanflow.placement.mpi.colocation import Neighbour, choose_colocated_cpus
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import MPIPlan, plan_job
+from scanflow.placement.mpi.job_plan import MPIPlan, plan_job
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology import Topology
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.placement.cpulist import format_cpus
-from scanflow.placement.mpi.plan import MPIPlan
-from scanflow.placement.mpi.tasks import format_hostfile
+from scanflow.placement.mpi.job_plan import MPIPlan
+from scanflow.placement.mpi.task_allocation import format_hostfile
 
 
 def format_rankfile(plan: MPIPlan) -> str:

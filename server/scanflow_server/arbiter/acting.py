@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
+from scanflow.agent.agent_records import Action, Intent, PrimitiveCall
 from scanflow.agent.primitive_context import REVERT, PrimitiveResult
-from scanflow.agent.records import Action, Intent, PrimitiveCall
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
 from scanflow_server.arbiter.objections import LEASE_S, are_equal
 from scanflow_server.intent_identity import (
     are_related,
-    find_overlap,
     format_seconds,
     get_place,
     get_start_time,
+    list_common_fields,
     qualify_strategy,
 )
 from scanflow_server.service_drivers import ShutdownError
-from scanflow_server.store import intents as intent_store
+from scanflow_server.store import intent_store
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import ActionRow, FieldRow
+from scanflow_server.store.intent_store import ActionRow, FieldRow
 from scanflow_server.store.keys import OWN_PREFIX
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Actor:
 
     def revert(self, id: str) -> None:
         with self._store.read() as connection:
-            row = intent_store.get(connection, id)
+            row = intent_store.find(connection, id)
         if row is None or row.reverting is None or row.action.inverse is None:
             return
         if self._try(row, row.action.inverse, f"{OWN_PREFIX}{id}{REVERT}", None, lambda _: None) is not None:
@@ -94,7 +94,7 @@ class Actor:
 
     def request_revert(self, id: str, *, by: str, reason: str) -> None:
         with self._store.write() as connection:
-            row = intent_store.find(connection, id)
+            row = intent_store.get(connection, id)
             action = row.action
             if action.state != "succeeded":
                 raise UsageError(
@@ -103,8 +103,8 @@ class Actor:
                 )
             if action.inverse is None:
                 raise UsageError(f"The action {id!r} cannot be reverted: {action.intent.primitive} has no inverse.")
-            for newer in _find_newer_actions(connection, action):
-                if names := find_overlap(newer.intent, action.intent):
+            for newer in _list_newer_actions(connection, action):
+                if names := list_common_fields(newer.intent, action.intent):
                     raise UsageError(
                         f"The action {id!r} cannot be reverted: the action {newer.id!r} has changed {names[0]!r} of "
                         f"{action.intent.target!r} since. Revert that action first."
@@ -116,14 +116,14 @@ class Actor:
 
     def end_guard(self, id: str, note: str = "the guard found no regression") -> None:
         with self._store.write() as connection:
-            row = intent_store.get(connection, id)
+            row = intent_store.find(connection, id)
             if row is not None and row.guard_until is not None:
                 intent_store.put(connection, row.replace(guard_until=None))
                 intent_store.append_trail(connection, id, self._clock(), note)
 
     def _begin(self, id: str) -> ActionRow | None:
         with self._store.read() as connection:
-            row = intent_store.get(connection, id)
+            row = intent_store.find(connection, id)
         if row is None:
             return None
         guard, before = row.intent.guard, row.guard_before
@@ -131,7 +131,7 @@ class Actor:
             before = self._measure(row.intent, guard.metric)
         now = self._clock()
         with self._store.write() as connection:
-            row = intent_store.get(connection, id)
+            row = intent_store.find(connection, id)
             if row is None or row.action.decision.verdict != "act":
                 return None
             if row.action.state not in {"pending", "running"}:
@@ -159,7 +159,7 @@ class Actor:
 
     def _note_inverse(self, id: str, inverse: PrimitiveCall) -> None:
         with self._store.write() as connection:
-            intent_store.put(connection, intent_store.find(connection, id).replace(action={"inverse": inverse}))
+            intent_store.put(connection, intent_store.get(connection, id).replace(action={"inverse": inverse}))
 
     def _succeed(self, id: str, done: PrimitiveResult) -> None:
         row = self._find(id)
@@ -228,7 +228,7 @@ class Actor:
 
     def _find(self, id: str) -> ActionRow:
         with self._store.read() as connection:
-            return intent_store.find(connection, id)
+            return intent_store.get(connection, id)
 
     def _record_written(self, connection: Any, intent: Intent, seen: Any) -> None:
         place = get_place(intent)
@@ -299,7 +299,7 @@ def _make_ownership(intent: Intent, *, since: float) -> dict[str, Any]:
     }
 
 
-def _find_newer_actions(connection: Any, action: Action) -> list[Action]:
+def _list_newer_actions(connection: Any, action: Action) -> list[Action]:
     there = intent_store.list_in_effect(connection, get_place(action.intent), since=get_start_time(action))
     return list(takewhile(lambda newer: newer.id != action.id, there))
 

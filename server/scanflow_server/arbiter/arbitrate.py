@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from scanflow.agent.records import Action, Decision, Intent, Verdict
+from scanflow.agent.agent_records import Action, Decision, Intent, Verdict
 from scanflow_server.arbiter.objections import (
     ArbitrationContext,
     check_action_budget,
@@ -20,9 +20,9 @@ from scanflow_server.arbiter.objections import (
     make_decision,
 )
 from scanflow_server.intent_identity import (
-    find_overlap,
     format_seconds,
     get_place,
+    list_common_fields,
     qualify_key,
     qualify_strategy,
     start_unlike_runs,
@@ -180,7 +180,7 @@ def _check_duplicate(intent: Intent, actions: Sequence[Action], now: float) -> D
 
 def _check_priority(intent: Intent, taken: Sequence[Action], now: float) -> Decision | None:
     for action in taken:
-        if not start_unlike_runs(action.intent, intent) and (fields := find_overlap(action.intent, intent)):
+        if not start_unlike_runs(action.intent, intent) and (fields := list_common_fields(action.intent, intent)):
             better = action.intent
             strategy = f"The strategy {better.strategy!r} of the agent {better.agent!r}"
             who = f"{better.agent} (a person)" if better.source == "person" else strategy

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from scanflow.agent.agent_records import Autonomy, Guard, Intent, StrategyLimits
 from scanflow.agent.primitives import parse_act
-from scanflow.agent.records import Autonomy, Guard, Intent, StrategyLimits
 from scanflow.agent.strategy_limits import format_calls, matches_target
-from scanflow.app.secrets import find_secret_sources
+from scanflow.app.secrets import list_secret_sources
 from scanflow_server.arbiter.objections import are_equal
 from scanflow_server.intent_identity import format_seconds
 
@@ -61,7 +61,7 @@ def _list_excesses(intent: Intent, stored: StrategyLimits) -> Iterator[str]:
             f"{intent.primitive} on {intent.target} with these arguments is not what it may request "
             f"({', '.join([*calls[:_MAX_CALLS], *more]) or 'nothing'})"
         )
-    if unknown := sorted(set(find_secret_sources(intent.arguments)) - set(stored.secrets)):
+    if unknown := sorted(set(list_secret_sources(intent.arguments)) - set(stored.secrets)):
         yield f"it refers to a secret, {unknown[0]!r}, to which its application does not"
     if extra := sorted(set(intent.fields) - set(parse_act(intent.primitive, intent.arguments).fields)):
         yield f"the field {extra[0]!r} is not written by {intent.primitive}"

@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.agent.primitives import parse_act
-from scanflow.agent.records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.errors import InvalidError, UsageError
 from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
 from scanflow_server.arbiter.bounds import bound_intent
@@ -22,14 +22,13 @@ from scanflow_server.arbiter.objections import (
     Owner,
     PersonsChange,
     are_equal,
-    find_foreign_fields,
+    list_foreign_fields,
 )
 from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
 from scanflow_server.intent_identity import compute_lookback_s, get_place, is_lasting
-from scanflow_server.store import events
-from scanflow_server.store import intents as intent_store
+from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import ActionRow, FieldRow
+from scanflow_server.store.intent_store import ActionRow, FieldRow
 
 ReadState = Callable[[Intent], Mapping[str, Any]]
 """Returns the observable fields of an intent's target with their values, and its creation time, if known, under
@@ -71,7 +70,7 @@ class IntentService:
         with self._store.write() as connection:
             if (earlier := intent_store.find_by_key(connection, intent)) is not None:
                 return decide_duplicate(earlier.action, intent, self._clock())
-            if intent_store.get(connection, intent.id) is not None:
+            if intent_store.find(connection, intent.id) is not None:
                 raise InvalidError(f"The intent id {intent.id!r} is already used. Give each intent its own id.")
             bounded, excess = bound_intent(intent, self._find_limits(connection, intent))
             return self.admit(connection, bounded, seen, excess=excess)
@@ -95,7 +94,7 @@ class IntentService:
         intent_store.add(connection, row)
         excesses = {} if excess is None else {intent.id: excess}
         decision = self._decide(connection, get_place(intent), seen, [row], excesses)[intent.id]
-        if decision.verdict == "approve" and intent_store.get(connection, intent.id) is not None:
+        if decision.verdict == "approve" and intent_store.find(connection, intent.id) is not None:
             for waiting in intent_store.list_waiting(connection, get_place(intent), verdicts=["approve"]):
                 replaced = supersede(intent, waiting.intent, decision.at) if waiting.id != intent.id else None
                 if replaced is not None:
@@ -109,13 +108,13 @@ class IntentService:
 
     def get(self, id: str) -> ActionRow:
         with self._store.read() as connection:
-            return intent_store.find(connection, id)
+            return intent_store.get(connection, id)
 
     def approve(self, id: str, *, by: str, reason: str = "") -> Action:
         """Record a person's approval, and decide again: it overrides autonomy and another client's value."""
         seen = self.look(self.get(id).intent)
         with self._store.write() as connection:
-            row = intent_store.find(connection, id)
+            row = intent_store.get(connection, id)
             if row.action.decision.verdict in {"act", "queue"}:
                 raise UsageError(f"The intent {id!r} needs no approval (state: {_describe_state(row.action)}).")
             approved = row.replace(
@@ -124,18 +123,18 @@ class IntentService:
             intent_store.put(connection, approved)
             intent_store.append_trail(connection, id, self._clock(), append_reason(f"{by} approved it", reason))
             self._decide(connection, get_place(row.intent), seen, [approved])
-            return intent_store.find(connection, id).action
+            return intent_store.get(connection, id).action
 
     def refuse(self, id: str, *, by: str, reason: str = "") -> Action:
         with self._store.write() as connection:
-            row = intent_store.find(connection, id)
+            row = intent_store.get(connection, id)
             if row.action.state != "pending" or row.action.began is not None:
                 advice = f" Revert it: scanflow approve {id} --revert" if row.action.state == "succeeded" else ""
                 raise UsageError(f"The intent {id!r} cannot be refused (state: {_describe_state(row.action)}).{advice}")
             text = append_reason(f"{by} refused it", reason)
             decision = Decision(intent=id, verdict="refuse", reason=text, by=by, at=self._clock())
             self._transition(connection, row, decision)
-            return intent_store.find(connection, id).action
+            return intent_store.get(connection, id).action
 
     def _decide(
         self,
@@ -156,7 +155,7 @@ class IntentService:
             action for action in intent_store.load_history(connection, wanted, since=since) if action.id not in fresh
         ]
         fields = _select_current(connection, intent_store.load_fields(connection, place), seen.get(CREATED_FIELD))
-        at_work = intent_store.find_busy_ids(connection, place)
+        at_work = intent_store.list_busy_ids(connection, place)
         steady = {name: field for name, field in fields.items() if field.intent not in at_work}
         foreign = self._update_foreign(connection, place, steady, seen, now)
         world = ArbitrationContext(
@@ -189,7 +188,7 @@ class IntentService:
         if earlier is None:
             return None
         change = {"repeats": earlier.repeats + 1, "repeated": decision.at}
-        intent_store.put(connection, intent_store.find(connection, earlier.id).replace(action=change))
+        intent_store.put(connection, intent_store.get(connection, earlier.id).replace(action=change))
         intent_store.delete(connection, row.id)
         return repeat_decision(earlier, decision)
 
@@ -213,7 +212,7 @@ class IntentService:
     ) -> dict[str, float]:
         """Record and return since when fields differ from the values that were last written."""
         since: dict[str, float] = {}
-        strange = find_foreign_fields(tuple(fields), observed=seen, last_written=_collect_written(fields))
+        strange = list_foreign_fields(tuple(fields), observed=seen, last_written=_collect_written(fields))
         for name, field in fields.items():
             if name not in seen:
                 continue
@@ -231,9 +230,9 @@ class IntentService:
 
     def _list_owners(self, place: str, fields: Mapping[str, FieldRow]) -> dict[str, Owner]:
         lasting_fields = {name: field for name, field in fields.items() if is_lasting(place, name)}
-        return {name: owner for name, field in lasting_fields.items() if (owner := self._get_owner(field)) is not None}
+        return {name: owner for name, field in lasting_fields.items() if (owner := self._find_owner(field)) is not None}
 
-    def _get_owner(self, field: FieldRow) -> Owner | None:
+    def _find_owner(self, field: FieldRow) -> Owner | None:
         if field.strategy is None or field.intent is None:
             return None
         lives = field.app is not None and field.agent is not None and self._alive(field.app, field.agent)
@@ -258,7 +257,7 @@ def record_intent_event(connection: Connection, intent: Intent, type: str, at: f
     """Record an event about an intent's target."""
     whose = {"by": intent.agent} if intent.source == "person" else {"agent": intent.agent, "strategy": intent.strategy}
     about = {**whose, "primitive": intent.primitive, **data}
-    events.record(connection, type, intent.target, at=at, app=intent.app, team=intent.team, data=about)
+    event_store.record(connection, type, intent.target, at=at, app=intent.app, team=intent.team, data=about)
 
 
 def _select_current(connection: Connection, fields: Mapping[str, FieldRow], since: float | None) -> dict[str, FieldRow]:
@@ -271,7 +270,7 @@ def _select_current(connection: Connection, fields: Mapping[str, FieldRow], sinc
 
 def _get_end(connection: Connection, id: str) -> float:
     """Return when an action ended; one that deploys a service ends after the service exists."""
-    row = intent_store.get(connection, id)
+    row = intent_store.find(connection, id)
     if row is None:
         return 0.0
     return math.inf if row.action.ended is None else row.action.ended

@@ -7,16 +7,16 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from scanflow.agent.records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
+from scanflow.agent.agent_records import JSON, Action, Decision, Intent, PrimitiveCall, Verdict
 from scanflow.app.quantities import format_count
 from scanflow_server.intent_identity import (
     are_related,
     awaits_people,
-    find_overlap,
     format_seconds,
     get_place,
     get_start_time,
     is_accepted,
+    list_common_fields,
     qualify_strategy,
 )
 
@@ -116,7 +116,7 @@ def check_ownership(intent: Intent, world: ArbitrationContext) -> Decision | Non
     return None
 
 
-def find_foreign_fields(
+def list_foreign_fields(
     fields: tuple[str, ...], *, observed: Mapping[str, JSON], last_written: Mapping[str, JSON]
 ) -> tuple[str, ...]:
     """Return the fields whose observed value differs from the one last written, where both are known."""
@@ -147,7 +147,7 @@ def check_persons_change(intent: Intent, world: ArbitrationContext) -> Decision 
 def check_foreign_change(intent: Intent, world: ArbitrationContext) -> Decision | None:
     """Refuse an intent that would overwrite another client's value: an autoscaler's, a person's."""
     seen, written = world.observed, world.last_written
-    for field in find_foreign_fields(intent.fields, observed=seen, last_written=written):
+    for field in list_foreign_fields(intent.fields, observed=seen, last_written=written):
         over = world.foreign_since.get(field, world.now) + world.foreign_s
         if world.now >= over:
             continue
@@ -227,7 +227,7 @@ def check_hysteresis(intent: Intent, history: Sequence[Action], now: float) -> D
 
     def is_change(action: Action) -> bool:
         stands = action.state not in {"failed", "reverted"} and not _is_no_op(action)
-        return stands and bool(find_overlap(action.intent, intent))
+        return stands and bool(list_common_fields(action.intent, intent))
 
     last = _find_last(history, is_change)
     if last is None or now >= (over := get_start_time(last) + intent.hysteresis_s):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from scanflow.agent.records import Action, Decision, Intent, Verdict
+from scanflow.agent.agent_records import Action, Decision, Intent, Verdict
 from scanflow_server.arbiter.objections import are_equal
 
 _TOLD: frozenset[Verdict] = frozenset({"refuse", "observe", "suggest", "approve"})

@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scanflow.agent.records import Intent
+from scanflow.agent.agent_records import Intent
 from scanflow.app.application import Application
-from scanflow_server.arbiter.engine import ArbiterEngine
-from scanflow_server.context import ServerContext
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
+from scanflow_server.server_context import ServerContext
 from scanflow_server.service_drivers import Kind
-from scanflow_server.store import applications, intents, keys
+from scanflow_server.store import application_store, intent_store, keys
 from scanflow_server.store.keys import IdempotentRequest
 
 PRIORITY = 1_000_001
@@ -36,7 +36,7 @@ def request_change(
     kind: Kind,
     service: str,
     *,
-    find_owner: Callable[[], tuple[str, str]],
+    get_owner: Callable[[], tuple[str, str]],
     request: dict[str, Any],
     by: str,
     key: str | None = None,
@@ -44,7 +44,7 @@ def request_change(
 ) -> str:
     """Request a change of a service, and return the id of its action.
 
-    ``find_owner`` returns the service's application and team, or refuses what cannot be changed; it is not called if
+    ``get_owner`` returns the service's application and team, or refuses what cannot be changed; it is not called if
     the key was used before. ``keep``: the application to store with the request.
     """
     once = IdempotentRequest(
@@ -52,7 +52,7 @@ def request_change(
     )
     if (earlier := once.find_earlier_target(context.store)) is not None:
         return earlier
-    app, team = find_owner()
+    app, team = get_owner()
     id, at = f"{kind}-{secrets.token_hex(6)}", context.get_unique_time()
     arguments = {name: value for name, value in request.items() if name not in {"application", "source"}}
     intent = Intent(
@@ -77,7 +77,7 @@ def request_change(
         engine.intents.admit(connection, intent, seen, request=request)
         once.keep(connection, id, at=at)
         if keep is not None:
-            applications.keep(connection, keep, request["source"], at=at)
+            application_store.keep(connection, keep, request["source"], at=at)
     engine.wake()
     return id
 
@@ -85,7 +85,7 @@ def request_change(
 def list_pending_changes(context: ServerContext, service: str) -> list[Intent]:
     """Return the changes of a service that are requested or being made, whoever's it is, the first first."""
     with context.store.read() as connection:
-        pending = [row.intent for row in intents.list_open_changes(connection)]
+        pending = [row.intent for row in intent_store.list_open_changes(connection)]
     return [intent for intent in pending if intent.target == f"service/{service}"]
 
 

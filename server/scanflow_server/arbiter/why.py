@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from scanflow.agent.records import JSON, Action
+from scanflow.agent.agent_records import JSON, Action
 from scanflow.drift.promotion import format_decision
 from scanflow.text.times import to_datetime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scanflow.app.quantities import format_count, format_memory
-from scanflow.backends.port import JobBudget
+from scanflow.backends.backend_port import JobBudget
 from scanflow.backends.schedule import Budget, Share
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import NotFoundError
@@ -18,7 +18,7 @@ class JobQueue:
         self._deployer = deployer
         self._shares: dict[str, Share | None] = {}
 
-    def find_waiting(self, runs: Sequence[tuple[str, bool]]) -> dict[str, str]:
+    def list_waiting(self, runs: Sequence[tuple[str, bool]]) -> dict[str, str]:
         """Return what each waiting run waits for; an empty text if it is not entered yet.
 
         Args:
@@ -36,10 +36,10 @@ class JobQueue:
                 unknown[run] = ""
         self._shares = shares
         jobs = [(run, begun, share) for run, begun in runs if (share := shares.get(run)) is not None]
-        return {**unknown, **(find_waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
+        return {**unknown, **(list_waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
 
 
-def find_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
+def list_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
     """Return what each waiting job waits for. No job overtakes another: behind a waiting job, all wait. Pure.
 
     Args:

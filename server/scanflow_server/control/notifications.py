@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Action, Event
+from scanflow.agent.agent_records import Action, Event
 from scanflow.app.webhook import Webhook, check_url
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
-from scanflow.transport.webhook import post
+from scanflow.transport.webhook_sender import post
 from scanflow.wire import read_token
-from scanflow_server.context import ServerContext
 from scanflow_server.controller_loop import IDLE_S, ErrorIsolation
-from scanflow_server.masking import mask_action
 from scanflow_server.notices import TYPES, build_body, is_news
-from scanflow_server.store import applications, events, intents, webhook_positions
-from scanflow_server.store.applications import ApplicationRow
-from scanflow_server.store.secrets import cache_maskers
+from scanflow_server.response_masking import mask_action
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import application_store, event_store, intent_store, webhook_positions
+from scanflow_server.store.application_store import ApplicationRow
+from scanflow_server.store.secret_store import cache_maskers
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class NotificationsController:
         send: Callable[..., None] = post,
         patience_s: float = 1.0,
     ) -> None:
-        """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook.post`;
+        """``clock`` is for the pauses after failures; ``send``: see :func:`scanflow.transport.webhook_sender.post`;
         ``patience_s``: how long each webhook, in a thread of its own, keeps the next one waiting at most."""
         self._context, self._clock, self._send, self._patience_s = context, clock, send, patience_s
         self._sending: dict[str, threading.Thread] = {}
@@ -80,10 +80,10 @@ class NotificationsController:
 
     def tick(self) -> float:
         with self._context.store.read() as connection:
-            revisions = applications.load_revisions(connection)
+            revisions = application_store.load_revisions(connection)
             changed = [key for key, revision in revisions.items() if self._targets.get(key, (0,))[0] != revision]
-            rows = [applications.get(connection, *key) for key in changed]
-            newest = events.get_newest_id(connection)
+            rows = [application_store.find(connection, *key) for key in changed]
+            newest = event_store.get_newest_id(connection)
         self._targets = {key: entry for key, entry in self._targets.items() if key in revisions}
         for row in rows:
             if row is not None:
@@ -111,13 +111,13 @@ class NotificationsController:
     def _notify(self, target: _Target, newest: int) -> None:
         if target.seen < 0:
             with self._context.store.write() as connection:
-                position = webhook_positions.get_position(connection, target.key)
+                position = webhook_positions.find_position(connection, target.key)
                 if position is None:  # events from before the webhook was configured are not sent
-                    position = events.get_newest_id_before(connection, target.since)
+                    position = event_store.get_newest_id_before(connection, target.since)
                     webhook_positions.put_position(connection, target.key, position)
                 target.seen = position
         with self._context.store.read() as connection:
-            batch = events.list_after(
+            batch = event_store.list_after(
                 connection, target.seen, type=target.types, app=target.app, team=target.team, limit=_MAX_BATCH
             )
             actions = {event.id: _find_action(connection, event) for event in batch}
@@ -160,7 +160,7 @@ class NotificationsController:
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
             at, subject = self._context.clock(), f"application/{target.app}"
-            events.record(
+            event_store.record(
                 connection, "notification.failed", subject, at=at, app=target.app, team=target.team, data=data
             )
 
@@ -179,5 +179,5 @@ def build_targets(row: ApplicationRow) -> list[_Target]:
 
 def _find_action(connection: Any, event: Event) -> Action | None:
     id = event.data.get("id") or event.data.get("action")
-    stored = intents.get(connection, id) if isinstance(id, str) else None
+    stored = intent_store.find(connection, id) if isinstance(id, str) else None
     return None if stored is None else mask_action(stored.action, cache_maskers(connection))[0]

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scanflow.agent.primitive_context import REVERT
-from scanflow.backends.function_store import find_function_names
+from scanflow.backends.function_store import list_function_names
 from scanflow.errors import NotFoundError
-from scanflow.processes.jobs import DELETED_PREFIX, Job
-from scanflow_server.context import ServerContext
+from scanflow.processes.background_jobs import DELETED_PREFIX, Job
 from scanflow_server.controller_loop import ErrorIsolation
 from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.intent_identity import compute_lookback_s, get_start_time, is_accepted
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import audit, events, pruning, runs, tokens, usage
-from scanflow_server.store.intents import ActionRow
+from scanflow_server.server_context import ServerContext
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import audit_store, event_store, pruning, run_store, token_store, usage
+from scanflow_server.store.intent_store import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
 BATCH = 500
@@ -68,7 +68,7 @@ def should_bookmark(last: EventBookmark | None, newest: int, now: float, keep: S
     return last is None or not 0 <= now - last.at < keep.keep_events_days * DAY_S / _MARKS
 
 
-def find_forget_limit(marks: Sequence[EventBookmark], newest: int, now: float, keep: ServerSettings) -> int:
+def compute_forget_limit(marks: Sequence[EventBookmark], newest: int, now: float, keep: ServerSettings) -> int:
     """Return the number up to which events may be deleted; the newest stays.
 
     The age of events is derived from the marks, since their own time is that of the sender's clock.
@@ -152,12 +152,12 @@ class RetentionController:
     def _forget_events(self) -> Iterator[None]:
         store, keep, now = self._context.store, self._keep, self._context.clock()
         with store.read() as connection:
-            newest = events.get_newest_id(connection)
+            newest = event_store.get_newest_id(connection)
             marks = [EventBookmark(*row) for row in pruning.list_bookmarks(connection)]
         if should_bookmark(marks[-1] if marks else None, newest, now, keep):
             with store.write() as connection:
                 pruning.add_mark(connection, newest, now)
-        until = find_forget_limit(marks, newest, now, keep)
+        until = compute_forget_limit(marks, newest, now, keep)
         while until > 0:
             with store.write() as connection:
                 count = pruning.forget_events(connection, until, at=now, most=BATCH)
@@ -170,7 +170,7 @@ class RetentionController:
         with self._context.store.read() as connection:
             wanted = {self._context.get_operation_job(id).path for id in pruning.list_begun_intents(connection)}
             wanted |= {
-                self._context.get_run_job(drive.name, drive.number).path for drive in runs.list_active(connection)
+                self._context.get_run_job(drive.name, drive.number).path for drive in run_store.list_active(connection)
             }
         yield
         paths = [*_list_folder(folder / "operations")]
@@ -218,7 +218,7 @@ class RetentionController:
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         while True:
             with self._context.store.write() as connection:
-                if tokens.forget_ended(connection, before, most=BATCH) == 0:
+                if token_store.forget_ended(connection, before, most=BATCH) == 0:
                     return
             yield
 
@@ -226,7 +226,7 @@ class RetentionController:
         """Delete functions sent by value that neither a run nor a stored document refers to."""
         before = self._context.clock() - self._keep.keep_ended_days * DAY_S
         with self._context.store.read() as connection:
-            needed = find_function_names(map(json.dumps, pruning.iterate_documents(connection)))
+            needed = list_function_names(map(json.dumps, pruning.iterate_documents(connection)))
         self._context.deployer.batch.forget_functions(before, needed)
         forgotten = FunctionOwners(self._context.settings.folder).forget(before, needed)
         if forgotten:  # a write wakes the controllers
@@ -271,7 +271,7 @@ class RetentionController:
         before = self._context.clock() - self._keep.keep_audit_days * DAY_S
         while True:
             with self._context.store.write() as connection:
-                if audit.forget_older(connection, before, most=BATCH) == 0:
+                if audit_store.forget_older(connection, before, most=BATCH) == 0:
                     return
             yield
 

@@ -10,12 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from scanflow.agent.records import Action, Intent
+from scanflow.agent.agent_records import Action, Intent
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
-from scanflow_server.context import ServerContext
 from scanflow_server.intent_identity import get_place
-from scanflow_server.store import events
-from scanflow_server.store import intents as intent_store
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import event_store, intent_store
 
 TYPE = "service.version"
 """The event: ``before`` and ``now``, the models by node, and ``how``: ``person``, ``agent``, ``comparison`` or
@@ -52,14 +51,14 @@ class ServedVersions:
         assert record.current is not None
         subject, now, at = f"service/{record.name}", dict(record.current.models), self._context.clock()
         with self._context.store.write() as connection:
-            last = events.find_newest(connection, TYPE, subject, app=record.app)
+            last = event_store.find_newest(connection, TYPE, subject, app=record.app)
             if last is not None and last.data.get("now") == now and last.data.get("created") == record.created:
                 return
             is_same = last is not None and last.data.get("created") == record.created
             before = last.data.get("now") if last is not None and is_same else {}
             about = {"before": before, "now": now, "created": record.created}
             about |= self._explain(connection, record, seen, at)
-            events.record(connection, TYPE, subject, at=at, app=record.app, team=record.team, data=about)
+            event_store.record(connection, TYPE, subject, at=at, app=record.app, team=record.team, data=about)
 
     def _explain(self, connection: Connection, record: ServiceRecord, seen: _Seen | None, at: float) -> dict[str, Any]:
         action = _find_action(connection, record)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, inspect, select, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from scanflow.errors import UnavailableError, UsageError
-from scanflow.processes.files import write_atomically
+from scanflow.processes.shared_files import write_atomically
 from scanflow_server.store.base import Store, translate_errors
 from scanflow_server.store.tables import metadata, tokens
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select
 
 from scanflow_server.store import usage
-from scanflow_server.store.intents import ActionRow, get
+from scanflow_server.store.intent_store import ActionRow, find
 from scanflow_server.store.tables import agents, applications, events, fields, intents, keys, marks, runs, trail
 
 
@@ -108,7 +108,7 @@ def list_closed_intents(
         .order_by(intents.c.number)
         .limit(most)
     )
-    rows = [(int(number), get(connection, id)) for number, id in connection.execute(query).all()]
+    rows = [(int(number), find(connection, id)) for number, id in connection.execute(query).all()]
     return [(number, row) for number, row in rows if row is not None]
 
 

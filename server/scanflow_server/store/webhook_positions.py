@@ -7,7 +7,7 @@ from sqlalchemy import Connection, insert, select, update
 from scanflow_server.store.tables import notified
 
 
-def get_position(connection: Connection, webhook: str) -> int | None:
+def find_position(connection: Connection, webhook: str) -> int | None:
     """Return the number of the last event sent to a webhook; None: it is new."""
     return connection.execute(select(notified.c.event).where(notified.c.webhook == webhook)).scalar_one_or_none()
 

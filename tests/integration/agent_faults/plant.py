@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.loading import load_application
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
 from tests.asking import HTTP
 from tests.permitting import permit_strategies_at
 from tests.server import ServerProcess, bearer, body_of

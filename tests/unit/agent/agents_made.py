@@ -9,9 +9,9 @@ from typing import Any
 
 import scanflow as sf
 from scanflow.agent.actions import Act, Call, Doing
+from scanflow.agent.agent_records import JSON, Sample
 from scanflow.agent.context import Context
 from scanflow.agent.decide import DecisionContext
-from scanflow.agent.records import JSON, Sample
 
 
 @dataclass

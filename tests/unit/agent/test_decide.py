@@ -17,11 +17,11 @@ import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act, Call, call
 from scanflow.agent.actuators.actuator import actuator
+from scanflow.agent.agent_records import Intent
 from scanflow.agent.decide import decide, evaluate
-from scanflow.agent.records import Intent
 from scanflow.agent.rules import _read_source, explain, make_rule, rule
 from scanflow.agent.sensors.sensor import sensor
-from scanflow.app.agents import collect_declarations
+from scanflow.app.agent import collect_declarations
 from scanflow.app.model import Model
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample, situation

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from scanflow.agent.records import Action, Decision, Event, Guard, Intent, PrimitiveCall, Sample
+from scanflow.agent.agent_records import Action, Decision, Event, Guard, Intent, PrimitiveCall, Sample
 from tests.unit.app.making import plain_values, texts
 
 M = TypeVar("M", bound=BaseModel)

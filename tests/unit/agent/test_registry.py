@@ -12,12 +12,12 @@ import pytest
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import call
+from scanflow.agent.agent_records import Event
 from scanflow.agent.decide import decide
-from scanflow.agent.records import Event
 from scanflow.agent.registry import Declared, load_agent, load_template
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
-from scanflow.app.agents import Agent, collect_declarations
+from scanflow.app.agent import Agent, collect_declarations
 from scanflow.app.application import Application
 from scanflow.app.triggers import CallReceive
 from scanflow.errors import InvalidError, NotFoundError, UsageError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Call
+from scanflow.agent.agent_records import JSON, Intent, Sample
 from scanflow.agent.decide import DecisionContext, Evaluator
-from scanflow.agent.records import JSON, Intent, Sample
 from scanflow.agent.replay import StrategyEvaluation, Trace, build_trace, compare_moments, replay
 from scanflow.errors import InvalidError
 from tests.unit.agent.agents_made import sample as made

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
+from scanflow.agent.agent_records import Event, Guard
 from scanflow.agent.context import Context, current
-from scanflow.agent.records import Event, Guard
 from scanflow.agent.sensors.firing import Firing, fire, has_parameter
-from scanflow.agent.sensors.runs import Run, find_runs
+from scanflow.agent.sensors.sensed_runs import Run, list_runs
 from scanflow.agent.sensors.sensor import SensorFunction, sensor
-from scanflow.app.agents import collect_declarations
-from scanflow.app.files import dump_json, load_json
+from scanflow.app.agent import collect_declarations
+from scanflow.app.application_files import dump_json, load_json
 from scanflow.app.triggers import CallReceive
 from scanflow.errors import InvalidError
 from scanflow.knowledge.memory import MemoryKnowledge
@@ -211,7 +211,7 @@ def test_windows_that_join_leave_no_run_out_and_count_none_twice(ends: list[int]
     found = [
         run.run_id
         for after, until in itertools.pairwise(edges)
-        for run in find_runs(kept, "shop", "data", after=1_000_000 + after, until=1_000_000 + until)
+        for run in list_runs(kept, "shop", "data", after=1_000_000 + after, until=1_000_000 + until)
     ]
     assert len(found) == len(set(found)) == len(ends)
 
@@ -231,10 +231,10 @@ def test_a_filter_and_nodes_choose_the_runs() -> None:
     ]
 
     def names(**given: Any) -> list[str]:
-        return sorted(run.name for run in find_runs(kept, "shop", "data", **given))
+        return sorted(run.name for run in list_runs(kept, "shop", "data", **given))
 
     assert names(filter_string="metrics.n > 3") == ["three"]
     assert names(nodes=["predictor"]) == names(nodes=["predictor"], workflows=flows) == ["one"]
     assert names(nodes=["cnn"], workflows=flows) == names(nodes=["digits"], workflows=flows) == ["three"]
     assert names(nodes=["predictor", "cnn", "train"], workflows=flows, filter_string="metrics.n < 4") == ["one", "two"]
-    assert find_runs(kept, "other", "data") == []
+    assert list_runs(kept, "other", "data") == []

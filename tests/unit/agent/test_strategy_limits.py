@@ -12,7 +12,7 @@ import pytest
 from scanflow.agent import Strategy, call, primitives
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act
-from scanflow.agent.records import Guard
+from scanflow.agent.agent_records import Guard
 from scanflow.agent.strategy_limits import compute_digest, describe_limits, format_calls, matches_target
 from scanflow.errors import InvalidError
 

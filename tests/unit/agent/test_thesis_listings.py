@@ -11,7 +11,7 @@ import scanflow as sf
 from scanflow.agent.actions import call
 from scanflow.agent.registry import load_agent
 from scanflow.agent.sensors.firing import Firing, fire
-from scanflow.agent.sensors.runs import Run
+from scanflow.agent.sensors.sensed_runs import Run
 from scanflow.agent.sensors.sensor import SensorFunction
 from tests.thesis import LISTINGS
 from tests.unit.agent.agents_made import Kept, context

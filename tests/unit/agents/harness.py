@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from scanflow.agent.records import Sample
+from scanflow.agent.agent_records import Sample
 from scanflow.app.triggers import Trigger
 from scanflow.errors import ScanflowError
 from scanflow_agents.host.agent_host import AgentHost
+from scanflow_agents.host.agent_state import AgentStore
 from scanflow_agents.host.control_loop import Decisions, HostedSensor, SensorResult
 from scanflow_agents.host.outbox import Delivery, Outbox
 from scanflow_agents.host.scheduler import DueTimes
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.store import AgentStore
 from tests.waiting import PATIENCE_S
 
 START = 1_790_000_000.0

@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.errors import NotFoundError
 from scanflow.knowledge import MemoryKnowledge
-from scanflow_agents.host import assembly
+from scanflow_agents.host import host_assembly
 
 
 def test_it_has_the_models_of_the_agent_s_team_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_it_has_the_models_of_the_agent_s_team_alone(monkeypatch: pytest.MonkeyP
     def open_memory(*_: Any, **__: Any) -> MemoryKnowledge:
         return knowledge
 
-    monkeypatch.setattr(assembly, "open_knowledge", open_memory)
-    own, other = (assembly._open_tracker(spec, team) for team in ("data", "other"))  # type: ignore[arg-type]
+    monkeypatch.setattr(host_assembly, "open_knowledge", open_memory)
+    own, other = (host_assembly._open_tracker(spec, team) for team in ("data", "other"))  # type: ignore[arg-type]
     assert own is not None
     assert other is not None
     assert own.get_model("net").version == 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.agent.records import Event, Sample, SensorCall
+from scanflow.agent.agent_records import Event, Sample, SensorCall
 from scanflow.app.triggers import Date
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_agents.host.control_loop import MAX_ATTEMPTS, Decisions, HostedSensor, SensorResult

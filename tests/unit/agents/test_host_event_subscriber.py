@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow_agents.host import event_subscriber
+from scanflow_agents.host.agent_state import AgentStore, EventPosition
 from scanflow_agents.host.control_loop import MAX_HOPS, Decisions, HostedSensor
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.outbox import Delivery
-from scanflow_agents.host.store import AgentStore, EventPosition
 from tests.unit.agents.harness import Agent, FakeClock, run, sensor, turns
 
 MADE = sf.on_event("made")

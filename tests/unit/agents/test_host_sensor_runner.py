@@ -16,12 +16,12 @@ from scanflow.agent import primitives as do
 from scanflow.agent.actuators.actuator import actuator
 from scanflow.agent.context import Context
 from scanflow.agent.sensors.sensor import sensor
-from scanflow.app.agents import SensorFunction
+from scanflow.app.agent import SensorFunction
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.strategies import Strategies
+from scanflow_agents.host.strategy_runner import Strategies
 from scanflow_agents.host.thread_pool import ThreadPool
 from tests.unit.agents.harness import START, Agent, FakeClock
 

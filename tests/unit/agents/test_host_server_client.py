@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import scanflow as sf
-from scanflow.agent.records import Event, StrategyLimits
+from scanflow.agent.agent_records import Event, StrategyLimits
 from scanflow.errors import (
     AccessDeniedError,
     ForbiddenError,
@@ -26,8 +26,8 @@ from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_EVENT_BYTES
 from scanflow.http.problems import build_problem
 from scanflow.transport.async_client import AsyncClient
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
+from scanflow_agents.host.host_clients import MAX_REPORTED, DeliveryClient, EventReporter, ServerEvents
 from scanflow_agents.host.outbox import Delivery
-from scanflow_agents.host.server_client import MAX_REPORTED, DeliveryClient, EventReporter, ServerEvents
 
 URL = "http://127.0.0.1:1"
 WANTED = EventFilter.from_triggers([sf.on_event("made"), sf.on_event("sold")], "mnist")

@@ -10,9 +10,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import UnavailableError
+from scanflow_agents.host.agent_state import AgentStore
 from scanflow_agents.host.group_commit import GroupWriter
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from scanflow_agents.host.store import AgentStore
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (n INTEGER PRIMARY KEY)"
 

@@ -9,8 +9,8 @@ import pytest
 
 from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
-from scanflow_agents.host.limits import MemoryActedStore, Withheld, WithheldOnce
-from scanflow_agents.host.strategies import Strategies
+from scanflow_agents.host.call_limits import MemoryActedStore, Withheld, WithheldOnce
+from scanflow_agents.host.strategy_runner import Strategies
 from tests.unit.agent.agents_made import sample
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.files import SCHEMA, dump_json, dump_yaml, load_json, load_yaml
+from scanflow.app.application_files import SCHEMA, dump_json, dump_yaml, load_json, load_yaml
 from scanflow.app.yaml_text import read_yaml
 from scanflow.errors import InvalidError
 from tests.unit.app.making import applications, batch, message, plain_values, script, shop

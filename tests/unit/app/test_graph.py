@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.app.graph import collect_parents, compute_levels, find_ancestors
+from scanflow.app.graph import collect_parents, compute_levels, list_ancestors
 from scanflow.errors import InvalidError
 from tests.unit.app.making import batch, edges_of_dags, message, script
 
@@ -35,7 +35,7 @@ def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
     reached = {name: set[str]() for name in names}
     for name in TopologicalSorter(parents).static_order():
         reached[name] = {one for parent in parents[name] for one in (parent, *reached[parent])}
-    assert {name: set(find_ancestors(parents, name)) for name in names} == reached
+    assert {name: set(list_ancestors(parents, name)) for name in names} == reached
 
 
 @given(edges_of_dags(), st.data())
@@ -43,7 +43,7 @@ def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph
     names, edges = graph
     parents = collect_parents(names, edges)
     end = data.draw(st.sampled_from(names))
-    start = data.draw(st.sampled_from([end, *sorted(find_ancestors(parents, end))]))
+    start = data.draw(st.sampled_from([end, *sorted(list_ancestors(parents, end))]))
     edges = [*edges, (end, start)]
     with pytest.raises(InvalidError, match="depend on each other in a cycle") as error:
         compute_levels(collect_parents(names, edges))

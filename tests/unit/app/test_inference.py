@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.edges import Chain
-from scanflow.app.inference import collect_children, find_outputs
+from scanflow.app.inference import collect_children, list_outputs_of_graph
 from scanflow.app.service import ServiceRole
 from scanflow.errors import InvalidError
 from tests.unit.app.making import edges_of_dags, made, message, refusal
@@ -31,12 +31,14 @@ def online(*nodes: sf.Service, edges: Chain | Sequence[Chain] = ()) -> sf.Workfl
 
 
 def test_graphs_that_give_each_request_one_answer_are_taken() -> None:
-    assert find_outputs(online(A).parents) == ("a",)
-    assert find_outputs(online(A, B, edges=A >> B).parents) == ("b",)
-    assert find_outputs(online(A, B, COMBINER, edges=[A, B] >> COMBINER).parents) == ("join",)
-    assert find_outputs(online(ROUTER, A, B, edges=ROUTER >> [A, B]).parents) == ("a", "b")
-    assert find_outputs(online(ROUTER, A, B, COMBINER, edges=ROUTER >> [A, B] >> COMBINER).parents) == ("join",)
-    assert find_outputs(online(ROUTER, A, B, C, edges=[ROUTER >> [A, B], B >> C]).parents) == ("a", "c")
+    assert list_outputs_of_graph(online(A).parents) == ("a",)
+    assert list_outputs_of_graph(online(A, B, edges=A >> B).parents) == ("b",)
+    assert list_outputs_of_graph(online(A, B, COMBINER, edges=[A, B] >> COMBINER).parents) == ("join",)
+    assert list_outputs_of_graph(online(ROUTER, A, B, edges=ROUTER >> [A, B]).parents) == ("a", "b")
+    assert list_outputs_of_graph(online(ROUTER, A, B, COMBINER, edges=ROUTER >> [A, B] >> COMBINER).parents) == (
+        "join",
+    )
+    assert list_outputs_of_graph(online(ROUTER, A, B, C, edges=[ROUTER >> [A, B], B >> C]).parents) == ("a", "c")
 
 
 def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.references import Ref, find_references
+from scanflow.app.references import Ref, list_references
 from scanflow.errors import InvalidError
 from tests.unit.app.making import keys, names, plain_values, script, texts
 
@@ -61,7 +61,7 @@ def test_references_are_found_at_any_depth_in_order(parameters: dict[str, Any], 
         for _ in range(rng.randrange(4)):
             value = rng.choice([{"in": value, "beside": 1}, [0, value], (value,)])
         where[f"~{index}"] = value
-    assert find_references(where) == some
+    assert list_references(where) == some
     assert list(script("next", parameters=where).references) == some
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_document, dump_json, dump_yaml, load_json, load_yaml
+from scanflow.app.application_files import dump_document, dump_json, dump_yaml, load_json, load_yaml
 from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 

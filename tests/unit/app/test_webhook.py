@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_json, dump_yaml, load_json, load_yaml
+from scanflow.app.application_files import dump_json, dump_yaml, load_json, load_yaml
 from scanflow.errors import InvalidError
 
 

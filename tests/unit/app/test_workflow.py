@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.references import Ref, find_references
+from scanflow.app.references import Ref, list_references
 from scanflow.errors import InvalidError, NotFoundError
 from tests.unit.app.making import batch, edges_of_dags, keys, plain_values, script, shop, workflows
 
@@ -69,7 +69,7 @@ def test_a_short_name_sets_plain_values_and_what_is_fed_stays_so(
 
 
 def is_fed(step: sf.Executor, key: str) -> bool:
-    return bool(find_references(step.parameters.get(key)))
+    return bool(list_references(step.parameters.get(key)))
 
 
 @sf.step

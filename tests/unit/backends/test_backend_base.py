@@ -10,7 +10,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.backend_base import BackendBase
-from scanflow.backends.port import Backend
+from scanflow.backends.backend_port import Backend
 from scanflow.deployer.embedded import open_backend
 from scanflow.errors import UnsupportedError
 from scanflow.settings import Settings

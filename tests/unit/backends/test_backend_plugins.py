@@ -15,7 +15,7 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import MissingExtraError, NotFoundError
 from scanflow.installation import explain_install
 from scanflow.settings import Settings
-from scanflow_client.cli.app import app as commands
+from scanflow_client.cli.command_tree import app as commands
 from tests.conftest import Cli
 
 TOY = """

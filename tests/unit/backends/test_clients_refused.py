@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.online.checks import check_workflow
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.online.service_checks import check_workflow
 from scanflow.backends.kubernetes.online.traffic import check_clients
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.memory.online import MemoryOnline
+from scanflow.backends.memory.memory_online import MemoryOnline
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import UnsupportedError
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from scanflow.accelerators.port import Device, DeviceProcess, Inventory
+from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.accelerators.visible import is_driver_loaded
 from scanflow.backends.device_claims import HomeDevices, measure_use
 from scanflow.errors import UnavailableError
-from scanflow.placement.devices import DeviceDemand, DeviceGrant
+from scanflow.placement.device_grants import DeviceDemand, DeviceGrant
 from scanflow.testing.accelerators import FakeAccelerators, make_gpu
 
 ONE = DeviceDemand()
@@ -125,9 +125,13 @@ def test_what_an_attempt_held_is_kept_for_the_one_that_follows(home: Path) -> No
 
 
 def test_a_run_without_gpus_does_not_wait_for_what_reads_them(tmp_path: Path) -> None:
-    loaded = "import sys, scanflow_client.formatting.runs, scanflow.backends.local.batch.backend; print(*sys.modules)"
+    loaded = (
+        "import sys, scanflow_client.formatting.run_text, scanflow.backends.local.batch.backend; print(*sys.modules)"
+    )
     process = subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, text=True)
-    assert {"ctypes", "scanflow.accelerators.nvml", "scanflow.placement.devices"}.isdisjoint(process.stdout.split())
+    assert {"ctypes", "scanflow.accelerators.nvml", "scanflow.placement.device_grants"}.isdisjoint(
+        process.stdout.split()
+    )
     assert not is_driver_loaded({"LD_LIBRARY_PATH": f":{tmp_path}"}) or Path("/proc/driver/nvidia").exists()
     (tmp_path / "libnvidia-ml.so.1").touch()
     assert is_driver_loaded({"LD_LIBRARY_PATH": f":{tmp_path}"})

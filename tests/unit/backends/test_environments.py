@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.backends.local.environments import (
+from scanflow.backends.local.python_environments import (
     Patience,
     is_ready,
     locate_python,
@@ -71,7 +71,7 @@ def test_an_environment_can_import_scanflow_and_nothing_else_of_ours(tmp_path: P
 def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from scanflow.backends.local.environments import Patience, locate_python, make_environment\n"
+        "from scanflow.backends.local.python_environments import Patience, locate_python, make_environment\n"
         "folder = Path(sys.argv[1])\n"
         "make_environment(locate_python(folder, []), [], base=folder, patience=Patience())\n"
     )

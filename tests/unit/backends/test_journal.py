@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.journal import CachedOutputs, DamagedJournalError, Journal, JournalRun
-from scanflow.backends.records import DeviceUse, TaskRecord, TaskState
+from scanflow.backends.run_records import DeviceUse, TaskRecord, TaskState
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName, StepName
@@ -228,7 +228,7 @@ import random, sys
 from pathlib import Path
 from typing import Any
 from scanflow.backends import journal as store
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_records import TaskRecord
 store.BUSY_TIMEOUT_S = float(sys.argv[3])
 journal = store.Journal(Path(sys.argv[1]))
 run = journal.create_run(app="a", team="t", workflow="w", parent=Path("/r"), source=None, definition="{}",

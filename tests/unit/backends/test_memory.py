@@ -7,11 +7,11 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.memory import Memory
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.deployer.service_client import predict
+from scanflow.deployer.direct_predictions import predict
 from scanflow.errors import UnsupportedError, UsageError
 from scanflow.settings import Settings
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.backends.local.mpi import launcher
 from scanflow.backends.local.mpi.elf import read_needed_libraries
-from scanflow.backends.local.mpi.flavors import Mpirun, build_command, find_launcher, find_linked_flavor
 from scanflow.backends.local.mpi.job import resolve_job
+from scanflow.backends.local.mpi.mpirun import Mpirun, build_command, find_linked_flavor, get_launcher
 from scanflow.backends.local.mpi.processes import split_devices
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_records import TaskRecord
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.names import StepName
 from scanflow.placement.cpulist import format_cpus
@@ -141,14 +141,14 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
     script.write_bytes(b"#!/bin/sh\n# libmpich.so")
     assert [find_linked_flavor(one) for one in (own, other, script)] == ["openmpi", "mpich", None]
     both = installed("mpirun.openmpi", "mpiexec.hydra")
-    assert find_launcher(None, other, name="x", which=both) == Mpirun("mpich", "/usr/bin/mpiexec.hydra")
-    assert find_launcher(None, script, name="x", which=both).flavor == "openmpi"
+    assert get_launcher(None, other, name="x", which=both) == Mpirun("mpich", "/usr/bin/mpiexec.hydra")
+    assert get_launcher(None, script, name="x", which=both).flavor == "openmpi"
     with pytest.raises(InvalidError, match="sets flavor='openmpi', but its program is linked with 'mpich'"):
-        find_launcher("openmpi", other, name="x", which=both)
+        get_launcher("openmpi", other, name="x", which=both)
     with pytest.raises(NotFoundError, match=r"needs mpirun of mpich, which is not installed.*apt-get install mpich"):
-        find_launcher("mpich", script, name="x", which=installed("mpirun.openmpi"))
+        get_launcher("mpich", script, name="x", which=installed("mpirun.openmpi"))
     with pytest.raises(NotFoundError, match="apt-get install openmpi-bin"):
-        find_launcher(None, script, name="x", which=installed())
+        get_launcher(None, script, name="x", which=installed())
 
 
 def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
+from scanflow.backends.local.mpi.containers import build_container_command, get_runtime
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 
 ARGV = ["/opt/hpcc", "-n", "4"]
@@ -34,7 +34,7 @@ def test_a_rank_in_apptainer_is_a_process_with_another_root(runtime: Any) -> Non
 @pytest.mark.parametrize(("runtime", "advice"), [("podman", "apt-get install podman"), ("apptainer", "apptainer.org")])
 def test_a_runtime_that_is_not_installed_is_refused_with_what_to_do(runtime: Any, advice: str) -> None:
     with pytest.raises(NotFoundError, match=f"sets runtime='{runtime}', which is not installed here.*{advice}"):
-        find_runtime(runtime, name="dgemm", which=lambda _: None)
+        get_runtime(runtime, name="dgemm", which=lambda _: None)
 
 
 def job(folder: Path, **fields: Any) -> sf.Application:

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
-from scanflow.backends.local.mpi.profiling.pages import TouchedBytes, estimate_traffic
+from scanflow.backends.local.mpi.profiling.mpi_calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.perf import build_record_command, parse_mpi_share
 from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _build_end_predicate
+from scanflow.backends.local.mpi.profiling.touched_pages import TouchedBytes, estimate_traffic
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.job_plan import plan_job
 from scanflow.placement.mpi.local_plan import plan_local_job
-from scanflow.placement.mpi.plan import plan_job
 from scanflow.placement.topology import uniform
 
 MB = 10**6

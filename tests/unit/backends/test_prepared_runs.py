@@ -9,8 +9,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.batch.backend import LocalBackend
 from scanflow.backends.local.batch.step_programs import StepPrograms
-from scanflow.backends.records import RunRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import NotFoundError

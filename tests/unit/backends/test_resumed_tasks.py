@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_records import TaskRecord
 from scanflow.backends.tasks import reset_changed_tasks, select_current_tasks
 from scanflow.names import StepName
 

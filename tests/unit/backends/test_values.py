@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.parameters import pick_output
 from scanflow.backends.step_cache import copy_outputs
+from scanflow.backends.task_parameters import pick_output
 from scanflow.backends.values import Outputs, format_argument, write_result
 from scanflow.errors import InvalidError, NotFoundError
 

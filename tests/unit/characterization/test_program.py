@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scanflow.characterization.characterization_study import characterize, choose_core_counts, choose_placements
+from scanflow.characterization.measured_program import find_memory_group_problem, run_program
 from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.characterization.memory_group import open_memory_group
-from scanflow.characterization.program import find_memory_group_problem, run_program
-from scanflow.characterization.study import characterize, choose_core_counts, choose_placements
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError
 from scanflow.placement.topology import Cache, uniform
-from scanflow_client.cli.app import app
-from scanflow_client.formatting.characterize import build_characterization_json, format_characterization
+from scanflow_client.cli.command_tree import app
+from scanflow_client.formatting.characterization_text import build_characterization_json, format_characterization
 from scanflow_client.resources_patch import build_resources_patch
 from tests.unit.characterization.test_analysis import MIB, ran
 from tests.waiting import patient, until

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanflow.drift import streaming
-from scanflow.drift.streaming import ADWIN, KSWIN, PageHinkley, StreamDetector, find_changes
+from scanflow.drift.streaming import ADWIN, KSWIN, PageHinkley, StreamDetector, detect_changes
 from scanflow.errors import InvalidError
 
 DETECTORS: dict[str, Callable[[], StreamDetector]] = {
@@ -74,16 +74,16 @@ def test_changes_are_told_with_their_means_whatever_the_unit_and_the_way(name: s
     generator = np.random.default_rng(1)
     values = np.concatenate([generator.normal(5, 1, size=600), generator.normal(3, 1, size=600)])
 
-    (change, *more) = find_changes((values * unit).tolist(), name)
+    (change, *more) = detect_changes((values * unit).tolist(), name)
 
     assert 600 < change.row < 700
     assert (change.before / unit, change.after / unit) == pytest.approx((5, 3), abs=0.3)
     assert not more
-    assert find_changes(values[:600].tolist(), name) == []
+    assert detect_changes(values[:600].tolist(), name) == []
 
 
 def test_a_stream_that_is_short_and_a_detector_that_is_not_there_are_told() -> None:
     with pytest.raises(InvalidError, match="more than 100 are needed"):
-        find_changes([1.0] * 100)
+        detect_changes([1.0] * 100)
     with pytest.raises(InvalidError, match=r"'adwni'\. Did you mean 'adwin'\?.*kswin"):
-        find_changes([1.0] * 200, "adwni")
+        detect_changes([1.0] * 200, "adwni")

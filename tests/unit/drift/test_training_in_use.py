@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.drift import training
 from scanflow.knowledge import MemoryKnowledge
-from scanflow.knowledge.mlflow import models
+from scanflow.knowledge.mlflow import mlflow_models
 
 NAME, ALIAS = "loans", "champion"
 
@@ -33,8 +33,8 @@ def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledg
     def register(_model: Any, name: str, **_about: Any) -> int:
         return made.register_model(name, tmp_path / "model", app="bank", team="ml").version
 
-    monkeypatch.setattr(models, "register", register)
-    monkeypatch.setattr(models, "limit_logs", lambda: None)
+    monkeypatch.setattr(mlflow_models, "register", register)
+    monkeypatch.setattr(mlflow_models, "limit_logs", lambda: None)
     monkeypatch.setattr(training, "step_tracker", lambda: made)
     monkeypatch.setattr(training, "load_user_function", lambda text: {"fit": fit, "data": data}[text])
     monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))

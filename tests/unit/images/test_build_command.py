@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 import scanflow as sf
-from scanflow.images.files import compute_digest, list_code_files
+from scanflow.images.code_files import compute_digest, list_code_files
 from scanflow.loading import load_application
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 
 APP = """
 import scanflow as sf

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InvalidError, MissingExtraError, UsageError
-from scanflow.images.builders import Program, build_command, find_builder, push_command
+from scanflow.images.builders import Program, build_command, get_builder, push_command
 
 
 @pytest.fixture
@@ -24,22 +24,22 @@ def install(path: Path, name: str, script: str = "") -> None:
 
 def test_the_first_builder_that_is_installed_is_used_or_the_one_that_is_named(path: Path) -> None:
     install(path, "docker")
-    assert find_builder().name == "docker"
+    assert get_builder().name == "docker"
     install(path, "buildah")
-    assert find_builder().name == "buildah"
-    assert find_builder("docker").name == "docker"
+    assert get_builder().name == "buildah"
+    assert get_builder("docker").name == "docker"
 
 
 def test_without_a_builder_the_package_to_install_is_named(path: Path) -> None:
     with pytest.raises(MissingExtraError, match=r"None of buildah, podman and docker is installed.*install buildah"):
-        find_builder()
+        get_builder()
     with pytest.raises(MissingExtraError, match=r"docker is not installed.*install docker\.io"):
-        find_builder("docker")
+        get_builder("docker")
     with pytest.raises(InvalidError, match="Did you mean 'buildah'"):
-        find_builder("builda")
+        get_builder("builda")
     install(path, "podman")
     with pytest.raises(InvalidError, match="cannot be read"):
-        find_builder(options="-v '/etc")
+        get_builder(options="-v '/etc")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_each_program_gets_the_command_that_it_knows(program: Program, build: st
 
 def test_what_a_builder_prints_is_streamed_and_its_last_lines_are_in_the_error(path: Path) -> None:
     install(path, "buildah", 'echo "STEP 1: $1"; echo "no such package" >&2; [ "$1" = push ]')
-    builder, said = find_builder(), list[str]()
+    builder, said = get_builder(), list[str]()
     builder.push("r:5/a:1", said.append)
     assert said == ["STEP 1: push", "no such package"]
     with pytest.raises(UsageError) as caught:

@@ -9,10 +9,10 @@ import pytest
 from scanflow.errors import UsageError
 from scanflow.images.builders import Say
 from scanflow.images.building import ImageRecord, build_images
-from scanflow.images.files import compute_digest, list_code_files
+from scanflow.images.code_files import compute_digest, list_code_files
+from scanflow.images.image_records import BuiltImages
 from scanflow.images.recipe import Recipe
 from scanflow.images.recipes import PlannedImage
-from scanflow.images.records import BuiltImages
 
 
 class Builder:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.images import files
-from scanflow.images.files import compute_digest, list_code_files
+from scanflow.images import code_files
+from scanflow.images.code_files import compute_digest, list_code_files
 
 
 def write(folder: Path, *names: str) -> None:
@@ -51,6 +51,6 @@ def test_a_folder_that_is_not_there_or_far_too_large_says_what_to_do(
     with pytest.raises(NotFoundError, match="names as its app_dir"):
         list_code_files(tmp_path / "nowhere")
     write(tmp_path, "a.py", "b.py")
-    monkeypatch.setattr(files, "MAX_FILES", 1)
+    monkeypatch.setattr(code_files, "MAX_FILES", 1)
     with pytest.raises(InvalidError, match=r"\.scanflowignore"):
         list_code_files(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scanflow.errors import InvalidError
-from scanflow.images.settings import ImageSettings
+from scanflow.images.build_settings import ImageSettings
 
 
 def test_settings_are_read_from_the_environment_and_options_come_first() -> None:

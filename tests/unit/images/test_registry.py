@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from scanflow.images.registry import has_image
+from scanflow.images.image_registry import has_image
 
 
 class Registry(BaseHTTPRequestHandler):

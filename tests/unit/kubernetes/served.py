@@ -14,16 +14,16 @@ import scanflow as sf
 from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
 from scanflow.backends.kubernetes.environment.apply import Environments
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
-from scanflow.backends.kubernetes.online.backend import KubernetesServices
-from scanflow.backends.kubernetes.online.drift import LiveObjects
+from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
+from scanflow.backends.kubernetes.online.object_drift import LiveObjects
+from scanflow.backends.kubernetes.online.service_backend import KubernetesServices
 from scanflow.backends.kubernetes.pod_image import PodImage
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord
 from scanflow.knowledge.model_cache import ModelCache
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.waiting import PATIENCE_S
 
 NAMESPACE = derive_namespace("shop", "data")

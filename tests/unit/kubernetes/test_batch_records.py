@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.batch.framing import BEGIN, FINAL_MARK, StreamSplitter, build_frame, split_streams
-from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP_ANNOTATION
-from scanflow.backends.kubernetes.batch.records import observe_workflow
+from scanflow.backends.kubernetes.batch.pod_layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP_ANNOTATION
+from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow
 from scanflow.names import StepName
 
 BEGAN, ENDED = "2026-01-02T03:04:05Z", "2026-01-02T03:04:15Z"

@@ -13,17 +13,17 @@ import pytest
 import scanflow as sf
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
-from scanflow.backends.kubernetes.batch.layout import ASKED_TO_STOP, GIVEN_UP_ANNOTATION
+from scanflow.backends.kubernetes.batch.pod_layout import ASKED_TO_STOP, GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.stopping import annotate
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.records import Event, RunRecord, RunStarted
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Event, RunRecord, RunStarted
 from scanflow.errors import NotFoundError
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
-from scanflow_client.formatting.runs import format_outcome, format_run
+from scanflow.testing.memory_cluster import MemoryCluster
+from scanflow_client.formatting.run_text import format_outcome, format_run
 
 NAMESPACE = "scanflow-shop-data"
 
@@ -274,7 +274,7 @@ def test_outputs_that_are_gone_are_named_as_such(shop: Shop) -> None:
 def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scanflow.backends.kubernetes.batch.runs.ENVIRONMENT_CACHE_S", 0.0)
+    monkeypatch.setattr("scanflow.backends.kubernetes.batch.cluster_runs.ENVIRONMENT_CACHE_S", 0.0)
     shop = Shop(settings, tmp_path / "app")
     shop.plays(*["Succeeded"] * 3)
     shop.drive(shop.enter().name)

@@ -14,9 +14,9 @@ import pytest
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument
-from scanflow.backends.kubernetes.batch.layout import DOCUMENT, PACKED_FILE
-from scanflow.backends.kubernetes.batch.records import observe_workflow
+from scanflow.backends.kubernetes.batch.pod_layout import DOCUMENT, PACKED_FILE
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
+from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UsageError

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.batch.conditions import build_when, find_skippable
-from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, find_finished_steps
+from scanflow.backends.kubernetes.batch.conditions import build_when, list_skippable
+from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, list_finished_steps
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
-from scanflow.backends.kubernetes.batch.signals import WRONG, evaluate_signal, list_signals, replay
-from scanflow.backends.parameters import StepInputs
-from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.kubernetes.batch.workflow_signals import WRONG, evaluate_signal, list_signals, replay
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import TaskRecord, TaskState
+from scanflow.backends.task_parameters import StepInputs
 from scanflow.names import StepName
 
 
@@ -84,7 +84,7 @@ def test_only_what_may_be_skipped_is_asked_about() -> None:
         step("mixed", parameters={"x": good["y"], "o": other["o"]}),
     )
     workflow = sf.Workflow(name="wf", nodes=[check, other, good, after, mixed])
-    may_skip = find_skippable(workflow)
+    may_skip = list_skippable(workflow)
     assert may_skip == {"good", "after"}
     sources = {node.name: node.name for node in workflow.nodes}
     whens = {node.name: build_when(node, workflow.parents[node.name], sources, may_skip) for node in workflow.steps}
@@ -107,12 +107,12 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
     join = step("join", parameters={"all": wide["path"]})
     workflow = sf.Workflow(name="wf", nodes=[load, wide, join])
     tasks = [record("load", "succeeded"), record("wide.0", "succeeded"), record("wide.1", "failed", 2)]
-    found, kept = find_finished_steps(workflow, {task.task: task for task in tasks})
+    found, kept = list_finished_steps(workflow, {task.task: task for task in tasks})
     assert (found, kept) == (FinishedSteps(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
     whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
-    assert find_finished_steps(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
+    assert list_finished_steps(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
     empty = [TaskRecord(task=StepName("wide"), step="wide", state="empty")]
-    assert find_finished_steps(workflow, {task.task: task for task in empty})[0].done == {"wide"}
+    assert list_finished_steps(workflow, {task.task: task for task in empty})[0].done == {"wide"}
 
 
 def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:

@@ -45,7 +45,7 @@ PROGRAM = """
 import json, os, sys
 from pathlib import Path
 from scanflow.backends.kubernetes.batch.folders import Folders
-from scanflow.backends.kubernetes.batch.step import run_step
+from scanflow.backends.kubernetes.batch.pod_step import run_step
 base = Path(sys.argv[1])
 places = [base / name for name in ("outputs", "run", "keys", "app", "reported", "store")]
 folders = Folders(*places, store=os.environ.get("TEST_STORE", ""))

@@ -18,12 +18,12 @@ from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests, build_namespace
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.results import check_volume
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.mpi.result_volume import check_volume
 from scanflow.backends.kubernetes.storage_findings import check_outputs_storage
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.unit.kubernetes.test_batch_runs import NAMESPACE, Shop
 
 

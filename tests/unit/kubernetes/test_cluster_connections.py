@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from tests.api_server import serve_api
 from tests.waiting import PATIENCE_S
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from scanflow.backends.findings import Finding
-from scanflow.backends.kubernetes.doctor import examine
+from scanflow.backends.kubernetes.cluster_checks import examine
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 
 ENGINES = {"Workflow", "ScaledObject", "SeldonDeployment", "InferenceService", "HTTPRoute"}
 

@@ -8,9 +8,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests, hash_manifests
-from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
+from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
 from scanflow.backends.kubernetes.kinds import KINDS
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from tests.manifests import assert_manifests
 
 SHOP = sf.Application(name="shop", team="data")

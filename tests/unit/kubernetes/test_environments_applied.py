@@ -12,12 +12,12 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.environment.apply import CHECK_CACHE_S, Environments
 from scanflow.backends.kubernetes.environment.delete import delete_environment
-from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.errors import AccessDeniedError, InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.http.home_token import make_step_token, parse_step_token
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.conftest import Cli
 
 SHOP = sf.Application(name="shop", team="data", tracker=sf.Tracker())

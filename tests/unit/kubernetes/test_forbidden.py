@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError
 from tests.api_server import serve_api
 
@@ -65,7 +65,7 @@ def test_a_kind_that_the_cluster_lacks_is_not_taken_for_one_that_it_forbids(conn
         cluster.find("ScaledObject", "team-red")
     with pytest.raises(AccessDeniedError, match="workflows is forbidden"):
         cluster.find("Workflow", "team-red")
-    assert cluster.find_optional("ScaledObject", "team-red") == cluster.find_optional("Workflow", "team-red") == []
+    assert cluster.list_optional("ScaledObject", "team-red") == cluster.list_optional("Workflow", "team-red") == []
 
 
 def test_what_is_forbidden_is_told_with_the_setting_for_rights_in_one_namespace(connect: Connect) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.batch.checks import check_definition
+from scanflow.backends.kubernetes.batch.run_checks import check_definition
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 

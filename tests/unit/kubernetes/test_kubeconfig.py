@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scanflow.backends.kubernetes.kubeconfig import read_kubeconfig
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import UsageError
 
 WHOLE = {

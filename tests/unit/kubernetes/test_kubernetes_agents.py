@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document, load_json
+from scanflow.app.application_files import dump_document, load_json
 from scanflow.app.resources import Resources
-from scanflow.backends.agents import HostedAgent
+from scanflow.backends.agent_hosting import HostedAgent
+from scanflow.backends.kubernetes.agents.agent_manifests import VERSION, build_objects
 from scanflow.backends.kubernetes.agents.hosting import KubernetesAgents
-from scanflow.backends.kubernetes.agents.manifests import VERSION, build_objects
-from scanflow.backends.kubernetes.labels import derive_namespace
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.errors import UsageError
 from scanflow.testing.agents import KEY, AgentsContract
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.manifests import assert_manifests
 
 NAMESPACE = derive_namespace("shop", "red")

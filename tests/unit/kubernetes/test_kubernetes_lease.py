@@ -6,7 +6,7 @@ import pytest
 
 from scanflow.backends.kubernetes.lease import LEADER, KubernetesLease
 from scanflow.errors import UnavailableError
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 
 
 class Clock:

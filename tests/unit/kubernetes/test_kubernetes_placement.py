@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.labels import SERVICE
+from scanflow.backends.kubernetes.object_labels import SERVICE
 from scanflow.backends.kubernetes.placement import build_instance_placement, build_step_placement
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests

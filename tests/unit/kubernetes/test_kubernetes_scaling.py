@@ -9,10 +9,10 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings, ServingEngine
+from scanflow.backends.kubernetes.online.autoscaler_objects import build_autoscaler
 from scanflow.backends.kubernetes.online.engines import ScalingTarget, compute_scaling_target
-from scanflow.backends.kubernetes.online.scaling import build_autoscaler
 from scanflow.backends.kubernetes.online.scaling_status import explain, parse_quantity
-from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
 

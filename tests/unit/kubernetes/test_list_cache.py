@@ -8,7 +8,7 @@ import pytest
 
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.list_cache import OFTEN, ListCache
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.waiting import until
 
 MINE = "app=mine"

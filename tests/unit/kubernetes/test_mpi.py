@@ -9,12 +9,12 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ClusterJob, Network, compute_worker_resources
+from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network, compute_worker_resources
 from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER_FILE, build_volcano_objects, has_task_topology
 from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import plan_job
+from scanflow.placement.mpi.job_plan import plan_job
 from tests.manifests import assert_manifests
 
 

@@ -15,16 +15,16 @@ from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.all_runs import KubernetesRuns
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ROLE
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.mpi.launcher_log import RankOutput, parse_log
+from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE
 from scanflow.backends.kubernetes.mpi.observed_job import QUEUE_REASONS, observe_job
-from scanflow.backends.kubernetes.mpi.output import RankOutput, parse_log
 from scanflow.backends.kubernetes.pod_logs import LogLine
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.records import Event
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Event
 from scanflow.errors import AccessDeniedError, InvalidError, UnsupportedError, UsageError
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.conftest import Cli
 
 NAMESPACE = "scanflow-hpc-data"

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, read_kubelet_policies, sum_allocatable
 from scanflow.errors import UnavailableError
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 
 
 def add_node(cluster: MemoryCluster, name: str, **spec: object) -> None:

@@ -13,8 +13,8 @@ import pytest
 from pydantic import SecretStr
 
 import scanflow as sf
-from scanflow.app.files import dump_document
-from scanflow.backends.agents import HostedAgent
+from scanflow.app.application_files import dump_document
+from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.backends.findings import Finding
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
@@ -23,7 +23,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.errors import AccessDeniedError, UsageError
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from scanflow.testing.namespace_rights import NamespaceRights
 
 HOME: Final = "team-red"

@@ -10,8 +10,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online import drift, pods
-from scanflow.backends.kubernetes.online.store import ServiceStore
+from scanflow.backends.kubernetes.online import instance_pods, object_drift
+from scanflow.backends.kubernetes.online.service_store import ServiceStore
 from tests.unit.kubernetes.served import NAMESPACE, Served
 
 
@@ -44,7 +44,7 @@ def test_a_service_is_held_against_its_objects_again_only_when_one_of_them_chang
         held.append(manifest["kind"])
         return False
 
-    monkeypatch.setattr(drift, "is_suspicious", suspicious)
+    monkeypatch.setattr(object_drift, "is_suspicious", suspicious)
     for expected in ("all", "none"):
         assert served.reconcile() == []
         assert bool(held) is (expected == "all")
@@ -234,7 +234,7 @@ def test_two_versions_of_scanflow_leave_each_others_services_as_they_are_until_t
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newer one writes pods otherwise: only what it changes itself, or finds gone, it writes so."""
-    template = pods.build_pod_template
+    template = instance_pods.build_pod_template
 
     def newer_template(*args: Any, **how: Any) -> Manifest:
         made = template(*args, **how)
@@ -242,7 +242,7 @@ def test_two_versions_of_scanflow_leave_each_others_services_as_they_are_until_t
         return {**made, "metadata": {**made["metadata"], "annotations": annotations}}
 
     def as_version(newer: bool) -> None:
-        monkeypatch.setattr(pods, "build_pod_template", newer_template if newer else template)
+        monkeypatch.setattr(instance_pods, "build_pod_template", newer_template if newer else template)
 
     def newer_pods() -> list[bool]:
         return ["newer" in one["metadata"]["annotations"] for one in served.there("Pod").values()]

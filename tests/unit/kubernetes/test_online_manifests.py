@@ -7,20 +7,20 @@ import pytest
 from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Serving
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.online import pods, render
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings, ServingEngine
+from scanflow.backends.kubernetes.online import instance_pods, render
 from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_object
-from scanflow.backends.kubernetes.settings import KubernetesSettings, ServingEngine
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError
 from scanflow.wire import ModelFiles, Node, Revision
 from tests.manifests import assert_manifests
 
-CODE = pods.MountedCode(
+CODE = instance_pods.MountedCode(
     ({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
     ({"name": "code", "mountPath": "/app", "readOnly": True},),
 )
-GIVEN = pods.PodOptions(
+GIVEN = instance_pods.PodOptions(
     image="scanflow/base:latest",
     code=CODE,
     env={"MLFLOW_TRACKING_URI": "http://tracker.scanflow-shop-data.svc:5000"},
@@ -41,20 +41,20 @@ def definition(**changes: object) -> ServiceSpec:
         app_dir="/app",
         deployment=3,
         serves=3,
-        shape=shape.model_copy(update={"threads": pods.compute_threads(shape, {"OMP_NUM_THREADS": "1"})}),
+        shape=shape.model_copy(update={"threads": instance_pods.compute_threads(shape, {"OMP_NUM_THREADS": "1"})}),
         revisions=(Revision(id="r3", nodes=(before, model)),),
         serving=Serving(auth="env:TOKEN", env={"OMP_NUM_THREADS": "1"}, deadline="500ms"),
         place={"disk": "ssd"},
-        details={pods.NAMESPACE: "scanflow-shop-data"},
+        details={instance_pods.NAMESPACE: "scanflow-shop-data"},
     )
     return made.with_changes(**changes)
 
 
 def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
     revision, maker = spec.current, ENGINES[engine]
-    template = pods.build_pod_template(spec, revision, GIVEN, container=maker.container)
+    template = instance_pods.build_pod_template(spec, revision, GIVEN, container=maker.container)
     return [
-        pods.build_config_map(spec, revision, GIVEN),
+        instance_pods.build_config_map(spec, revision, GIVEN),
         build_revision_object(maker, spec, revision, template),
         render.build_revision_service(spec, revision),
         render.build_stable_service(spec, canary=False),
@@ -73,15 +73,15 @@ def test_a_service_that_is_recorded_has_who_takes_its_predictions_to_the_tracker
 
 
 def test_cores_of_its_own_are_asked_for_as_a_kubelet_gives_them() -> None:
-    asked = pods.build_resources(definition().shape)
+    asked = instance_pods.build_resources(definition().shape)
     assert asked == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
-    assert pods.build_resources(Shape(cores=0.05)) == {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
-    assert pods.build_resources(Shape()) == {}
+    assert instance_pods.build_resources(Shape(cores=0.05)) == {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
+    assert instance_pods.build_resources(Shape()) == {}
 
 
 def test_another_size_or_model_is_another_template_and_the_same_one_is_not() -> None:
     def template(spec: ServiceSpec) -> str:
-        return pods.get_template_hash(pods.build_pod_template(spec, spec.current, GIVEN))
+        return instance_pods.get_template_hash(instance_pods.build_pod_template(spec, spec.current, GIVEN))
 
     one = definition()
     assert template(one) == template(definition())
@@ -94,7 +94,9 @@ def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
     one = definition()
     canary = Revision(id="r4", nodes=one.current.nodes, weight=0.1)
     shared = one.with_changes(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
-    assert pods.build_config_map(shared, shared.current, GIVEN) == pods.build_config_map(one, one.current, GIVEN)
+    assert instance_pods.build_config_map(shared, shared.current, GIVEN) == instance_pods.build_config_map(
+        one, one.current, GIVEN
+    )
     assert render.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
 
 
@@ -106,7 +108,7 @@ def test_a_service_without_grpc_has_no_port_for_it() -> None:
 
 def test_threads_beyond_the_cores_are_refused() -> None:
     with pytest.raises(InvalidError, match="OMP_NUM_THREADS=4"):
-        pods.compute_threads(Shape(cores=2), {"OMP_NUM_THREADS": "4"})
+        instance_pods.compute_threads(Shape(cores=2), {"OMP_NUM_THREADS": "4"})
 
 
 def test_a_service_is_rendered_as_what_is_applied_hashed_scaled_and_waited_for() -> None:
@@ -127,5 +129,5 @@ def test_a_service_is_rendered_as_what_is_applied_hashed_scaled_and_waited_for()
     assert list(rendering.hashes) == [f"{kind}/{name}" for kind, name in kinds]
     pod = own.workload["spec"]["template"]
     assert (own.is_own_pod(pod), other.is_own_pod(pod)) == (True, False)
-    older = {"metadata": {**pod["metadata"], "annotations": {pods.TEMPLATE: "before"}}}
+    older = {"metadata": {**pod["metadata"], "annotations": {instance_pods.TEMPLATE: "before"}}}
     assert not own.is_own_pod(older)

@@ -13,10 +13,10 @@ import scanflow as sf
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.differences import compute_differences
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_selector
-from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.online.pods import build_pod_template
-from scanflow.backends.kubernetes.online.store import STATE, ServiceStore
+from scanflow.backends.kubernetes.object_labels import build_selector
+from scanflow.backends.kubernetes.online import instance_pods
+from scanflow.backends.kubernetes.online.instance_pods import build_pod_template
+from scanflow.backends.kubernetes.online.service_store import STATE, ServiceStore
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import (
@@ -232,7 +232,7 @@ def test_a_deployment_is_rendered_once_and_lists_the_services_of_all_namespaces_
         lists = [one for one in served.cluster.calls if (one.verb, one.kind) == ("find", "ConfigMap")]
         return sum(one.namespace is None for one in lists), list(rendered)
 
-    monkeypatch.setattr(pods, "build_pod_template", build)
+    monkeypatch.setattr(instance_pods, "build_pod_template", build)
     assert count(served.deploy) == (3, ["r1"]), "whose it is, whose backup it is, and that its name is still free"
     assert count(lambda: served.deploy(3)) == (2, ["r2"]), "whose it is, and whose backup it is"
     assert count(lambda: served.change(instances=2)) == (1, ["r2"]), "where it is"

@@ -10,8 +10,8 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes import code_configmap
 from scanflow.backends.kubernetes.code_configmap import CodeConfigMap, build_code
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.pod_image import PodImages
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
 from scanflow.images.recipes import plan_images
 from tests.manifests import assert_manifests

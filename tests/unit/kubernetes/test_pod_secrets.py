@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.app.files import dump_document
-from scanflow.backends.agents import HostedAgent
-from scanflow.backends.kubernetes.agents.manifests import build_objects
-from scanflow.backends.kubernetes.batch.checks import check_definition
+from scanflow.app.application_files import dump_document
+from scanflow.backends.agent_hosting import HostedAgent
+from scanflow.backends.kubernetes.agents.agent_manifests import build_objects
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
-from scanflow.backends.kubernetes.environment.tracker import resolve_tracker_uri
-from scanflow.backends.kubernetes.online.checks import check_workflow
-from scanflow.backends.kubernetes.online.pods import build_config_map, build_pod_template
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.batch.run_checks import check_definition
+from scanflow.backends.kubernetes.environment.tracker_manifests import resolve_tracker_uri
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.online.instance_pods import build_config_map, build_pod_template
+from scanflow.backends.kubernetes.online.service_checks import check_workflow
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import UnsupportedError

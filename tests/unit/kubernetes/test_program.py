@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from scanflow.backends.environments import ObjectChange
-from scanflow.backends.kubernetes.program import build_program_manifests, host_program
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.hosted_program import build_program_manifests, host_program
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import InvalidError, StepFailedError
-from scanflow.testing.cluster import MemoryCluster
-from scanflow_client.demo.application import load_small_demo
+from scanflow.testing.memory_cluster import MemoryCluster
+from scanflow_client.demo.demo_application import load_small_demo
 from scanflow_client.demo.in_cluster import REPORT, run_in_cluster
 from tests.manifests import assert_manifests
 

@@ -6,12 +6,12 @@ import base64
 
 import pytest
 
-from scanflow.backends.kubernetes.batch.functions import NamespaceKeys
-from scanflow.backends.kubernetes.batch.layout import KEY_SECRET
+from scanflow.backends.kubernetes.batch.pod_functions import NamespaceKeys
+from scanflow.backends.kubernetes.batch.pod_layout import KEY_SECRET
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.random_secret import ensure_random_secret
 from scanflow.errors import InvalidError
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 
 
 def ensure(cluster: MemoryCluster, make: bytes = b"first") -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.kubernetes.online.store import ServiceStore, build_state_map
+from scanflow.backends.kubernetes.online.service_store import ServiceStore, build_state_map
 from tests.unit.kubernetes.served import NAMESPACE, Served
 
 EACH = 3

@@ -19,13 +19,13 @@ from scanflow.backends.kubernetes.all_runs import KubernetesRuns
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.records import Event, RunRecord
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import Event, RunRecord
 from scanflow.errors import AccessDeniedError, InvalidError, NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.names import RunName
 from scanflow.settings import Settings
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 from tests.unit.kubernetes import test_mpi_runs
 from tests.unit.kubernetes.test_batch_runs import NAMESPACE, Shop, list_steps
 
@@ -398,7 +398,7 @@ def test_a_drive_that_another_home_has_begun_is_waited_for(homes: TwoHomes, monk
 
 
 def test_a_drive_that_a_killed_home_has_begun_is_gone_on_with(homes: TwoHomes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scanflow.backends.kubernetes.batch.runs.BEGIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("scanflow.backends.kubernetes.batch.cluster_runs.BEGIN_TIMEOUT_S", 0.0)
     run = homes.enter().name
     break_off(homes, run, monkeypatch)
     homes.plays("Succeeded")
@@ -408,7 +408,7 @@ def test_a_drive_that_a_killed_home_has_begun_is_gone_on_with(homes: TwoHomes, m
 
 
 def test_who_was_late_with_its_workflow_ends_it(homes: TwoHomes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scanflow.backends.kubernetes.batch.runs.BEGIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("scanflow.backends.kubernetes.batch.cluster_runs.BEGIN_TIMEOUT_S", 0.0)
     run = homes.enter().name
     create = homes.cluster.create
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from scanflow.backends.kubernetes.batch.silent_nodes import CHECK_S, SilentNodes
-from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.records import EnvironmentReady, Event, Waiting
+from scanflow.backends.kubernetes.object_labels import build_labels
+from scanflow.backends.run_records import EnvironmentReady, Event, Waiting
 from scanflow.names import RunName, StepName
-from scanflow.testing.cluster import MemoryCluster
+from scanflow.testing.memory_cluster import MemoryCluster
 
 NAMESPACE, RUN = "scanflow-shop-data", RunName("calm-otter-417")
 RUNNING = {"train-1": StepName("train"), "load-1": StepName("load")}

@@ -10,7 +10,7 @@ import scanflow as sf
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.autoconfig import autoconfigure
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import plan_job
+from scanflow.placement.mpi.job_plan import plan_job
 
 NODES = [ClusterNode(name=f"n{place}", cores=32) for place in range(4)]
 

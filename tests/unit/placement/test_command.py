@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import InstanceRecord, ServiceRecord, Shape
 from scanflow.placement.topology import Core, NumaNode, Topology, load, save, uniform
-from scanflow_client.cli.app import app
-from scanflow_client.formatting.topology import Occupant, describe_topology, draw_topology, format_legend
+from scanflow_client.cli.command_tree import app
+from scanflow_client.formatting.topology_text import Occupant, describe_topology, draw_topology, format_legend
 from tests.conftest import Cli
 from tests.unit.placement.test_topology import MACHINES
 from tests.unit.placement.trees import write, write_machine

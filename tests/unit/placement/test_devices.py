@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.accelerators.port import DeviceProcess, Inventory
+from scanflow.accelerators.accelerator_port import DeviceProcess, Inventory
 from scanflow.errors import UnsupportedError
-from scanflow.placement.devices import (
+from scanflow.placement.device_grants import (
     DeviceDemand,
     DeviceGrant,
     build_demand,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.granularity import Granularity, select_granularity
 from scanflow.placement.mpi.groups import ClusterNode, build_groups, compute_node_score, place_groups
-from scanflow.placement.mpi.plan import plan_job
-from scanflow.placement.mpi.tasks import (
+from scanflow.placement.mpi.job_granularity import Granularity, select_granularity
+from scanflow.placement.mpi.job_plan import plan_job
+from scanflow.placement.mpi.task_allocation import (
     MPIWorker,
     allocate_tasks,
     assign_ranks,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.app.resources import AffinityMode
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import plan_job
+from scanflow.placement.mpi.job_plan import plan_job
 from scanflow.placement.topology import uniform
 from tests.unit.placement.equations import Equations
 

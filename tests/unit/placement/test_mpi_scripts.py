@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import scanflow as sf
 from scanflow.backends.local.mpi.profiling.classify import Profile
 from scanflow.placement.mpi.groups import ClusterNode
-from scanflow.placement.mpi.plan import MPIPlan, plan_job
+from scanflow.placement.mpi.job_plan import MPIPlan, plan_job
 from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
 from scanflow.placement.topology import Core, NumaNode, Topology
-from scanflow_client.cli.app import app
+from scanflow_client.cli.command_tree import app
 
 FOUR = Topology(cores=tuple(Core(cpus=(cpu,)) for cpu in range(4)), nodes=(NumaNode(id=0, cpus=(0, 1, 2, 3)),))
 

@@ -207,7 +207,7 @@ def test_no_cpu_is_granted_twice_nor_one_that_is_taken(
         assert sum(grant.compute_loads().values()) == round(cores * 1000)
         if mode != "cpu":
             assert len({machine.core_of[cpu].socket for cpu in grant.cpus}) == 1
-            assert grant.memory_nodes == machine.find_nearest_memory(grant.cpus)
+            assert grant.memory_nodes == machine.list_nearest_memory(grant.cpus)
         assert set(grant.thread_cpus) == (set(grant.cpus) if mode == "cpumempin" else set())
     assert max(loads.values()) <= 1000
 

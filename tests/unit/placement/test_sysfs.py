@@ -123,7 +123,7 @@ def test_a_node_without_memory_and_one_without_cpus(tmp_path: Path) -> None:
     )
     machine = read_machine_copy(write_machine(tmp_path, described))
     assert machine == described
-    assert machine.find_nearest_memory([1]) == (0,)
+    assert machine.list_nearest_memory([1]) == (0,)
 
 
 def test_old_kernels_write_masks(tmp_path: Path) -> None:

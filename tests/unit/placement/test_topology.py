@@ -67,9 +67,9 @@ def test_cpus_beside_a_node_without_memory_use_the_nearest_that_has_some() -> No
         ),
     )
     assert machine.memory_nodes == (1, 2)
-    assert machine.find_nearest_memory([0]) == (2,)
-    assert machine.find_nearest_memory([0, 1]) == (1, 2)
-    assert machine.replace(allowed_nodes=[1]).find_nearest_memory([0]) == (1,)
+    assert machine.list_nearest_memory([0]) == (2,)
+    assert machine.list_nearest_memory([0, 1]) == (1, 2)
+    assert machine.replace(allowed_nodes=[1]).list_nearest_memory([0]) == (1,)
 
 
 @pytest.mark.parametrize(

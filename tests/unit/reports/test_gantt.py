@@ -6,11 +6,11 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals, is_job
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.names import RunName, StepName
 from scanflow.reports.gantt import draw_gantt
-from scanflow_client.formatting.jobs import draw_jobs, format_jobs
-from scanflow_client.formatting.table import Table
+from scanflow_client.formatting.job_text import draw_jobs, format_jobs
+from scanflow_client.formatting.text_table import Table
 
 
 def record(name: str, state: Any, created: float, began: float | None, seconds: float | None) -> RunRecord:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.reports.loop_events import collect_versions, parse_loop_event, select_loop_events
 from scanflow.reports.page import render_report
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from scanflow.reports.drawing import COLOURS, compute_ticks, place_labels
 from scanflow.reports.page import render_report
-from scanflow.reports.records import Kind, LoopEvent, ModelUse, Version
+from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, Version
 from scanflow.reports.sections import draw_history
 from scanflow.reports.timeline import build_markers, draw_timeline
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from scanflow.errors import NotFoundError, UsageError
-from scanflow_client.cli.app import app
-from scanflow_research.catalogue import EXPERIMENTS, FIGURES, select_named
-from scanflow_research.study import ReproductionStudy
+from scanflow_client.cli.command_tree import app
+from scanflow_research.figure_catalogue import EXPERIMENTS, FIGURES, select_named
+from scanflow_research.figure_study import ReproductionStudy
 
 THESIS = (
     [f"fig3.{number}" for number in (29, *range(31, 41))]

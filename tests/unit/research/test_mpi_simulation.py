@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow_research.simulation.contention import Contention, WorkerRanks, Workers, compute_slowdowns, group_alike
-from scanflow_research.simulation.engine import SimulatedCluster, Simulation, simulate
-from scanflow_research.simulation.experiment import (
+from scanflow_research.simulation.event_simulation import SimulatedCluster, Simulation, simulate
+from scanflow_research.simulation.machines import Machines
+from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
+from scanflow_research.simulation.schemes import CM, CM_G, CM_G_TG, CM_S_TG, NONE, SCENARIOS, DeploymentScheme
+from scanflow_research.simulation.twenty_jobs import (
     CONTENTION,
     MAKESPANS_S,
     PROGRAMS,
@@ -22,9 +25,6 @@ from scanflow_research.simulation.experiment import (
     generate_thesis_jobs,
     summarize,
 )
-from scanflow_research.simulation.machines import Machines
-from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
-from scanflow_research.simulation.schemes import CM, CM_G, CM_G_TG, CM_S_TG, NONE, SCENARIOS, DeploymentScheme
 
 scenarios = st.sampled_from(SCENARIOS)
 FREE = Contention(socket_gb_per_s=1e9, network_gb_per_s=1e9, migration=0, floating_compute=0, floating_mpi=0)

@@ -13,8 +13,8 @@ import pytest
 from scanflow.errors import StepFailedError, UsageError
 from scanflow_research.experiment import Experiment, MeasureRound, Observe
 from scanflow_research.figure import Claim, Figure, FigurePanel, Round
-from scanflow_research.page import render_markdown, render_page, write_files
-from scanflow_research.study import ReproductionStudy
+from scanflow_research.figure_study import ReproductionStudy
+from scanflow_research.research_page import render_markdown, render_page, write_files
 
 CLAIM = Claim(statement="b is better than a, by 30 %", metric="rate", arm="b", base="a", published=1.3)
 FIGURE = Figure(

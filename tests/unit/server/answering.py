@@ -11,7 +11,7 @@ import uvicorn
 
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_server.app import create_app
-from scanflow_server.context import ServerContext
+from scanflow_server.server_context import ServerContext
 from tests.waiting import PATIENCE_S, until
 
 

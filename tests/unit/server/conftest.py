@@ -11,8 +11,8 @@ import pytest
 from scanflow.http.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import ServerContext, make_context
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import ServerContext, make_context
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
 from tests.asking import NO_AUTHORITIES

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import httpx
 
-from scanflow.agent.records import Action, Decision
+from scanflow.agent.agent_records import Action, Decision
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
-from scanflow_server.context import ServerContext
-from scanflow_server.store import intents
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import intent_store
 from scanflow_server.store.base import Store
-from scanflow_server.store.intents import ActionRow
-from scanflow_server.store.runs import DriveRequest, RequestedRun
+from scanflow_server.store.intent_store import ActionRow
+from scanflow_server.store.run_store import DriveRequest, RequestedRun
 from tests.unit.server.arbiter.making import intent
 
 _Kept = TypeVar("_Kept")
@@ -70,8 +70,8 @@ def end_change(
     error = None if problem is None else problem["detail"]
     ended = {"state": "succeeded" if problem is None else "failed", "began": at, "ended": at, "error": error}
     with store.write() as connection:
-        row = intents.find(connection, id).replace(action=ended, problem=problem, drivers=(id,), **changes)
-        intents.put(connection, row)
+        row = intent_store.get(connection, id).replace(action=ended, problem=problem, drivers=(id,), **changes)
+        intent_store.put(connection, row)
 
 
 def known_by(store: Store, get: Callable[..., _Kept | None], *key: object) -> _Kept:

@@ -20,9 +20,9 @@ from scanflow_server.audit import (
     TokenFailures,
     should_record,
 )
-from scanflow_server.context import ServerContext
 from scanflow_server.metrics import Meters
-from scanflow_server.store import audit
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import audit_store
 from tests.server import bearer
 from tests.unit.server.keeping import Api
 
@@ -173,9 +173,9 @@ def test_of_many_wrong_tokens_at_once_most_are_refused_without_waiting(context: 
 
 
 def test_old_entries_are_forgotten(context: ServerContext) -> None:
-    entry = audit.AuditEntry(at=0, who="ada", address="", method="POST", path="/", status=200)
+    entry = audit_store.AuditEntry(at=0, who="ada", address="", method="POST", path="/", status=200)
     with context.store.write() as connection:
         for at in (1.0, 2.0, 3.0):
-            audit.add(connection, entry.model_copy(update={"at": at}))
-        assert audit.forget_older(connection, 3.0, most=500) == 2
-        assert [kept.at for kept in audit.list_newest(connection, limit=9)] == [3.0]
+            audit_store.add(connection, entry.model_copy(update={"at": at}))
+        assert audit_store.forget_older(connection, 3.0, most=500) == 2
+        assert [kept.at for kept in audit_store.list_newest(connection, limit=9)] == [3.0]

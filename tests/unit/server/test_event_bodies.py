@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event, Sample
+from scanflow.agent.agent_records import Event, Sample
 from scanflow.text.times import LAST_TIME
-from scanflow_client.formatting.control_plane import format_event
+from scanflow_client.formatting.control_plane_text import format_event
 from scanflow_server import streams
-from scanflow_server.store import events
+from scanflow_server.store import event_store
 from tests.asking import http_client
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import Api
@@ -58,7 +58,7 @@ def test_events_that_are_stored_already_are_shown(api: Api) -> None:
         Event(at=5.0, type="predictions.counted\n2026", app="sh\nop", subject="a\rb", data=counted),
     ]
     with api.context.store.write() as connection:
-        events.append(connection, stored)
+        event_store.append(connection, stored)
     listed = [Event.model_validate(event) for event in api.get("/events").json()]
     assert len(listed) == 4
     assert all(0 <= event.at <= LAST_TIME for event in listed)

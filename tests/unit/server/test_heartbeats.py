@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
-from scanflow_server.store import agents
-from scanflow_server.store import intents as kept
-from scanflow_server.store.agents import AgentRow
-from scanflow_server.store.intents import FieldRow
+from scanflow_server.store import agent_store
+from scanflow_server.store import intent_store as kept
+from scanflow_server.store.agent_store import AgentRow
+from scanflow_server.store.intent_store import FieldRow
 from tests.permitting import permit_strategies
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import Api, known_by
@@ -52,13 +52,13 @@ def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
         assert reply.status_code == 204
 
     say()
-    before, changes = known_by(store, agents.get, "shop", "watcher"), news.changes
+    before, changes = known_by(store, agent_store.find, "shop", "watcher"), news.changes
     say(sensors=[REPORT | {"fired": 4}])
-    assert (known_by(store, agents.get, "shop", "watcher"), news.changes) == (before, changes)
+    assert (known_by(store, agent_store.find, "shop", "watcher"), news.changes) == (before, changes)
     shown = api.get("/agents/shop/watcher").json()
     assert (shown["state"], shown["sensors"][0]["fired"]) == ("running", 4)
     say(pid=8)
-    assert known_by(store, agents.get, "shop", "watcher").pid == 8
+    assert known_by(store, agent_store.find, "shop", "watcher").pid == 8
     assert news.changes > changes
 
 

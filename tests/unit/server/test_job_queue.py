@@ -16,7 +16,7 @@ from scanflow.backends.schedule import Share
 from scanflow.deployer import EmbeddedDeployer, TaskLog
 from scanflow.errors import UsageError
 from scanflow.settings import Settings
-from scanflow_server.control.job_queue import JobQueue, find_waiting_jobs
+from scanflow_server.control.job_queue import JobQueue, list_waiting_jobs
 from tests.unit.server.primitives.keeping import Doing, Remembered
 
 ROOM = Share(2.0, 1 << 30)
@@ -27,23 +27,23 @@ def jobs(*cores: float, begun: int = 0) -> list[tuple[str, bool, Share]]:
 
 
 def test_a_job_waits_while_others_have_the_cores_and_says_for_whom() -> None:
-    assert find_waiting_jobs(jobs(1, 1, begun=1), ROOM) == {}
-    assert find_waiting_jobs(jobs(2, 1, begun=1), ROOM) == {"job-1": "1 core of 2: job-0 to end"}
-    assert find_waiting_jobs(jobs(1, 1, 2), ROOM) == {"job-2": "2 cores of 2: job-0, job-1 to end"}
+    assert list_waiting_jobs(jobs(1, 1, begun=1), ROOM) == {}
+    assert list_waiting_jobs(jobs(2, 1, begun=1), ROOM) == {"job-1": "1 core of 2: job-0 to end"}
+    assert list_waiting_jobs(jobs(1, 1, 2), ROOM) == {"job-2": "2 cores of 2: job-0, job-1 to end"}
 
 
 def test_nobody_overtakes_a_job_that_waits() -> None:
-    found = find_waiting_jobs(jobs(1, 2, 1, begun=1), ROOM)
+    found = list_waiting_jobs(jobs(1, 2, 1, begun=1), ROOM)
     assert found == {"job-1": "2 cores of 2: job-0 to end", "job-2": "1 core of 2: 1 job before it, and job-0 to end"}
 
 
 def test_a_job_larger_than_the_machine_runs_alone() -> None:
-    assert find_waiting_jobs(jobs(8, 1), ROOM) == {"job-1": "1 core of 2: job-0 to end"}
+    assert list_waiting_jobs(jobs(8, 1), ROOM) == {"job-1": "1 core of 2: job-0 to end"}
 
 
 def test_memory_makes_jobs_wait_too() -> None:
     two = [("a", True, Share(1.0, 3 << 28)), ("b", False, Share(1.0, 3 << 28))]
-    assert find_waiting_jobs(two, ROOM) == {"b": "1 core and 768Mi of 2: a to end"}
+    assert list_waiting_jobs(two, ROOM) == {"b": "1 core and 768Mi of 2: a to end"}
 
 
 @given(
@@ -58,7 +58,7 @@ def test_all_jobs_begin_in_the_order_of_their_requests_and_never_more_than_fit(
     begun = list[str]()
     for _ in range(sum(left.values()) + 1):
         active = [(run, run in begun, shares[run]) for run in shares if left[run]]
-        waits = find_waiting_jobs(active, Share(cores, 0))
+        waits = list_waiting_jobs(active, Share(cores, 0))
         begun += [run for run, started, _ in active if not started and run not in waits]
         runs = [run for run in begun if left[run]]
         assert len(runs) == 1 or sum(shares[run].cores for run in runs) <= cores
@@ -101,7 +101,7 @@ def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None
     assert (done.inverse.primitive, done.inverse.arguments) == ("stop_workflow", {"run": done.result["run"]})
     again = doing("run_autoconfig_workflow", workflow="job", profile="cpu", policy="granularity")
     assert again.result["run"] == done.result["run"], "the same key begins one run"
-    assert JobQueue(doing.deployer).find_waiting([(done.result["run"], False)]) == {}
+    assert JobQueue(doing.deployer).list_waiting([(done.result["run"], False)]) == {}
 
 
 @with_mpi

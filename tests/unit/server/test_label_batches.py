@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scanflow.errors import ScanflowError
-from scanflow_server.store import labels
+from scanflow_server.store import label_store
 from scanflow_server.store.base import Store
-from scanflow_server.store.labels import Assignable, LabelCandidate, Labeller
+from scanflow_server.store.label_store import Assignable, LabelCandidate, Labeller
 
 IDS = ("a", "b", "c")
 VALUES = st.sampled_from([7, 1, True, "x"])
@@ -57,14 +57,14 @@ def test_labels_recorded_together_are_those_of_a_plain_count_of_votes(
 ) -> None:
     app, counts = f"app-{next(_numbers)}", {id: Count() for id in IDS}
     with store.write() as connection:
-        labels.enqueue(connection, app, [LabelCandidate(id=id) for id in IDS], at=0.0)
+        label_store.enqueue(connection, app, [LabelCandidate(id=id) for id in IDS], at=0.0)
         for at, (by, given_labels, replace) in enumerate(batches, start=1):
             labeller = Labeller(by, app=app, replace=replace)
             checked = labeller.check(connection, given_labels)
             taken = {id: counts[id].vote(by, label, replace=replace) for id, label in given_labels.items()}
             assert {id: not isinstance(one, ScanflowError) for id, one in checked.items()} == taken
             labeller.record(connection, [one for one in checked.values() if isinstance(one, Assignable)], at=float(at))
-        shown = {one.id: one for one in labels.list_labels(connection, app=app, details=True)}
+        shown = {one.id: one for one in label_store.list_labels(connection, app=app, details=True)}
     for id, count in counts.items():
         use = shown[id]
         answer = (json.dumps(use.label), str(use.by), use.disputed) if use.state == "given" else None

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event, Sample
+from scanflow.agent.agent_records import Event, Sample
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.transport import webhook
-from scanflow_server.context import ServerContext
+from scanflow.transport import webhook_sender
 from scanflow_server.control.notifications import GIVE_UP_S, NotificationsController, build_targets
-from scanflow_server.store import applications, events, intents, webhook_positions
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import application_store, event_store, intent_store, webhook_positions
 from tests.unit.server.answering import answering
 from tests.unit.server.keeping import stored
 from tests.waiting import PATIENCE_S, until
@@ -96,19 +96,19 @@ class Sent:
 def wants(context: ServerContext, *webhooks: dict[str, Any], at: float = NOW) -> None:
     document = {"name": "mnist", "notify": webhooks, "app_dir": str(context.settings.home)}
     with context.store.write() as connection:
-        applications.put(connection, name="mnist", team="data", document=document, source=None, at=at)
+        application_store.put(connection, name="mnist", team="data", document=document, source=None, at=at)
 
 
 def happens(
     context: ServerContext, type: str, subject: str = "run/tall-fox", app: str = "mnist", at: float = NOW, **data: Any
 ) -> Event:
     with context.store.write() as connection:
-        return events.append(connection, [Event(at=at, type=type, app=app, subject=subject, data=data)])[0]
+        return event_store.append(connection, [Event(at=at, type=type, app=app, subject=subject, data=data)])[0]
 
 
 def failures(context: ServerContext) -> list[str]:
     with context.store.read() as connection:
-        return [str(one.data["then"]) for one in events.list_after(connection, 0, type="notification.failed")]
+        return [str(one.data["then"]) for one in event_store.list_after(connection, 0, type="notification.failed")]
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     sample = Sample(id="s", agent="executor", sensor="x", at=NOW, cause="c", value={"evidence": EVIDENCE})
     with context.store.write() as connection:
         waiting = stored("a1", "pending", "approve", agent="executor", sample=sample)
-        intents.add(connection, waiting)
+        intent_store.add(connection, waiting)
     asked: dict[str, Any] = {
         "agent": "executor",
         "primitive": "upgrade_workflow",
@@ -252,7 +252,7 @@ def test_a_secret_that_is_not_there_is_waited_for_and_never_told(
     controller.tick()
     assert [(one["url"], one["secret"]) for one in sent.bodies] == [("https://hooks.example/T0/xyz", "s3cret")]
     with context.store.read() as connection:
-        told = json.dumps([one.model_dump() for one in events.list_after(connection, 0)])
+        told = json.dumps([one.model_dump() for one in event_store.list_after(connection, 0)])
     for hidden in ("hidden.example", "xyz", "s3cret"):
         assert hidden not in told + caplog.text
 
@@ -292,7 +292,7 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
     controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = events.list_after(connection, 0, type="notification.failed")
+        (told,) = event_store.list_after(connection, 0, type="notification.failed")
     assert told.data["error"] == f"The webhook at '127.0.0.1' refused the request with status {status}."
     assert "webhook-signature" not in receiver.came[0][0]
 
@@ -302,8 +302,8 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
 ) -> None:
     def send(url: str, body: bytes, **about: Any) -> None:
         within_s = 0.1 if url.endswith("/hidden") else PATIENCE_S
-        monkeypatch.setattr(webhook, "TIMEOUT_S", within_s)
-        webhook.post(url, body, patience_s=within_s, **about)
+        monkeypatch.setattr(webhook_sender, "TIMEOUT_S", within_s)
+        webhook_sender.post(url, body, patience_s=within_s, **about)
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wants(context, {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/hidden"}, {"url": receiver.url})
@@ -313,7 +313,7 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
         controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = events.list_after(connection, 0, type="notification.failed")
+        (told,) = event_store.list_after(connection, 0, type="notification.failed")
     assert told.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
     assert told.data["then"] == "it will be retried later"
 
@@ -352,6 +352,6 @@ def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerC
 
 def _begun(context: ServerContext) -> bool:
     with context.store.read() as connection:
-        row = applications.get(connection, "mnist")
+        row = application_store.find(connection, "mnist")
         assert row is not None
-        return webhook_positions.get_position(connection, build_targets(row)[0].key) is not None
+        return webhook_positions.find_position(connection, build_targets(row)[0].key) is not None

@@ -14,15 +14,15 @@ import httpx
 import numpy as np
 import pytest
 
-from scanflow.agent.records import JSON, AgentView, Sample
-from scanflow.backends.records import RunRecord
+from scanflow.agent.agent_records import JSON, AgentView, Sample
+from scanflow.backends.run_records import RunRecord
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.names import RunName
 from scanflow_server.access import TokenHolder
-from scanflow_server.context import ServerContext
 from scanflow_server.overview_html import Overview, render_overview
 from scanflow_server.page_sessions import SESSION_S, Sessions
 from scanflow_server.pages import Pages
+from scanflow_server.server_context import ServerContext
 from tests.asking import HTTP, http_client
 from tests.server import bearer
 from tests.unit.server.arbiter.making import action, intent

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord
-from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.arbiter.why import explain_action
-from scanflow_server.context import ServerContext
-from scanflow_server.control.services import ServicesController
-from scanflow_server.store import events
-from scanflow_server.store import intents as intent_store
-from scanflow_server.store.intents import ActionRow
+from scanflow_server.control.service_controller import ServicesController
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import event_store, intent_store
+from scanflow_server.store.intent_store import ActionRow
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import action, intent
 
@@ -46,7 +45,7 @@ class Shop:
     def tell(self) -> list[dict[str, Any]]:
         self.controller.tick()
         with self.context.store.read() as connection:
-            listed = events.list_after(connection, 0, type="service.version")
+            listed = event_store.list_after(connection, 0, type="service.version")
         return [{name: event.data.get(name) for name in ("before", "now", "how", "by")} for event in listed]
 
 
@@ -80,7 +79,7 @@ def test_a_version_that_a_canarys_rule_put_in_use_is_told_with_the_comparison(sh
     shop.serve(2)
     assert shop.tell()[-1] == {"before": V1, "now": V2, "how": "comparison", "by": "ada"}
     with shop.context.store.read() as connection:
-        row, trail = intent_store.find(connection, "change-1"), intent_store.load_trail(connection, "change-1")
+        row, trail = intent_store.get(connection, "change-1"), intent_store.load_trail(connection, "change-1")
     why = "\n".join(explain_action(row.action, trail))
     assert "the rule of ada's canary put models:/digits/2 in use: p95<=1.2x held, after 0 of 100" in why
 

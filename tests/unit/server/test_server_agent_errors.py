@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import AgentView, Event
-from scanflow.processes.jobs import Job
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import compute_version, describe_agent
-from scanflow_server.routes import events as routes
-from scanflow_server.store import agents, events
+from scanflow.agent.agent_records import AgentView, Event
+from scanflow.processes.background_jobs import Job
+from scanflow_server.control.agent_controller import compute_version, describe_agent
+from scanflow_server.routes import event_routes as routes
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import agent_store, event_store
 from tests.unit.server.keeping import Api, known_by
 
 
 @pytest.fixture
 def folder(context: ServerContext) -> Path:
     with context.store.write() as connection:
-        one = agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
+        one = agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     made = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
     made.mkdir(parents=True)
     (made.parent / "told").write_text(compute_version(context, one))  # as its controller does when it starts it
@@ -30,7 +30,7 @@ def folder(context: ServerContext) -> Path:
 
 
 def view(context: ServerContext) -> AgentView:
-    found = known_by(context.store, agents.get, "a", "tracker")
+    found = known_by(context.store, agent_store.find, "a", "tracker")
     return describe_agent(context, found)
 
 
@@ -59,8 +59,10 @@ def test_what_fails_in_one_that_works_is_told(
     (folder / "ailment.json").write_text(json.dumps({"error": "the sensor fails"}))
     assert view(context).error == "of the last time", "it is not there yet"
     with context.store.write() as connection:
-        agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=context.clock())
-    monkeypatch.setattr("scanflow.processes.jobs.Job.pid", 7)
+        agent_store.record_address(
+            connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=context.clock()
+        )
+    monkeypatch.setattr("scanflow.processes.background_jobs.Job.pid", 7)
     assert (view(context).state, view(context).error) == ("running", "the sensor fails")
     (folder / "ailment.json").write_text("torn")
     assert view(context).error is None
@@ -68,7 +70,7 @@ def test_what_fails_in_one_that_works_is_told(
 
 def append(context: ServerContext, *types: str) -> list[Event]:
     with context.store.write() as connection:
-        return events.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
+        return event_store.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
 
 
 def test_the_newest_event_is_told(api: Api) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.agents import AgentProcess, HostedAgent
-from scanflow.backends.local.agents import LocalAgents
+from scanflow.backends.agent_hosting import AgentProcess, HostedAgent
+from scanflow.backends.local.agent_processes import LocalAgents
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import derive_peer_token, read_home_token
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
 from scanflow.processes.restart_backoff import HEALTHY_S
-from scanflow_server.context import ServerContext
-from scanflow_server.control.agents import (
+from scanflow_server.control.agent_controller import (
     AgentsController,
     compute_version,
     describe_agent,
@@ -27,8 +26,9 @@ from scanflow_server.control.agents import (
     has_other_code,
 )
 from scanflow_server.heartbeats import SILENT_S, Heartbeats
-from scanflow_server.store import agents, events
-from scanflow_server.store.agents import AgentRow
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import agent_store, event_store
+from scanflow_server.store.agent_store import AgentRow
 from tests.permitting import permit_strategies
 from tests.unit.server.keeping import known_by
 from tests.waiting import until
@@ -73,11 +73,11 @@ class Hosting:
     def want(self, version: int = 1, *, name: str = "tracker", team: str = "t", dies: bool = False) -> None:
         document = {"v": version, **({"dies": True} if dies else {})}
         with self.context.store.write() as connection:
-            agents.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
+            agent_store.put(connection, app="a", name=name, team=team, document=document, source="/x/app.py")
 
     def unwant(self) -> None:
         with self.context.store.write() as connection:
-            agents.mark_unwanted(connection, "a", "tracker")
+            agent_store.mark_unwanted(connection, "a", "tracker")
 
     def gone(self) -> None:
         self.unwant()
@@ -104,7 +104,7 @@ class Hosting:
 
     @property
     def known(self) -> AgentRow:
-        return known_by(self.context.store, agents.get, "a", "tracker")
+        return known_by(self.context.store, agent_store.find, "a", "tracker")
 
     @property
     def state(self) -> str:
@@ -166,7 +166,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     monkeypatch.setattr(hosting.context, "heartbeats", Heartbeats(0.0))
     permit_strategies(hosting.context.store, app="a", agent="tracker", team="t")
     with hosting.context.store.write() as connection:
-        agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=now)
+        agent_store.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=now)
     hosting.tick()
     assert hosting.state == "running"
     now += SILENT_S + 1
@@ -174,7 +174,7 @@ def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, mo
     hosting.tick()
     assert hosting.state == "silent"
     with hosting.context.store.read() as connection:
-        assert [event.type for event in events.list_after(connection, 0)] == ["agent.missed"]
+        assert [event.type for event in event_store.list_after(connection, 0)] == ["agent.missed"]
 
 
 def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_place(
@@ -186,7 +186,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         asked.append((url, path, token))
         return [{"id": 8, "within": timeout_s}]
 
-    monkeypatch.setattr("scanflow_server.control.agents.fetch_reply", reply_of)
+    monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", reply_of)
     hosting.want()
     with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
         fetch_journal(hosting.context, hosting.known, after=0, limit=10)
@@ -201,7 +201,7 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         process = replace(process, url=url)
         with hosting.context.store.write() as connection:
             now = hosting.context.clock()
-            agents.record_address(connection, app="a", name="tracker", url=told, pid=7, at=now)
+            agent_store.record_address(connection, app="a", name="tracker", url=told, pid=7, at=now)
         asked.clear()
         if seen is None:
             with pytest.raises(UnavailableError, match="outside this server"):
@@ -296,7 +296,9 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
     def again() -> bool:
         anew = has_other_code(hosting.context.agents.show("a", "t", "tracker"), document, source)
         with hosting.context.store.write() as connection:
-            agents.put(connection, app="a", name="tracker", team="t", document=document, source=source, restart=anew)
+            agent_store.put(
+                connection, app="a", name="tracker", team="t", document=document, source=source, restart=anew
+            )
         return anew
 
     assert not again()
@@ -322,9 +324,9 @@ def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monk
 
     monkeypatch.setattr(context.agents, "start", start)
     with context.store.write() as connection:
-        agents.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source="/x/app.py")
+        agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source="/x/app.py")
     AgentsController(context).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in events.list_after(connection, 0) if one.type == "agent.mended"]
+        (found,) = [one for one in event_store.list_after(connection, 0) if one.type == "agent.mended"]
     assert (found.subject, found.app) == ("agent/tracker", "a")
     assert found.data == {"text": "recreated the Service, which another client deleted"}

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.deployer import RunRequest
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
 from scanflow_server.auth import get_home_owner
-from scanflow_server.context import ServerContext
-from scanflow_server.store import agents, events, intents, runs
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import agent_store, event_store, intent_store, run_store
 from tests.asking import HTTP
 from tests.permitting import permit_strategies
 from tests.unit.server.keeping import ONLINE, Api, deployed, end_change, known_by, stored
@@ -172,12 +172,12 @@ def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body:
     assert (status, "Did you mean 'fit'?" in told) == (404, True)
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
     with api.context.store.write() as connection:  # as its controller would
-        runs.record_end(connection, name, 1, outcome="stopped")
+        run_store.record_end(connection, name, 1, outcome="stopped")
     assert api.get(f"/runs/{name}").json()["state"] == "stopped"
     for _ in range(2):
         reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
         assert (reply.status_code, reply.json()["state"]) == (200, "running")
-    found = known_by(api.context.store, runs.get, name)
+    found = known_by(api.context.store, run_store.find, name)
     assert (found.drive, found.stop) == (2, False)
 
 
@@ -224,7 +224,7 @@ def test_an_event_that_cannot_be_kept_is_refused_with_all_that_came_with_it(api:
 def test_a_stream_of_events_begins_after_the_last_one_known_and_goes_on(api: Api) -> None:
     def tell(number: int) -> None:
         with api.context.store.write() as connection:
-            events.append(connection, [Event(at=1.0, type="sample", data={"n": number})])
+            event_store.append(connection, [Event(at=1.0, type="sample", data={"n": number})])
 
     for number in range(3):
         tell(number)
@@ -267,7 +267,7 @@ def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_kno
     api.context.deployer.batch.give_up(run, "no")
     end_change(api.context.store, operation, progress=("one",), problem={"status": 400, "detail": "no"})
     with api.context.store.write() as connection:
-        runs.record_end(connection, run, 1, outcome="failed")
+        run_store.record_end(connection, run, 1, outcome="failed")
     for last in NONSENSE:
         headers = {"accept": "text/event-stream", "Last-Event-ID": last}
         with api.stream("GET", "/events", headers=headers) as reply:
@@ -291,7 +291,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with api.context.store.read() as connection:
-        assert [one.intent.primitive for one in intents.list_open_changes(connection)] == ["deploy", "change"]
+        assert [one.intent.primitive for one in intent_store.list_open_changes(connection)] == ["deploy", "change"]
 
 
 def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api) -> None:
@@ -302,7 +302,7 @@ def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api
             ("run", "running", "act", "workflow/digits"),
         ):
             made = stored(id, state, verdict, primitive="apply_workflow_instance", target=target)
-            intents.add(connection, made.replace(progress=("one",)))
+            intent_store.add(connection, made.replace(progress=("one",)))
     shown = api.get("/operations/0f9a").json()
     assert (shown["state"], shown["kind"], shown["service"]) == ("running", "apply_workflow_instance", "digits")
     assert (shown["progress"], shown["problem"]) == ([], None)
@@ -399,13 +399,13 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
     assert (status, kind) == (409, "AlreadyRunningError")
     for words in ("'red'", "scanflow agents mnist:tracker --stop", "Rename your application"):
         assert words in told
-    found = known_by(api.context.store, agents.get, "mnist", "tracker")
+    found = known_by(api.context.store, agent_store.find, "mnist", "tracker")
     assert (found.team, found.wanted, found.generation) == ("red", True, 1)
     assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
     assert api.put(path, json=of_team(body, "red")).status_code == 200
     api.post(f"{path}/here", json=HERE)
     with api.context.store.write() as connection:
-        agents.count_restart(connection, "mnist", "tracker")
+        agent_store.count_restart(connection, "mnist", "tracker")
     api.delete(path)
     view = api.put(path, json=of_team(body, "blue")).json()
     assert (view["team"], view["state"], view["url"], view["restarts"]) == ("blue", "starting", None, 0)
@@ -420,7 +420,7 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, b
     assert job.start(os.environ, command=["sleep", "600"])
     try:
         with api.context.store.write() as connection:
-            agents.mark_unwanted(connection, "mnist", "tracker")
+            agent_store.mark_unwanted(connection, "mnist", "tracker")
         status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
         assert (status, kind) == (409, "AlreadyRunningError")
         assert "is still stopping" in told

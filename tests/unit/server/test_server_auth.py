@@ -16,8 +16,8 @@ from scanflow.http.home_token import hash_token
 from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
 from scanflow_server.change_notifier import ChangeNotifier
-from scanflow_server.store import agents, tokens
-from scanflow_server.store.tokens import TokenRow
+from scanflow_server.store import agent_store, token_store
+from scanflow_server.store.token_store import TokenRow
 from tests.waiting import PATIENCE_S
 
 
@@ -35,12 +35,12 @@ def test_a_request_that_comes_while_the_tokens_are_first_read_is_let_in(
     store, settings = SimpleNamespace(read=read, file=None), SimpleNamespace(home=tmp_path)
     context: Any = SimpleNamespace(store=store, settings=settings, token_notifier=ChangeNotifier())
     monkeypatch.setattr(
-        tokens,
+        token_store,
         "load_valid",
         lambda _connection: {hash_token("secret"): TokenRow(name="ada", role="viewer", team="vision", created=1.0)},
     )
 
-    monkeypatch.setattr(agents, "list_all", lambda _connection: [])
+    monkeypatch.setattr(agent_store, "list_all", lambda _connection: [])
 
     async def two() -> list[TokenHolder | None]:
         names = Callers(context)
@@ -68,8 +68,8 @@ def test_tokens_are_read_again_sooner_where_another_server_may_change_them(
     store, settings = SimpleNamespace(read=read, file=file), SimpleNamespace(home=tmp_path)
     context: Any = SimpleNamespace(store=store, settings=settings, token_notifier=ChangeNotifier())
     ada = TokenRow(name="ada", role="viewer", team="vision", created=1.0)
-    monkeypatch.setattr(tokens, "load_valid", lambda _connection: {hash_token("secret"): ada})
-    monkeypatch.setattr(agents, "list_all", lambda _connection: [])
+    monkeypatch.setattr(token_store, "load_valid", lambda _connection: {hash_token("secret"): ada})
+    monkeypatch.setattr(agent_store, "list_all", lambda _connection: [])
     for token, read_again_s in (("secret", kept_s), ("made by another server", missed_s)):
         readings.clear()
         names = Callers(context, clock=lambda: now[0])

@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 import scanflow as sf
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.errors import TooLargeError
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_EVENT_BYTES
 from scanflow.http.home_token import Role, hash_token
@@ -25,11 +25,21 @@ from scanflow_server import api_route, label_pages, limits
 from scanflow_server.access import PERMISSIONS
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.app import BASE, create_app
-from scanflow_server.context import ServerContext
 from scanflow_server.limits import UnreadBodies
-from scanflow_server.routes import agents, applications, events, functions, intents, labels, runs, services, tokens
-from scanflow_server.store import tokens as token_store
-from scanflow_server.store.tokens import TokenRow
+from scanflow_server.routes import (
+    agent_routes,
+    application_routes,
+    event_routes,
+    function_routes,
+    intent_routes,
+    label_routes,
+    run_routes,
+    service_routes,
+    token_routes,
+)
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import token_store
+from scanflow_server.store.token_store import TokenRow
 from tests.asking import http_client
 from tests.server import bearer
 from tests.unit.server.keeping import Api
@@ -37,7 +47,17 @@ from tests.waiting import PATIENCE_S, patient
 
 ROUTES: list[ApiRoute] = [
     route
-    for module in (agents, applications, events, functions, intents, labels, runs, services, tokens)
+    for module in (
+        agent_routes,
+        application_routes,
+        event_routes,
+        function_routes,
+        intent_routes,
+        label_routes,
+        run_routes,
+        service_routes,
+        token_routes,
+    )
     for route in module.router.routes
     if isinstance(route, ApiRoute)
 ]

@@ -12,18 +12,18 @@ import pytest
 
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UsageError
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
 from scanflow_server.arbiter.acting import MAX_ATTEMPTS
 from scanflow_server.arbiter.arbitrate import QUEUE_S
-from scanflow_server.arbiter.assembly import build_engine
+from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.arbiter.service_requests import request_change
 from scanflow_server.arbiter.why import explain_action
 from scanflow_server.bodies import Operation
-from scanflow_server.context import ServerContext
 from scanflow_server.progress_events import make_operation_view
+from scanflow_server.server_context import ServerContext
 from scanflow_server.service_drivers import Kind, ServiceDrivers, ShutdownError, TeamDeployer
-from scanflow_server.store import events, intents
-from scanflow_server.store.intents import ActionRow
+from scanflow_server.store import event_store, intent_store
+from scanflow_server.store.intent_store import ActionRow
 from tests.permitting import permit_strategies
 from tests.unit.server.answering import a_service
 from tests.unit.server.arbiter.making import intent
@@ -43,7 +43,7 @@ class Desk:
 
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
         given = DEPLOY if kind == "deploy" else wanted
-        about: dict[str, Any] = {"find_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
+        about: dict[str, Any] = {"get_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
         return request_change(self.context, self.engine, kind, "digits", **about)
 
     def shown(self, id: str) -> Operation:
@@ -53,11 +53,11 @@ class Desk:
         return "queued" if self.wanted(id).action.state == "pending" else self.shown(id).state
 
     def wanted(self, id: str) -> ActionRow:
-        return known_by(self.context.store, intents.get, id)
+        return known_by(self.context.store, intent_store.get, id)
 
     def begin(self, id: str) -> None:
         with self.context.store.write() as connection:
-            intents.put(connection, self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1))
+            intent_store.put(connection, self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1))
 
     def end(self, id: str, problem: dict[str, Any] | None = None) -> None:
         """Leave what a driver leaves that has ended."""
@@ -65,12 +65,12 @@ class Desk:
 
     def told(self, type: str) -> list[dict[str, Any]]:
         with self.context.store.read() as connection:
-            return [event.data for event in events.list_after(connection, 0, type=[type])]
+            return [event.data for event in event_store.list_after(connection, 0, type=[type])]
 
     @property
     def due(self) -> dict[str, str]:
         with self.context.store.read() as connection:
-            return {one.id: one.action.decision.verdict for one in intents.list_due(connection)}
+            return {one.id: one.action.decision.verdict for one in intent_store.list_due(connection)}
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     context.shutdown.set()  # no driver is started here, and nobody waits for one
     deployer = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1")
     with context.store.write() as connection:
-        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
+        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
     looked = list[Job]()
     advance = ServiceDrivers._advance
 
@@ -160,14 +160,14 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     assert act() == first
     end_job(first, {"status": 400, "detail": "no room"})
     assert act() != first, "what failed is tried again"
-    assert known_by(context.store, intents.get, "i1").drivers == (first.path.name,)
+    assert known_by(context.store, intent_store.get, "i1").drivers == (first.path.name,)
     assert first.path.name.startswith("i1."), "as the retention finds whose they are"
     record = a_service("digits", "ready")
     looked[-1].prepare({"what": "operation"})
     looked[-1].end({"result": record.model_dump(mode="json"), "problem": None})
     assert [deployer.change("digits", ServiceChange(instances=3)) for _ in range(2)] == [record, record]
     with context.store.read() as connection:
-        recorded = [(event.type, event.data["operation"]) for event in events.list_after(connection, 0)]
+        recorded = [(event.type, event.data["operation"]) for event in event_store.list_after(connection, 0)]
     assert recorded == [("service.unchanged", "i1"), ("service.changed", "i1")], "each once"
     other = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1/revert")
     with pytest.raises(ShutdownError):
@@ -178,7 +178,7 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
 def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
     id = desk.request("change", model="models:/cnn/3", reason="the audit says so")
     with desk.context.store.read() as connection:
-        stored = intents.get(connection, id)
+        stored = intent_store.find(connection, id)
     assert stored is not None
     lines = explain_action(stored.action, [])
     assert "reason    the audit says so" in lines
@@ -188,8 +188,8 @@ def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
 def test_a_command_is_explained(desk: Desk) -> None:
     id = desk.request("change", instances=2)
     with desk.context.store.read() as connection:
-        stored = intents.get(connection, id)
-        said = intents.load_trail(connection, id)
+        stored = intent_store.find(connection, id)
+        said = intent_store.load_trail(connection, id)
     assert stored is not None
     lines = explain_action(stored.action, said)
     assert lines[0].startswith("request   by ada at ")
@@ -225,9 +225,9 @@ def test_a_command_outlives_any_number_of_servers(desk: Desk) -> None:
 
 def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(desk: Desk) -> None:
     with desk.context.store.write() as connection:
-        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
+        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
         for id, team in (("change-1", "ml"), ("change-2", "vision")):
-            intents.add(connection, requested(id, team=team))
+            intent_store.add(connection, requested(id, team=team))
     assert [row.id for row, _ in desk.engine._plan_jobs(desk.engine._load_due())] == ["change-1"]
 
 

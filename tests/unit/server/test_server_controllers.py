@@ -14,17 +14,17 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import Progress, ServiceObserver, ServiceRecord
 from scanflow.deployer import RunRequest
 from scanflow.errors import UnavailableError
-from scanflow.processes.files import is_locked
-from scanflow.processes.jobs import Job
+from scanflow.processes.background_jobs import Job
+from scanflow.processes.shared_files import is_locked
 from scanflow_server import service_drivers
-from scanflow_server.arbiter.assembly import build_engine
-from scanflow_server.context import ServerContext
-from scanflow_server.control import runs as runs_control
+from scanflow_server.arbiter.engine_assembly import build_engine
+from scanflow_server.control import run_controller as runs_control
 from scanflow_server.control.retention import RetentionController
-from scanflow_server.control.runs import RunsController
-from scanflow_server.control.services import ServicesController
-from scanflow_server.store import events, intents, runs
-from scanflow_server.store.runs import DriveRequest
+from scanflow_server.control.run_controller import RunsController
+from scanflow_server.control.service_controller import ServicesController
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import event_store, intent_store, run_store
+from scanflow_server.store.run_store import DriveRequest
 from tests.unit.server.answering import a_service
 from tests.unit.server.keeping import a_run, requested
 from tests.waiting import PATIENCE_S, until
@@ -60,7 +60,7 @@ class Driving:
     def want(self, created: float) -> Job:
         run = self.context.deployer.batch.enter(self.context.deployer.define(RunRequest(self.app, "train")))
         with self.context.store.write() as connection:
-            runs.add(connection, a_run(run.name, created=created, asked=DriveRequest(action="resume")))
+            run_store.add(connection, a_run(run.name, created=created, asked=DriveRequest(action="resume")))
         return self.context.get_run_job(run.name, 1)
 
 
@@ -74,14 +74,14 @@ def test_a_run_that_waits_in_a_long_queue_is_looked_at_once(
     names = [f"run-{number}" for number in range(5)]
     with context.store.write() as connection:
         for number, name in enumerate(names):
-            runs.add(connection, a_run(name, created=number))
+            run_store.add(connection, a_run(name, created=number))
     controller = RunsController(context)
     for _ in range(5):
         controller.tick()
     assert looked == names
     with context.store.write() as connection:
-        runs.drive_again(connection, "run-1", DriveRequest(action="resume"))
-        runs.stop(connection, "run-3")
+        run_store.drive_again(connection, "run-1", DriveRequest(action="resume"))
+        run_store.stop(connection, "run-3")
     controller.tick()
     assert looked == [*names, "run-1", "run-3"], "a new drive is another, and a stop is not waited for"
 
@@ -96,7 +96,7 @@ def test_a_run_whose_driver_dies_while_it_is_stopped_is_stopped_all_the_same(
 ) -> None:
     job, dying = driving.want(0.0), [True, True, True]
     with driving.context.store.write() as connection:
-        runs.stop(connection, run_of(job))
+        run_store.stop(connection, run_of(job))
     # Its last instants: its own lock is let go of before the run's.
     with monkeypatch.context() as patched:
         patched.setattr(backend, "is_locked", lambda path: bool(dying and dying.pop()) or is_locked(path))
@@ -172,7 +172,7 @@ def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
 
 def want_change(context: ServerContext, id: str, service: str) -> Job:
     with context.store.write() as connection:
-        intents.add(connection, requested(id, service=service, request={"instances": 2}))
+        intent_store.add(connection, requested(id, service=service, request={"instances": 2}))
     return context.get_operation_job(id)
 
 
@@ -209,7 +209,7 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
 
     def told() -> list[str]:
         with context.store.read() as connection:
-            return [event.subject for event in events.list_after(connection, 0)]
+            return [event.subject for event in event_store.list_after(connection, 0)]
 
     controller.tick()
     assert told() == ["service/unwell"]
@@ -228,7 +228,7 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
 
     def asked() -> list[str]:
         with context.store.read() as connection:
-            found = intents.list_open_changes(connection)
+            found = intent_store.list_open_changes(connection)
         assert [one.request for one in found] == [{"promote": True}]
         return [one.id for one in found]
 
@@ -249,7 +249,7 @@ def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, mon
     monkeypatch.setattr(context.deployer, "reconcile", reconcile)
     ServicesController(context, build_engine(context)).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in events.list_after(connection, 0) if one.type == "service.mended"]
+        (found,) = [one for one in event_store.list_after(connection, 0) if one.type == "service.mended"]
     assert (found.subject, found.data) == (
         "service/digits",
         {"text": "recreated the Service, which another client deleted"},

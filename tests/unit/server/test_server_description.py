@@ -13,8 +13,8 @@ from hypothesis.errors import FailedHealthCheck, Unsatisfiable
 
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import make_context
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import make_context
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.migrations import migrate
 from tests.server import bearer
 from tests.unit.server.answering import answering

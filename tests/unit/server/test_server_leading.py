@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from scanflow.backends.backend_port import Lease
 from scanflow.backends.memory import Memory
-from scanflow.backends.port import Lease
 from scanflow.errors import UnavailableError
 from scanflow_server.leader_election import DEADLINE_S, LeaseRenewal, acquire
 from tests.waiting import PATIENCE_S, until

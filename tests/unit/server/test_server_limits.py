@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_server.access import TokenHolder
-from scanflow_server.context import ServerContext
 from scanflow_server.limits import LimitedStream, StreamLimit
-from scanflow_server.store import intents
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import intent_store
 from tests.asking import HTTP
 from tests.server import bearer
 from tests.unit.server.answering import a_service
@@ -176,10 +176,10 @@ def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, mo
 
     monkeypatch.setattr(ServerContext, "find_model", find)
     with api.context.store.write() as connection:
-        intents.add(connection, requested("slow", app="a"))
+        intent_store.add(connection, requested("slow", app="a"))
     assert deployed(api).status_code == 404
     monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)
     with api.context.store.read() as connection:
-        assert [one.id for one in intents.list_open_changes(connection)] == ["slow"]
+        assert [one.id for one in intent_store.list_open_changes(connection)] == ["slow"]

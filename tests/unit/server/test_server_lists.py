@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from scanflow_server.store import intents, labels
+from scanflow_server.store import intent_store, label_store
 from scanflow_server.store.base import Store
-from scanflow_server.store.labels import LabelCandidate
+from scanflow_server.store.label_store import LabelCandidate
 from tests.server import bearer
 from tests.unit.server.keeping import Api, entered, stored
 
@@ -36,13 +36,13 @@ def test_a_long_training_is_found_beside_a_workflow_that_runs_all_the_time(api: 
 def test_what_a_strategy_wanted_is_found_beside_another_that_is_refused_all_the_time(api: Api) -> None:
     swap = {"agent": "executor", "strategy": "change_model_transition", "key": "k"}
     with api.context.store.write() as connection:
-        intents.add(connection, stored("mine", "succeeded", "act", **swap))
-        intents.add(connection, stored("waits", "pending", "approve", **{**swap, "key": "k2"}))
+        intent_store.add(connection, stored("mine", "succeeded", "act", **swap))
+        intent_store.add(connection, stored("waits", "pending", "approve", **{**swap, "key": "k2"}))
         for number in range(20):
-            intents.add(connection, stored(f"no-{number}"))
-            intents.add(connection, stored(f"mine-no-{number}", **{**swap, "key": f"no-{number}"}))
-            intents.add(connection, stored(f"team-{number}", "succeeded", "act", **swap, team=f"t{number}"))
-            intents.add(connection, stored(f"app-{number}", "succeeded", "act", **swap, app=f"a{number}"))
+            intent_store.add(connection, stored(f"no-{number}"))
+            intent_store.add(connection, stored(f"mine-no-{number}", **{**swap, "key": f"no-{number}"}))
+            intent_store.add(connection, stored(f"team-{number}", "succeeded", "act", **swap, team=f"t{number}"))
+            intent_store.add(connection, stored(f"app-{number}", "succeeded", "act", **swap, app=f"a{number}"))
     of = {"app": "mnist", "team": "tests", "agent": "executor", "strategy": "change_model_transition"}
     acted: dict[str, Any] = {**of, "verdict": ["act", "queue", "approve"], "limit": 5}
     assert ids(api, acted) == ["waits", "mine"]
@@ -64,12 +64,12 @@ def test_what_is_wanted_of_a_target_is_found_by_it(api: Api) -> None:
     }
     stop = {**run, "primitive": "stop_workflow"}
     with api.context.store.write() as connection:
-        intents.add(connection, stored("mine", "running", "act", **run))
+        intent_store.add(connection, stored("mine", "running", "act", **run))
         for number in range(20):
-            intents.add(connection, stored(f"done-{number}", "succeeded", "act", **run))
-            intents.add(connection, stored(f"stop-{number}", "pending", "suggest", **stop))
-            intents.add(connection, stored(f"app-{number}", "running", "act", **run, app=f"a{number}"))
-            intents.add(connection, stored(f"else-{number}", "pending", "suggest"))
+            intent_store.add(connection, stored(f"done-{number}", "succeeded", "act", **run))
+            intent_store.add(connection, stored(f"stop-{number}", "pending", "suggest", **stop))
+            intent_store.add(connection, stored(f"app-{number}", "running", "act", **run, app=f"a{number}"))
+            intent_store.add(connection, stored(f"else-{number}", "pending", "suggest"))
     open_ones = {"app": "mnist", "team": "tests", "state": ["pending", "running"], "limit": 5}
     assert ids(api, {**open_ones, "target": "workflow/training", "primitive": "run_workflow"}) == ["mine"]
     assert ids(api, {**open_ones, "target": "service/serve", "limit": 1}) == ["else-19"]
@@ -90,23 +90,26 @@ def test_of_given_labels_the_newest_come_first_and_all_are_reached_a_part_at_a_t
     scores = [0.9, None, 0.1, None, 0.5, None, 0.7]
     with store.write() as connection:
         wanted = [LabelCandidate(id=f"p{number}", score=score) for number, score in enumerate(scores)]
-        labels.enqueue(connection, "mnist", wanted, at=1.0)
-        labels.enqueue(connection, "other", wanted, at=1.0)
+        label_store.enqueue(connection, "mnist", wanted, at=1.0)
+        label_store.enqueue(connection, "other", wanted, at=1.0)
         for at, number in enumerate([3, 0, 5, 1, 6]):
-            labels.Labeller("ada", app="mnist").assign(connection, f"p{number}", 7, at=10.0 + at // 2)
+            label_store.Labeller("ada", app="mnist").assign(connection, f"p{number}", 7, at=10.0 + at // 2)
     with store.read() as connection:
-        given = labels.list_labels(connection, app="mnist", state="given", limit=100)
+        given = label_store.list_labels(connection, app="mnist", state="given", limit=100)
         assert [one.id for one in given] == ["p6", "p5", "p1", "p3", "p0"]
-        assert [one.id for one in labels.list_labels(connection, app="mnist", state="given", limit=2)] == ["p6", "p5"]
+        assert [one.id for one in label_store.list_labels(connection, app="mnist", state="given", limit=2)] == [
+            "p6",
+            "p5",
+        ]
         parts = [
             one.id
             for offset in range(0, 6, 2)
-            for one in labels.list_labels(connection, app="mnist", state="given", limit=2, offset=offset)
+            for one in label_store.list_labels(connection, app="mnist", state="given", limit=2, offset=offset)
         ]
         assert parts == [one.id for one in given]
-        waits = labels.list_labels(connection, app="mnist", state="wanted", limit=100)
+        waits = label_store.list_labels(connection, app="mnist", state="wanted", limit=100)
         assert [one.id for one in waits] == ["p4", "p2"]
-        every = labels.list_labels(connection, app="mnist", limit=100)
+        every = label_store.list_labels(connection, app="mnist", limit=100)
         assert [one.id for one in every] == ["p0", "p6", "p4", "p2", "p1", "p3", "p5"], "the most critical first"
 
 
@@ -181,9 +184,9 @@ def test_a_token_has_one_vote_whatever_programs_label_with_it(api: Api) -> None:
 
 
 def test_votes_that_were_recorded_for_each_program_are_read_as_one() -> None:
-    votes = [labels.Vote(by=f"p{number}, for bot", label="wrong", at=number) for number in range(3)]
-    votes += [labels.Vote(by=name, label="right", at=9.0) for name in ("ada", "bob")]
-    assert labels.tally_votes(votes) == (votes[-1], True)
+    votes = [label_store.Vote(by=f"p{number}, for bot", label="wrong", at=number) for number in range(3)]
+    votes += [label_store.Vote(by=name, label="right", at=9.0) for name in ("ada", "bob")]
+    assert label_store.tally_votes(votes) == (votes[-1], True)
 
 
 def test_of_many_labels_all_are_taken_or_none_and_errors_name_their_lines(api: Api) -> None:

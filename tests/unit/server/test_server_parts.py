@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.names import RunName, StepName
 from scanflow_server import controller_loop as loops
@@ -18,7 +18,7 @@ from scanflow_server.bodies import check_text
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.controller_loop import ErrorIsolation, Loop
 from scanflow_server.progress_events import derive_events
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.streams import PING, add_pings
 from tests.waiting import PATIENCE_S, until
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveResult, SavedApplication
-from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
-from scanflow.app.files import dump_document
+from scanflow.app.application_files import dump_document
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.loading import load_application
 from scanflow_server import run_requests
-from scanflow_server.context import ServerContext
 from scanflow_server.primitives import ApplicationStore, RequestedRuns
-from scanflow_server.store import runs
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import run_store
 from tests.applications import keep_application
 from tests.unit.server.keeping import Api
 from tests.unit.server.primitives.keeping import do
@@ -210,7 +210,7 @@ def test_a_try_that_was_cut_off_after_its_run_was_begun_has_its_inverse_from_the
         with pytest.raises(KilledError):
             doing(primitive, **arguments)
     with context.store.read() as connection:
-        (begun,) = runs.list_active(connection)
+        (begun,) = run_store.list_active(connection)
     assert (begun.name != past, doing.notes) == (True, [])
     done = doing(primitive, **arguments)
     assert done.result["run"] == begun.name
@@ -267,7 +267,7 @@ def test_the_newest_run_that_is_gone_on_with_twice_is_the_same_one(api: Api, app
     name = post(api, "/runs", body_of(application, workflow="w0"), key="run")[1]["name"]
     api.post(f"/runs/{name}/stop")
     with api.context.store.write() as connection:  # as its controller would
-        runs.record_end(connection, name, 1, outcome="stopped")
+        run_store.record_end(connection, name, 1, outcome="stopped")
     assert post(api, "/runs/@latest/resume")[1]["name"] == name
     newer = post(api, "/runs", body_of(application, workflow="w1"), key="newer")[1]["name"]
     again = post(api, "/runs/@latest/resume")

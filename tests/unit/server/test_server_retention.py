@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as some
 from sqlalchemy import insert, select
 
-from scanflow.agent.records import Action, ActionState, Decision, Event, Guard, Verdict
-from scanflow.processes.jobs import DELETED_PREFIX, Job
-from scanflow_server.context import ServerContext
+from scanflow.agent.agent_records import Action, ActionState, Decision, Event, Guard, Verdict
+from scanflow.processes.background_jobs import DELETED_PREFIX, Job
 from scanflow_server.control.retention import (
     BATCH,
     DAY_S,
     EventBookmark,
     RetentionController,
     can_forget,
-    find_forget_limit,
+    compute_forget_limit,
     get_needed_until,
     should_bookmark,
 )
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import applications, events, intents, keys, labels, runs
-from scanflow_server.store.intents import ActionRow, FieldRow
+from scanflow_server.server_context import ServerContext
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import application_store, event_store, intent_store, keys, label_store, run_store
+from scanflow_server.store.intent_store import ActionRow, FieldRow
 from scanflow_server.store.tables import keys as key_table
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import ONLINE, Api, a_run, end_change, entered, requested
@@ -46,12 +46,12 @@ def with_settings(context: ServerContext, **changes: Any) -> RetentionController
 
 def tell(context: ServerContext, count: int, at: float = NOW) -> None:
     with context.store.write() as connection:
-        events.append(connection, [Event(at=at, type="sample", data={"n": n}) for n in range(count)])
+        event_store.append(connection, [Event(at=at, type="sample", data={"n": n}) for n in range(count)])
 
 
 def listed(context: ServerContext) -> list[int]:
     with context.store.read() as connection:
-        return [one.id for one in events.list_after(connection, 0, limit=100_000)]
+        return [one.id for one in event_store.list_after(connection, 0, limit=100_000)]
 
 
 # -- decisions
@@ -72,7 +72,7 @@ def test_what_goes_is_too_old_or_too_much_and_the_newest_event_stays(steps: list
         newest += count
         if should_bookmark(marks[-1] if marks else None, newest, now, keep):
             marks.append(EventBookmark(newest, now))
-        until = max(until, find_forget_limit(marks, newest, now, keep))
+        until = max(until, compute_forget_limit(marks, newest, now, keep))
     assert 0 <= until < max(newest, 1)
     for number in range(1, until + 1):
         assert now - born[number] > 30 * DAY_S or (most and newest - number >= most)
@@ -199,7 +199,7 @@ def test_who_asks_for_what_came_after_a_forgotten_event_is_told(api: Api) -> Non
 
 def ended_operation(context: ServerContext, id: str, at: float, state: str = "succeeded") -> Job:
     with context.store.write() as connection:
-        intents.add(connection, requested(id, service="s"))
+        intent_store.add(connection, requested(id, service="s"))
     if state != "running":
         end_change(context.store, id, at=at, progress=("done",), record={})
     return ended_job(context.get_operation_job(id), at)
@@ -216,14 +216,14 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: S
     old, fresh = ended_operation(context, "old", LONG_AGO), ended_operation(context, "fresh", NOW - DAY_S)
     going = ended_operation(context, "going", LONG_AGO, state="running")  # over, and not noted yet
     with context.store.write() as connection:
-        intents.add(connection, stored("i1", state="running", target="workflow/w").replace(tries=1))
+        intent_store.add(connection, stored("i1", state="running", target="workflow/w").replace(tries=1))
     agents = [ended_job(context.get_operation_job(id, "0f.1"), LONG_AGO) for id in ("i1", "i2")]
     (context.settings.folder / "operations" / f"{DELETED_PREFIX}cut-short").mkdir()
     RetentionController(context).forget()
     with context.store.read() as connection:
-        assert intents.get(connection, "old") is None
-        assert intents.get(connection, "fresh") is not None
-        assert [one.id for one in intents.list_open_changes(connection)] == ["going"]
+        assert intent_store.find(connection, "old") is None
+        assert intent_store.find(connection, "fresh") is not None
+        assert [one.id for one in intent_store.list_open_changes(connection)] == ["going"]
     assert not old.path.exists()
     assert sorted(path.name for path in old.path.parent.iterdir()) == ["fresh", "going", agents[0].path.name]
     assert fresh.result is not None
@@ -233,7 +233,7 @@ def test_changes_that_ended_long_ago_are_forgotten_with_their_folders(context: S
 def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_works(context: ServerContext) -> None:
     with context.store.write() as connection:
         for run in (a_run("over", active=False, drive=2), a_run("wanted"), a_run("fresh", active=False)):
-            runs.add(connection, run)
+            run_store.add(connection, run)
     jobs = {
         (name, drive): ended_job(context.get_run_job(name, drive), LONG_AGO)
         for name, drive in (("over", 1), ("over", 2), ("wanted", 1), ("unknown", 1))
@@ -245,7 +245,7 @@ def test_drives_that_ended_long_ago_are_forgotten_but_not_what_is_wanted_or_work
     assert {key for key, job in jobs.items() if job.path.exists()} == {("wanted", 1)}
     assert sorted(path.name for path in (context.settings.folder / "runs").iterdir()) == ["fresh", "unended", "wanted"]
     with context.store.read() as connection:
-        left = runs.get(connection, "over")
+        left = run_store.find(connection, "over")
     assert left is not None, "no journal knows of it: it would not be known any more at all"
 
 
@@ -272,20 +272,20 @@ def test_a_run_whose_drive_is_forgotten_is_still_told_of_and_gone_on_with(api: A
     name = api.post("/runs", json=body_of(tmp_path / "app.py")).json()["name"]
     api.context.deployer.batch.give_up(name, "for a test")
     with api.context.store.write() as connection:
-        runs.record_end(connection, name, 1, outcome="failed")
+        run_store.record_end(connection, name, 1, outcome="failed")
     ended_job(api.context.get_run_job(name, 1), LONG_AGO)
     api.context.settings = api.context.settings.model_copy(update={"keep_ended_days": 1.0})
     now = [NOW]
     api.context.clock = lambda: now[0]
     RetentionController(api.context).forget()
     with api.context.store.read() as connection:
-        assert runs.get(connection, name) is not None, "it was asked for a moment ago"
+        assert run_store.find(connection, name) is not None, "it was asked for a moment ago"
     kinds = [line.removeprefix("event: ") for line in told_of(api, name) if line.startswith("event: ")]
     assert (kinds[0], kinds[-1]) == ("run-started", "run-ended")
     now[0] += 2 * DAY_S
     RetentionController(api.context).forget()
     with api.context.store.read() as connection:
-        assert runs.get(connection, name) is None
+        assert run_store.find(connection, name) is None
     assert api.get(f"/runs/{name}").json()["state"] == "failed"
     assert [line for line in told_of(api, name) if line == "event: run-ended"]
     assert api.post(f"/runs/{name}/resume").json()["state"] == "running"
@@ -312,26 +312,26 @@ def test_old_actions_are_forgotten_with_what_was_said_and_owners_open_ones_and_l
     }
     with context.store.write() as connection:
         for id, one in kinds.items():
-            intents.add(connection, one)
-            intents.append_trail(connection, id, LONG_AGO, "began")
-        intents.put_field(connection, "service/s", FieldRow(field="replicas", intent="owner", strategy="x"))
-        labels.enqueue(connection, "a", [labels.LabelCandidate(id="l1")], at=1.0)
+            intent_store.add(connection, one)
+            intent_store.append_trail(connection, id, LONG_AGO, "began")
+        intent_store.put_field(connection, "service/s", FieldRow(field="replicas", intent="owner", strategy="x"))
+        label_store.enqueue(connection, "a", [label_store.LabelCandidate(id="l1")], at=1.0)
     RetentionController(context).forget()
     with context.store.read() as connection:
-        assert {id for id in kinds if intents.get(connection, id) is not None} == set(kinds) - {"old"}
-        assert intents.load_trail(connection, "old") == []
-        assert intents.load_trail(connection, "new") != []
-        assert len(labels.list_labels(connection)) == 1
+        assert {id for id in kinds if intent_store.find(connection, id) is not None} == set(kinds) - {"old"}
+        assert intent_store.load_trail(connection, "old") == []
+        assert intent_store.load_trail(connection, "new") != []
+        assert len(label_store.list_labels(connection)) == 1
 
 
 def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: ServerContext) -> None:
     with context.store.write() as connection:
-        intents.add(connection, stored("first", at=NOW))
+        intent_store.add(connection, stored("first", at=NOW))
         for number in range(250):
-            intents.add(connection, stored(f"i{number}", state="lost", verdict="observe", at=NOW))
+            intent_store.add(connection, stored(f"i{number}", state="lost", verdict="observe", at=NOW))
     with_settings(context, keep_events=20).forget()
     with context.store.read() as connection:
-        left = [one.id for one in intents.list_actions(connection, limit=1000)]
+        left = [one.id for one in intent_store.list_actions(connection, limit=1000)]
     assert left == [f"i{number}" for number in reversed(range(230, 250))] + ["first"]
 
 
@@ -340,8 +340,8 @@ def test_of_what_nothing_was_done_about_only_the_newest_are_kept(context: Server
 
 def test_old_keys_are_forgotten_except_of_what_was_begun_and_may_be_begun_again(context: ServerContext) -> None:
     with context.store.write() as connection:
-        intents.add(connection, stored("cut", state="running", tries=1))
-        intents.add(connection, stored("back", reverting="ann", tries=1))
+        intent_store.add(connection, stored("cut", state="running", tries=1))
+        intent_store.add(connection, stored("back", reverting="ann", tries=1))
         used = {
             "old": LONG_AGO,
             "new": NOW,
@@ -414,8 +414,8 @@ def test_functions_that_nothing_names_are_forgotten_once_they_are_old(context: S
 
     entered(context, workflow="w", definition=json.dumps(document("run")))
     with context.store.write() as connection:
-        applications.put(connection, name="a", team="t", document=document("application"), source=None, at=NOW)
-        runs.add(connection, a_run("wanted", definition=document("wanted")))
+        application_store.put(connection, name="a", team="t", document=document("application"), source=None, at=NOW)
+        run_store.add(connection, a_run("wanted", definition=document("wanted")))
     for what, name in known.items():
         at = NOW if what == "new" else LONG_AGO
         os.utime(folder / name, (at, at))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from scanflow.backends.function_store import compute_name
-from scanflow.deployer.functions import read_versions
+from scanflow.deployer.functions_by_value import read_versions
 from scanflow.errors import OverLimitError
 from scanflow_server.access import TokenHolder
-from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import DAY_S, RetentionController
 from scanflow_server.request_shares import RequestShares
-from scanflow_server.store import pruning, runs, usage
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import pruning, run_store, usage
 from tests.asking import HTTP
 from tests.server import bearer
 from tests.unit.server.keeping import Api, a_run
@@ -142,7 +142,7 @@ def test_what_a_team_stores_is_limited_and_what_is_deleted_makes_room(api: Api) 
     assert api.get("/labels", headers=red).json() == []
     assert 'scanflow_stored_bytes{team="red"} 1.0' in read_metrics(api)
     with api.context.store.write() as connection:
-        runs.add(connection, a_run("bold-fox-001", active=False, definition={"parameters": {"n": 1}}))
+        run_store.add(connection, a_run("bold-fox-001", active=False, definition={"parameters": {"n": 1}}))
         assert usage.list_all(connection) == usage.sum_up(connection)
         pruning.forget_events(connection, 2, at=1.0, most=100)
         pruning.forget_run(connection, "bold-fox-001")

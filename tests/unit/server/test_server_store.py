@@ -19,13 +19,22 @@ from sqlalchemy import JSON, Column, Connection, Float, Integer, MetaData, Strin
 from sqlalchemy.event import listen
 from sqlalchemy.exc import DBAPIError
 
-from scanflow.agent.records import Event
+from scanflow.agent.agent_records import Event
 from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow_server.intent_identity import get_place
-from scanflow_server.store import agents, applications, events, intents, keys, labels, runs, tokens
+from scanflow_server.store import (
+    agent_store,
+    application_store,
+    event_store,
+    intent_store,
+    keys,
+    label_store,
+    run_store,
+    token_store,
+)
 from scanflow_server.store.base import SLICE_S, Store, open_store, translate_errors
 from scanflow_server.store.migrations import get_head, migrate
-from scanflow_server.store.runs import DriveRequest
+from scanflow_server.store.run_store import DriveRequest
 from scanflow_server.store.tables import metadata
 from tests.unit.server.keeping import a_run, end_change, known_by, requested, stored
 from tests.waiting import PATIENCE_S
@@ -60,10 +69,10 @@ def test_a_database_of_step_0011_is_led_to_the_tables_that_the_code_uses(tmp_pat
 
 def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newer(store: Store) -> None:
     with store.write() as connection:
-        events.append(connection, [an_event()])
+        event_store.append(connection, [an_event()])
     migrate(store)
     with store.write() as connection:
-        assert [event.id for event in events.list_after(connection, 0)] == [1]
+        assert [event.id for event in event_store.list_after(connection, 0)] == [1]
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UsageError, match="migrated by a newer scanflow"):
         migrate(store)
@@ -100,7 +109,7 @@ def test_the_operations_of_the_release_before_are_actions(store: Store) -> None:
     with store.write() as connection:
         for id in ("deploy-0", "change-1"):
             state = "succeeded" if id == "deploy-0" else "running"
-            intents.add(connection, requested(id, "deploy", state=state, team="vision"))
+            intent_store.add(connection, requested(id, "deploy", state=state, team="vision"))
         operations = make_operations_table(connection, Column("team", String(128), nullable=False))
         began: dict[str, Any] = {"state": "running", "ended": None, "progress": None}
         for row in (
@@ -113,15 +122,15 @@ def test_the_operations_of_the_release_before_are_actions(store: Store) -> None:
         connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
-    done, going, failed, early = (known_by(store, intents.get, id) for id in IDS)
+    done, going, failed, early = (known_by(store, intent_store.get, id) for id in IDS)
     assert (done.record, done.progress, done.drivers, done.action.state) == (record, ("ready",), (IDS[0],), "succeeded")
     assert (going.request, going.drivers, going.action.state) == (an_operation("")["request"], (), "running")
     assert (failed.problem, failed.action.error, failed.action.state) == (told, "no room", "failed")
     assert (failed.intent.arguments, failed.intent.target) == ({"service": "letters", "port": 8080}, "service/letters")
     assert (early.intent.team, early.action.state, early.intent.primitive) == ("", "running", "change")
     with store.read() as connection:
-        assert [row.id for row in intents.list_open_changes(connection)] == ["change-1", "change-3"]
-        assert [row.id for row in intents.list_due(connection)] == ["change-1", "change-3"]
+        assert [row.id for row in intent_store.list_open_changes(connection)] == ["change-1", "change-3"]
+        assert [row.id for row in intent_store.list_due(connection)] == ["change-1", "change-3"]
 
 
 IDS = ("deploy-0", "change-1", "change-2", "change-3")
@@ -151,13 +160,15 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
     mine = stored("deploy-0", target="service/digits", team="vision")
     with store.write() as connection:
         for name, team in (("mnist", "vision"), ("both", "vision"), ("both", "speech")):
-            applications.put(connection, name=name, team=team, document={}, source=None, at=1.0)
-        events.append(connection, [an_event(app="mnist"), an_event(app="both")])
-        intents.add(connection, mine)
-        intents.put_field(connection, get_place(mine.intent), intents.FieldRow(field="model", intent=mine.id))
+            application_store.put(connection, name=name, team=team, document={}, source=None, at=1.0)
+        event_store.append(connection, [an_event(app="mnist"), an_event(app="both")])
+        intent_store.add(connection, mine)
+        intent_store.put_field(connection, get_place(mine.intent), intent_store.FieldRow(field="model", intent=mine.id))
         for table in ("intents", "fields"):
             connection.execute(text(f"UPDATE {table} SET place = 'service/digits'"))
-        tokens.add(connection, tokens.TokenRow(name="ada", role="viewer", team="vision", created=1.0), "0" * 64)
+        token_store.add(
+            connection, token_store.TokenRow(name="ada", role="viewer", team="vision", created=1.0), "0" * 64
+        )
         operations = as_before_teams(connection)
         for id, app in (("deploy-0", "both"), ("deploy-1", "mnist"), ("deploy-2", "both")):
             connection.execute(operations.insert().values(an_operation(id, app=app)))
@@ -165,22 +176,24 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
     with store.read() as connection:
-        (ada,) = tokens.list_all(connection)
+        (ada,) = token_store.list_all(connection)
         assert (ada.role, ada.team, ada.expires) == ("admin", None, None)
-        assert [one.app for one in events.list_after(connection, 0, team="vision")] == ["mnist"]
-        teams = [one.intent.team for id in range(3) if (one := intents.get(connection, f"deploy-{id}")) is not None]
+        assert [one.app for one in event_store.list_after(connection, 0, team="vision")] == ["mnist"]
+        teams = [
+            one.intent.team for id in range(3) if (one := intent_store.find(connection, f"deploy-{id}")) is not None
+        ]
         assert teams == ["vision", "vision", ""]
         place = get_place(mine.intent)
-        assert (place, list(intents.load_fields(connection, place))) == ("service/vision/digits", ["model"])
+        assert (place, list(intent_store.load_fields(connection, place))) == ("service/vision/digits", ["model"])
         assert [
-            one.id for one in intents.list_actions(connection, app="mnist", team="vision", target="service/digits")
+            one.id for one in intent_store.list_actions(connection, app="mnist", team="vision", target="service/digits")
         ] == ["deploy-0"]
 
 
 def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store) -> None:
     with store.write() as connection:
-        labels.enqueue(connection, "mnist", [labels.LabelCandidate(id=id) for id in "ab"], at=1.0)
-        labels.Labeller("ada").assign(connection, "a", [7], at=2.0)
+        label_store.enqueue(connection, "mnist", [label_store.LabelCandidate(id=id) for id in "ab"], at=1.0)
+        label_store.Labeller("ada").assign(connection, "a", [7], at=2.0)
         for table in ("label_votes", "notified"):
             connection.execute(text(f"DROP TABLE {table}"))
         for column in ("purpose", "disputed", "row", "picture"):
@@ -190,12 +203,12 @@ def test_a_database_of_the_release_before_keeps_its_labels_as_votes(store: Store
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
     with store.read() as connection:
-        a, b = labels.list_labels(connection, details=True)
+        a, b = label_store.list_labels(connection, details=True)
     assert (a.label, a.purpose, a.disputed, a.votes) == (
         [7],
         "train",
         False,
-        [labels.Vote(by="ada", label=[7], at=2.0)],
+        [label_store.Vote(by="ada", label=[7], at=2.0)],
     )
     assert (b.state, b.votes) == ("wanted", [])
 
@@ -221,13 +234,13 @@ def test_servers_that_start_at_once_change_the_database_once(database: str) -> N
 def test_what_fails_in_the_middle_is_as_if_it_had_not_begun(store: Store) -> None:
     def cut_short() -> None:
         with store.write() as connection:
-            runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
+            run_store.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         cut_short()
     with store.read() as connection:
-        assert runs.get(connection, "calm-otter-417") is None
+        assert run_store.find(connection, "calm-otter-417") is None
 
 
 def test_whoever_writes_tells_so_once_it_can_be_seen(database: str) -> None:
@@ -237,29 +250,29 @@ def test_whoever_writes_tells_so_once_it_can_be_seen(database: str) -> None:
 
     def count() -> int:
         with store.read() as connection:
-            return events.get_newest_id(connection)
+            return event_store.get_newest_id(connection)
 
     with store.write() as connection:
-        events.append(connection, [an_event(), an_event()])
+        event_store.append(connection, [an_event(), an_event()])
     assert seen == [2]
     store.close()
 
 
 def test_writers_come_one_after_the_other(store: Store) -> None:
     with store.write() as connection:
-        applications.put(connection, name="a", team="t", document={"n": 0}, source=None, at=0.0)
+        application_store.put(connection, name="a", team="t", document={"n": 0}, source=None, at=0.0)
 
     def count_on(_: int) -> None:
         for _ in range(10):
             with store.write() as connection:
-                found = applications.get(connection, "a")
+                found = application_store.find(connection, "a")
                 assert found is not None
                 more = {"n": found.document["n"] + 1}
-                applications.put(connection, name="a", team="t", document=more, source=None, at=0.0)
+                application_store.put(connection, name="a", team="t", document=more, source=None, at=0.0)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count_on, range(4), timeout=PATIENCE_S))
-    found = known_by(store, applications.get, "a")
+    found = known_by(store, application_store.find, "a")
     assert (found.document, found.revision) == ({"n": 40}, 41)
 
 
@@ -271,14 +284,14 @@ def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
         while True:
             last = over.is_set()
             with store.read() as connection:
-                seen.extend(event.id for event in events.list_after(connection, seen[-1] if seen else 0))
+                seen.extend(event.id for event in event_store.list_after(connection, seen[-1] if seen else 0))
             if last and len(seen) == 60:
                 return
 
     def tell(writer: int) -> None:
         for number in range(15):
             with store.write() as connection:
-                events.append(connection, [an_event(100 * writer + number)])
+                event_store.append(connection, [an_event(100 * writer + number)])
 
     with ThreadPoolExecutor(5) as pool:
         looking = pool.submit(look)
@@ -291,32 +304,32 @@ def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
 
 def test_events_are_found_by_number_type_and_application(store: Store) -> None:
     with store.write() as connection:
-        listed = events.append(
+        listed = event_store.append(
             connection,
             [an_event(1, "run.started"), an_event(2, "run.failed"), an_event(3, "run_started"), an_event(4, "sample")],
         )
     assert [event.id for event in listed] == [1, 2, 3, 4]
     with store.read() as connection:
-        assert events.list_after(connection, 2) == listed[2:]
-        assert events.list_after(connection, 0, limit=1) == listed[:1]
-        assert events.list_after(connection, 0, type="run.failed") == listed[1:2]
-        assert events.list_after(connection, 0, type="run.*") == listed[:2]
-        assert events.list_after(connection, 0, type="*") == listed
-        assert events.list_after(connection, 0, app="other") == []
+        assert event_store.list_after(connection, 2) == listed[2:]
+        assert event_store.list_after(connection, 0, limit=1) == listed[:1]
+        assert event_store.list_after(connection, 0, type="run.failed") == listed[1:2]
+        assert event_store.list_after(connection, 0, type="run.*") == listed[:2]
+        assert event_store.list_after(connection, 0, type="*") == listed
+        assert event_store.list_after(connection, 0, app="other") == []
 
 
 @pytest.mark.parametrize(("near", "max_types"), [(0, 200), (0, 0), (5_000, 200)], ids=["by index", "whole", "near"])
 def test_events_are_found_alike_however_they_are_looked_for(
     store: Store, monkeypatch: pytest.MonkeyPatch, near: int, max_types: int
 ) -> None:
-    monkeypatch.setattr(events, "_NEAR", near)
-    monkeypatch.setattr(events, "_MAX_TYPES", max_types)
+    monkeypatch.setattr(event_store, "_NEAR", near)
+    monkeypatch.setattr(event_store, "_MAX_TYPES", max_types)
     types, apps, teams = ("run.started", "run.failed", "run_started", "sample"), ("a", "b", ""), ("red", "blue")
     with store.write() as connection:
         listed = [
             (team, event)
             for number, (type, app, team) in enumerate(product(types, apps, teams))
-            for event in events.append(connection, [an_event(number, type, app)], team=team)
+            for event in event_store.append(connection, [an_event(number, type, app)], team=team)
         ]
     asked = [(), ("sample",), ("run.*", "sample"), ("*",), ("none*",)]
     with store.read() as connection:
@@ -330,20 +343,20 @@ def test_events_are_found_alike_however_they_are_looked_for(
                 and (not some or any(fnmatchcase(event.type, type) for type in some))
             ]
             for limit in (3, 100):
-                page = events.list_after(connection, after, type=some, app=app, team=team, limit=limit)
+                page = event_store.list_after(connection, after, type=some, app=app, team=team, limit=limit)
                 assert page == matching[:limit], (after, some, app, team)
-        assert [one.id for one in events.list_newest(connection, type=("run.*",), app="a", limit=2)] == [7, 8]
-        assert events.list_apps(connection, type=("sample",)) == ["a", "b"]
-        assert events.list_apps(connection, type=("none",)) == []
+        assert [one.id for one in event_store.list_newest(connection, type=("run.*",), app="a", limit=2)] == [7, 8]
+        assert event_store.list_apps(connection, type=("sample",)) == ["a", "b"]
+        assert event_store.list_apps(connection, type=("none",)) == []
 
 
 def test_no_list_of_events_reads_or_sorts_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_NEAR", 0)
+    monkeypatch.setattr(event_store, "_NEAR", 0)
     plans = list[str]()
     with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as store:
         migrate(store)
         with store.write() as connection:
-            events.append(connection, [an_event(number) for number in range(3)], team="red")
+            event_store.append(connection, [an_event(number) for number in range(3)], team="red")
         with store.read() as connection:
             database = connection.connection.driver_connection
 
@@ -354,10 +367,10 @@ def test_no_list_of_events_reads_or_sorts_all_of_them(tmp_path: Path, monkeypatc
             connection.execute(text("SELECT 1"))
             listen(store.engine, "before_cursor_execute", explain)
             for types, app, team in product(((), ("sample",), ("sa*", "b*")), (None, "mnist"), (None, "red")):
-                events.list_after(connection, 1, type=types, app=app, team=team)
-            events.list_newest(connection, type=("sample",), app="mnist", limit=5)
-            events.list_apps(connection, type=("sample",))
-            events.get_newest_id(connection, team="red")
+                event_store.list_after(connection, 1, type=types, app=app, team=team)
+            event_store.list_newest(connection, type=("sample",), app="mnist", limit=5)
+            event_store.list_apps(connection, type=("sample",))
+            event_store.get_newest_id(connection, team="red")
     looks = [plan for plan in plans if re.search(r"\bevents\b", plan)]
     assert len(looks) > 20
     # By the number alone only a list without any filter is read, which ends at its limit.
@@ -380,16 +393,16 @@ def test_a_key_stands_for_one_request(store: Store) -> None:
 
 def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
     with store.write() as connection:
-        runs.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
-        runs.add(connection, a_run("bold-fox-001"))
-        assert [run.name for run in runs.list_active(connection)] == ["bold-fox-001", "calm-otter-417"]
-        assert runs.record_end(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
-        assert not runs.record_end(connection, "calm-otter-417", 1, outcome="failed")
-        assert runs.count_active(connection) == 1
-        runs.drive_again(connection, "calm-otter-417", DriveRequest(action="resume"))
-        runs.stop(connection, "calm-otter-417")
-        assert not runs.record_end(connection, "calm-otter-417", 1, outcome="succeeded")
-    found = known_by(store, runs.get, "calm-otter-417")
+        run_store.add(connection, a_run("calm-otter-417", definition={"x": [1]}))
+        run_store.add(connection, a_run("bold-fox-001"))
+        assert [run.name for run in run_store.list_active(connection)] == ["bold-fox-001", "calm-otter-417"]
+        assert run_store.record_end(connection, "calm-otter-417", 1, outcome="failed", problem={"status": 424})
+        assert not run_store.record_end(connection, "calm-otter-417", 1, outcome="failed")
+        assert run_store.count_active(connection) == 1
+        run_store.drive_again(connection, "calm-otter-417", DriveRequest(action="resume"))
+        run_store.stop(connection, "calm-otter-417")
+        assert not run_store.record_end(connection, "calm-otter-417", 1, outcome="succeeded")
+    found = known_by(store, run_store.find, "calm-otter-417")
     assert (found.drive, found.active, found.stop, found.outcome, found.problem) == (2, True, True, None, None)
     assert found.definition == {"x": [1]}
     assert found.asked.action == "resume"
@@ -398,14 +411,14 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
 def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: Store) -> None:
     with store.write() as connection:
         for id in ("scale-2", "scale-1", "scale-3"):
-            intents.add(connection, requested(id, state="pending", request={"instances": 2}))
-        intents.add(connection, stored("i1", "running", "act", target="service/digits"))
-        intents.add(connection, stored("i2", "pending", "queue", target="service/digits"))
-        intents.add(connection, stored("i3", "running", "act", target="workflow/digits"))
+            intent_store.add(connection, requested(id, state="pending", request={"instances": 2}))
+        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
+        intent_store.add(connection, stored("i2", "pending", "queue", target="service/digits"))
+        intent_store.add(connection, stored("i3", "running", "act", target="workflow/digits"))
     end_change(store, "scale-1", progress=("a",), record={"name": "s"})
     with store.read() as connection:
-        opened = intents.list_open_changes(connection)
-        ended = intents.get(connection, "scale-1")
+        opened = intent_store.list_open_changes(connection)
+        ended = intent_store.find(connection, "scale-1")
     assert [(one.id, one.request) for one in opened[:2]] == [(f"scale-{n}", {"instances": 2}) for n in (2, 3)]
     assert [one.id for one in opened[2:]] == ["i1"], "what an agent's action does, once it does it"
     assert ended is not None
@@ -416,15 +429,17 @@ def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: St
 def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
     with store.write() as connection:
         for document in ({"v": 1}, {"v": 1}, {"v": 2}):
-            agents.put(connection, app="a", name="tracker", team="t", document=document, source=None)
-        found = agents.get(connection, "a", "tracker")
+            agent_store.put(connection, app="a", name="tracker", team="t", document=document, source=None)
+        found = agent_store.find(connection, "a", "tracker")
         assert found is not None
         assert found.generation == 2
-        assert agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
-        assert not agents.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0)
-        agents.mark_unwanted(connection, "a", "tracker")
-        agents.count_restart(connection, "a", "tracker")
-        found = agents.get(connection, "a", "tracker")
+        assert agent_store.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
+        assert not agent_store.record_address(
+            connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0
+        )
+        agent_store.mark_unwanted(connection, "a", "tracker")
+        agent_store.count_restart(connection, "a", "tracker")
+        found = agent_store.find(connection, "a", "tracker")
     assert found is not None
     assert (found.started, found.seen, found.wanted, found.restarts) == (5.0, 9.0, False, 1)
 
@@ -489,14 +504,14 @@ def test_many_writes_leave_turns_to_others_and_what_ends_them_leaves_whole_slice
     def write_item(connection: Connection, number: int) -> int:
         if number == 7:
             raise UsageError("no seventh")
-        events.append(connection, [an_event(number)])
+        event_store.append(connection, [an_event(number)])
         now[0] += SLICE_S / 2
         return number
 
     def take_turn(_s: float) -> None:
         with store.write() as connection:
-            events.append(connection, [an_event(-1)])
-            turns.append(len(events.list_after(connection, 0)))
+            event_store.append(connection, [an_event(-1)])
+            turns.append(len(event_store.list_after(connection, 0)))
 
     def finish(_connection: Connection, written: list[int]) -> None:
         finished.append(written)
@@ -505,5 +520,5 @@ def test_many_writes_leave_turns_to_others_and_what_ends_them_leaves_whole_slice
         store.write_in_slices(range(10), write_item, finish=finish, clock=lambda: now[0], sleep=take_turn)
     assert (finished, turns) == ([[0, 1], [2, 3], [4, 5]], [3, 6, 9])
     with store.read() as connection:
-        numbers = [event.data["number"] for event in events.list_after(connection, 0)]
+        numbers = [event.data["number"] for event in event_store.list_after(connection, 0)]
     assert numbers == [0, 1, -1, 2, 3, -1, 4, 5, -1]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from scanflow.errors import ScanflowError, UsageError
-from scanflow_server.context import ServerContext
 from scanflow_server.control.retention import RetentionController
 from scanflow_server.main import main
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import ServerContext
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.sign_in_settings import GroupRule, choose_rule, parse_group_rules
-from scanflow_server.store import tokens
-from scanflow_server.store.tokens import TokenRow
+from scanflow_server.store import token_store
+from scanflow_server.store.token_store import TokenRow
 from tests.identity_provider import CLIENT, standing_in
 
 RIGHT = {
@@ -116,9 +116,9 @@ def test_tokens_of_persons_are_numbered_and_forgotten_a_month_after_their_end(co
     with context.store.write() as connection:
         for number, expires in enumerate((5.0, 69 * 86_400.0, 71 * 86_400.0, None)):
             row = TokenRow(name="x", person="ada@x", role="viewer", created=1.0, expires=expires)
-            assert tokens.add_of_person(connection, row, f"{number}").name == f"ada@x:{number + 1}"
-        tokens.add(connection, TokenRow(name="bo", role="viewer", created=1.0, expires=5.0), "bo")
+            assert token_store.add_of_person(connection, row, f"{number}").name == f"ada@x:{number + 1}"
+        token_store.add(connection, TokenRow(name="bo", role="viewer", created=1.0, expires=5.0), "bo")
     RetentionController(context).forget()
     with context.store.read() as connection:
-        names = [row.name for row in tokens.list_all(connection)]
+        names = [row.name for row in token_store.list_all(connection)]
     assert sorted(names) == ["ada@x:3", "ada@x:4", "bo", "home"]

@@ -15,9 +15,9 @@ from sqlalchemy.exc import OperationalError
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
-from scanflow_server.context import make_context
 from scanflow_server.main import prepare_database
-from scanflow_server.settings import ServerSettings
+from scanflow_server.server_context import make_context
+from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.base import open_store
 
 

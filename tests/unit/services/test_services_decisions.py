@@ -12,7 +12,7 @@ from scanflow.backends.local.services.supervisor.attempts import count_failures_
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
 from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, update_failover
 from scanflow.backends.service_records import CanaryPolicy
-from scanflow.placement.scaling import Load, Recommendation
+from scanflow.placement.queueing import Load, Recommendation
 
 # Back-off
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.state.observed import ObservedState, is_equal_ignoring_time
-from scanflow.backends.local.services.supervisor.report import build_record
+from scanflow.backends.local.services.supervisor.service_report import build_record
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
@@ -215,7 +215,7 @@ def test_a_rollback_brings_the_shape_of_that_version_back() -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import update_desired
 while True:
     update_desired(

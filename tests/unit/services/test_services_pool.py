@@ -11,9 +11,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.attempts import Template
-from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
+from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import SILENT_S, START_S, PoolTarget, reconcile
 from scanflow.placement.place import Grant

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
 from scanflow.processes.shims import Exit

@@ -9,16 +9,16 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.environments import SERVING_RUNTIME, normalise_requirements
 from scanflow.backends.local.layout import Home
+from scanflow.backends.local.python_environments import SERVING_RUNTIME, normalise_requirements
 from scanflow.backends.local.services.grants import (
     UsedCpus,
     choose_grant,
     derive_thread_variables,
-    find_cpus_avoiding,
+    list_cpus_avoiding,
     plan_grants,
 )
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes
@@ -249,7 +249,7 @@ def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> N
 
 def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_others_are_left(tmp_path: Path) -> None:
     home, machine, one = (ServicesHome(tmp_path), uniform(cores_per_socket=2, smt=2), Shape(cores=1.0, affinity="cpu"))
-    assert set(find_cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
+    assert set(list_cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
     grants = []
     for name in ("first", "second"):
         home.service(name).path.mkdir()
@@ -257,11 +257,11 @@ def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_o
         grants.append(choose_grant(home.service(name), machine, one, 1, []))
     first, second = (machine.core_of[grant.cpus[0]] for grant in grants)
     assert first != second
-    assert set(find_cpus_avoiding(home, ["first"], machine)) == set(second.cpus)
+    assert set(list_cpus_avoiding(home, ["first"], machine)) == set(second.cpus)
     left = {*first.cpus, *second.cpus} - {*grants[0].cpus, *grants[1].cpus}
-    assert set(find_cpus_avoiding(home, ["first", "second"], machine)) == left
+    assert set(list_cpus_avoiding(home, ["first", "second"], machine)) == left
     everything = Shape(cores=4.0, affinity="any")
     home.service("whole").path.mkdir()
     home.service("whole").desired.touch()
     choose_grant(home.service("whole"), machine, everything, 1, [])
-    assert set(find_cpus_avoiding(home, ["whole"], machine)) == set(machine.effective_cpus)
+    assert set(list_cpus_avoiding(home, ["whole"], machine)) == set(machine.effective_cpus)

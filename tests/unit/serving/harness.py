@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import pytest
 
 from scanflow.wire import BatchingOptions, DesiredInstanceState, InstanceSpec, Limits, Node, Recording, Revision
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Request, Response
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.routes import ServingApplication
 from tests.waiting import PATIENCE_S
 

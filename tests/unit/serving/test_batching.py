@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from scanflow.wire import BatchingOptions, ModelFiles, Node
 from scanflow_serving.batching import QUIET, Batcher, Traffic, compute_pause_s, update_traffic
+from scanflow_serving.component_graph import GraphStep, GraphTraversal
+from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import Call, Component
-from scanflow_serving.engine import Engine
-from scanflow_serving.graph import GraphStep, GraphTraversal
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.rows import join_rows, measure_rows, split_rows
 from tests.unit.serving.harness import until
 from tests.waiting import PATIENCE_S

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scanflow.errors import InvalidError
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import NodeSignature, TensorSpec, read_declaration, read_mlmodel_signature
 from tests.unit.serving.harness import refused
 

@@ -12,8 +12,13 @@ import pytest
 from scanflow.errors import UnsupportedError
 from scanflow.wire import ModelFiles, Node
 from scanflow_serving.components import make_component_problem
-from scanflow_serving.devices import check_tensorflow, choose_onnx_providers, is_out_of_device_memory, prepare_pytorch
 from scanflow_serving.flavors import open_model
+from scanflow_serving.instance_gpu import (
+    check_tensorflow,
+    choose_onnx_providers,
+    is_out_of_device_memory,
+    prepare_pytorch,
+)
 from scanflow_serving.signature import NodeSignature
 from tests.unit.serving.harness import instance, node, write_class
 

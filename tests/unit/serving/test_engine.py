@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scanflow_serving.engine import MAX_ABANDONED, Engine
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.component_threads import MAX_ABANDONED, Engine
+from scanflow_serving.inference_problems import ProblemError
 from tests.unit.serving.harness import until
 from tests.waiting import PATIENCE_S
 

@@ -18,7 +18,7 @@ from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, Scan
 from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 from tests.unit.serving.harness import desired, instance, node, write_class
 from tests.waiting import patient
 

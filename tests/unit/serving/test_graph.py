@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.wire import Node
+from scanflow_serving.component_graph import Graph, GraphStep, GraphTraversal, Outcome, call_now, finish, sort_levels
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Outcome, call_now, finish, sort_levels
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.signature import NodeSignature, TensorSpec
 from tests.waiting import PATIENCE_S
 

@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from scanflow.protos import SERVICE, get_message_class
 from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
-from scanflow_serving.problems import ProblemError
 from tests.serving import held_port
 from tests.waiting import PATIENCE_S
 

@@ -22,11 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.http.connections import HEAD_S
-from scanflow_serving import asgi, http_server
+from scanflow_serving import asgi, instance_http
 from scanflow_serving.asgi import HttpApi
-from scanflow_serving.http_server import HttpServer
+from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.instance_http import HttpServer
 from scanflow_serving.messages import Request, Response
-from scanflow_serving.problems import ProblemError
 from tests.serving import raw_exchange, read_answer
 from tests.waiting import PATIENCE_S, until
 
@@ -346,7 +346,7 @@ def test_a_response_is_compressed_if_the_client_takes_it(
     [b"GET / HT", get("/", "Content-Length: 9\r\n", "POST") + b"a", get("/", "Transfer-Encoding: chunked\r\n", "POST")],
 )
 def test_a_slow_sender_is_answered_408(server: Server, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_S", 0.0)
+    monkeypatch.setattr(instance_http, "HEAD_S", 0.0)
     monkeypatch.setattr(asgi, "BODY_S", 0.0)
     with server.connect() as sock:
         sock.sendall(sent)
@@ -354,7 +354,7 @@ def test_a_slow_sender_is_answered_408(server: Server, sent: bytes, monkeypatch:
 
 
 def test_a_client_that_reads_nothing_of_a_response_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "WRITE_S", 0.0)
+    monkeypatch.setattr(instance_http, "WRITE_S", 0.0)
     with server.connect() as sock:
         sock.sendall(get("/large?50000000"))
         assert server.do(server.http.drain(PATIENCE_S))
@@ -362,7 +362,7 @@ def test_a_client_that_reads_nothing_of_a_response_is_cut_off(server: Server, mo
 
 @pytest.mark.parametrize("first", [b"", get("/")])
 def test_a_connection_without_requests_is_closed(server: Server, first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "IDLE_S", 0.0)
+    monkeypatch.setattr(instance_http, "IDLE_S", 0.0)
     with server.connect() as sock:
         sock.sendall(first)
         while sock.recv(65536):
@@ -378,7 +378,7 @@ def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: S
 
         def expire(age_s: float) -> None:
             for connection in list(server.http.state.connections):
-                connection.expire(server.http.now + age_s, http_server.IDLE_S)  # type: ignore[union-attr]
+                connection.expire(server.http.now + age_s, instance_http.IDLE_S)  # type: ignore[union-attr]
 
         server.call(lambda: expire(HEAD_S - 1))
         idle.sendall(get("/"))
@@ -391,8 +391,8 @@ def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: S
 
 
 def test_silent_connections_make_room_while_files_are_few(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "is_only_reserve_left", lambda _: len(server.http) >= 3)
-    monkeypatch.setattr(http_server, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(instance_http, "is_only_reserve_left", lambda _: len(server.http) >= 3)
+    monkeypatch.setattr(instance_http, "_PAUSE_S", 0.01)
     with ExitStack() as stack:
         busy = stack.enter_context(server.connect())
         busy.sendall(get("/hold"))
@@ -542,7 +542,7 @@ def test_a_few_connections_more_than_a_fair_share_stay(server: Server) -> None:
             server.until_held()
         server.call(partial(server.http.balance, 8))
         since = server.http.now
-        until(lambda: server.http.now > since + 2 * http_server._BALANCE_INTERVAL_S, "the others had time")
+        until(lambda: server.http.now > since + 2 * instance_http._BALANCE_INTERVAL_S, "the others had time")
         server.call(partial(server.http.balance, 8))
         for _ in clients:
             server.release()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow_serving.metrics import Metrics, RevisionMetrics
+from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 
 def busy() -> Metrics:

@@ -9,11 +9,11 @@ import pytest
 
 from scanflow.wire import ModelFiles, Node
 from scanflow_serving.calls import OipCall
+from scanflow_serving.component_graph import Graph
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, Request, Tensor
 from scanflow_serving.model_inputs import ModelInputs, read_moments
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import NodeSignature, TensorSpec
 
 INPUTS = ModelInputs(NodeSignature((TensorSpec("at", "BYTES", (-1,), content="datetime"),), table=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scanflow_serving.problems import ProblemError, refuse_multipart
+from scanflow_serving.inference_problems import ProblemError, refuse_multipart
 
 
 @pytest.mark.parametrize("media", ["multipart/form-data; boundary=b", "Multipart/Mixed"])

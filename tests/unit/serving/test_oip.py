@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow_serving import oip
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, RequestedOutput, Response, Tensor
-from scanflow_serving.problems import ProblemError
 from scanflow_serving.signature import NodeSignature, TensorSpec
 from tests.unit.serving.harness import attempt, refused
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.http.problems import PROBLEM_JSON
-from scanflow_serving.problems import ProblemError, invalid, make_not_found
+from scanflow_serving.inference_problems import ProblemError, invalid, make_not_found
 
 
 def document(problem: ProblemError) -> dict[str, Any]:

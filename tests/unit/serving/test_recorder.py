@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scanflow.wire import ModelFiles, Node, Recording, Revision
 from scanflow_serving.messages import Tensor
-from scanflow_serving.recorder import Recorder, Sampler
+from scanflow_serving.prediction_recorder import Recorder, Sampler
 
 NODES = (Node(name="m", model=ModelFiles(name="cnn", version=3, path="")),)
 RECORDED, DROPPED = "scanflow_recorded", "scanflow_dropped"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scanflow_serving.problems import ProblemError
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.results import to_raw_bytes, to_tensors
 from scanflow_serving.signature import TensorSpec
 

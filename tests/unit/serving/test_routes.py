@@ -14,7 +14,7 @@ import pytest
 
 from scanflow.wire import Recording
 from scanflow_serving.calls import LARGE
-from scanflow_serving.engine import MAX_ABANDONED
+from scanflow_serving.component_threads import MAX_ABANDONED
 from scanflow_serving.messages import Request
 from scanflow_serving.oip import HEADER_LENGTH, OCTETS
 from tests.unit.serving.harness import batching, desired, instance, node, tensor, until, write_class

@@ -12,23 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.wire import Node
-from scanflow_serving import seldon
+from scanflow_serving import seldon_protocol
+from scanflow_serving.component_graph import Graph, GraphStep, GraphTraversal, Outcome
 from scanflow_serving.components import Component
-from scanflow_serving.graph import Graph, GraphStep, GraphTraversal, Outcome
-from scanflow_serving.problems import ProblemError
-from scanflow_serving.seldon import Prediction
+from scanflow_serving.inference_problems import ProblemError
+from scanflow_serving.seldon_protocol import Prediction
 from tests.unit.serving.harness import attempt, refused
 
 NODE = Node(name="n", implementation="a.py:A")
 
 
 def decode(content: Any, *, allow_nan: bool = False) -> Prediction:
-    return seldon.decode(content if isinstance(content, bytes) else json.dumps(content).encode(), allow_nan=allow_nan)
+    return seldon_protocol.decode(
+        content if isinstance(content, bytes) else json.dumps(content).encode(), allow_nan=allow_nan
+    )
 
 
 def encode(asked: Prediction, value: Any, names: Any = ()) -> dict[str, Any]:
     step = GraphStep(0, NODE, Component(NODE, lambda value, _names, _meta: value))
-    document: dict[str, Any] = json.loads(seldon.encode(asked, Outcome(value, names, step), GraphTraversal(), "r1"))
+    document: dict[str, Any] = json.loads(
+        seldon_protocol.encode(asked, Outcome(value, names, step), GraphTraversal(), "r1")
+    )
     return document
 
 
@@ -74,10 +78,10 @@ def test_a_tensorproto_and_numbers_among_texts_come_back_as_they_were_sent(data:
 
 def test_a_form_holds_a_message() -> None:
     form = b"json=%7B%22data%22%3A%7B%22ndarray%22%3A%5B%5B1%2C2%5D%5D%7D%7D"
-    read = seldon.decode(form, allow_nan=False, media="application/x-www-form-urlencoded; charset=utf-8")
+    read = seldon_protocol.decode(form, allow_nan=False, media="application/x-www-form-urlencoded; charset=utf-8")
     assert read.value.tolist() == [[1, 2]]
     with pytest.raises(ProblemError, match="one field 'json'"):
-        seldon.decode(b"a=1", allow_nan=False, media="application/x-www-form-urlencoded")
+        seldon_protocol.decode(b"a=1", allow_nan=False, media="application/x-www-form-urlencoded")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,7 @@ def test_what_is_wrong_is_said(content: Any, words: str) -> None:
 
 @given(st.binary(max_size=100))
 def test_no_bytes_are_more_than_a_bad_request(content: bytes) -> None:
-    for read in (seldon.decode, seldon.decode_feedback):
+    for read in (seldon_protocol.decode, seldon_protocol.decode_feedback):
         with refused():
             read(content, allow_nan=True)
 
@@ -163,7 +167,7 @@ def test_an_answer_has_the_kind_of_the_question() -> None:
 def test_an_answer_says_who_asked_and_who_answered() -> None:
     meta = encode(ASKED, [1])["meta"]
     assert meta["puid"] == "7"
-    assert meta["tags"] == {seldon.REVISION_TAG: "r1"}
+    assert meta["tags"] == {seldon_protocol.REVISION_TAG: "r1"}
     assert encode(Prediction(None, [], {}, "ndarray"), [1])["meta"]["puid"]
 
 
@@ -190,19 +194,19 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
     components = [Component(node, lambda value, _n, _m: value) for node in nodes]
     for component, learner in zip(components, learners, strict=True):
         component.feedback = learner.send_feedback
-    feedback = seldon.decode_feedback(
+    feedback = seldon_protocol.decode_feedback(
         json.dumps(
             {
                 "request": {"data": {"names": ["x"], "ndarray": [[1]]}},
-                "response": {"meta": {"routing": {"choose": 1}, "tags": {seldon.REVISION_TAG: "r1"}}},
+                "response": {"meta": {"routing": {"choose": 1}, "tags": {seldon_protocol.REVISION_TAG: "r1"}}},
                 "reward": 0.5,
                 "truth": {"data": {"ndarray": [3]}},
             }
         ).encode(),
         allow_nan=False,
     )
-    assert feedback.tags == {seldon.REVISION_TAG: "r1"}
-    assert seldon.give_feedback(Graph(nodes, components), feedback, lambda _coroutine: None) == 2
+    assert feedback.tags == {seldon_protocol.REVISION_TAG: "r1"}
+    assert seldon_protocol.give_feedback(Graph(nodes, components), feedback, lambda _coroutine: None) == 2
     assert learners[0].told == [([[1]], ["x"], 0.5, [3], 1)]
     assert learners[1].told == []
     assert learners[2].told == [([[1]], ["x"], 0.5, [3], None)]
@@ -221,4 +225,4 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
 )
 def test_feedback_that_is_none_is_refused(content: dict[str, Any], words: str) -> None:
     with refused(words):
-        seldon.decode_feedback(json.dumps(content).encode(), allow_nan=False)
+        seldon_protocol.decode_feedback(json.dumps(content).encode(), allow_nan=False)

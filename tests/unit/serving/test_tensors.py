@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Tensor
-from scanflow_serving.problems import ProblemError
-from scanflow_serving.tensors import DATATYPES, from_binary, from_json, from_python, get_datatype, to_binary, to_list
+from scanflow_serving.oip_tensors import (
+    DATATYPES,
+    find_datatype,
+    from_binary,
+    from_json,
+    from_python,
+    to_binary,
+    to_list,
+)
 from tests.unit.serving.harness import attempt, refused
 
 WHERE = "The input 'x'"
@@ -188,4 +196,4 @@ def test_bytes_that_are_no_text_cannot_be_json() -> None:
     [("?", "BOOL"), (">i4", "INT32"), ("f8", "FP64"), ("U3", "BYTES"), ("S3", "BYTES"), ("c8", None), ("M8[s]", None)],
 )
 def test_what_numpy_holds_has_a_datatype_or_none(dtype: str, datatype: str | None) -> None:
-    assert get_datatype(np.dtype(dtype)) == datatype
+    assert find_datatype(np.dtype(dtype)) == datatype

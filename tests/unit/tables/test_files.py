@@ -14,7 +14,7 @@ import pytest
 
 from scanflow.errors import InvalidError
 from scanflow.tables.columns import ReadOptions, is_table
-from scanflow.tables.files import read_columns
+from scanflow.tables.table_files import read_columns
 
 
 def write(folder: Path, text: str) -> Path:

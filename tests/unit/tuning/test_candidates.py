@@ -33,15 +33,15 @@ def test_every_candidate_uses_the_whole_budget_has_room_and_is_placed_unlike_all
     space = SearchSpace(topology=TWO, cores=cores, batches=tuple(batches))
     found = space.whole
     assert {one.instances * one.cores for one in found} == {cores}
-    assert len({space.get_placement(one) for one in found}) == len(found)
-    assert None not in {space.get_placement(one) for one in found}
+    assert len({space.find_placement(one) for one in found}) == len(found)
+    assert None not in {space.find_placement(one) for one in found}
 
 
 def test_what_others_hold_is_no_room() -> None:
     held = Grant(cpus=tuple(range(6)), memory_nodes=(0, 1), cores=6.0)
     space = SearchSpace(topology=TWO, cores=4, beside=(held,))
-    assert space.get_placement(Candidate(instances=4, cores=1.0, affinity="cpu")) is None
-    assert space.get_placement(Candidate(instances=2, cores=1.0, affinity="cpu")) is not None
+    assert space.find_placement(Candidate(instances=4, cores=1.0, affinity="cpu")) is None
+    assert space.find_placement(Candidate(instances=2, cores=1.0, affinity="cpu")) is not None
 
 
 @pytest.mark.parametrize(

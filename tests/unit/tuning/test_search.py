@@ -59,7 +59,7 @@ def test_nothing_is_measured_twice_and_a_search_goes_on_where_it_was_cut_short()
     bench = SimulatedBench(gains)
     found = studied(bench)
     tried = [one.candidate for one in found.trials]
-    assert len({SPACE.get_placement(one) for one in tried}) == len(tried)
+    assert len({SPACE.find_placement(one) for one in tried}) == len(tried)
     half = len(tried) // 2
     rest = SimulatedBench(gains)
     again = studied(rest, trials=list(found.trials[:half]))

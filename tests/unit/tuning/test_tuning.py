@@ -24,8 +24,8 @@ from scanflow.tuning.candidates import Candidate, describe
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow.tuning.service_copy import ServiceCopy, build_copy
-from scanflow_client.cli.app import app
-from scanflow_client.cli.tune import parse_batch_sizes
+from scanflow_client.cli.command_tree import app
+from scanflow_client.cli.tune_command import parse_batch_sizes
 from scanflow_client.predict_io import HttpRequest
 from scanflow_client.service_load import build_load_plan
 from scanflow_client.tuning import (
@@ -325,7 +325,7 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
     record = place.deploy(Deployment(report.target.app, "serve")).model_copy(update={"source": str(file)})
     place.running["serve"] = record
     found = replace(report, target=replace(report.target, record=record))
-    monkeypatch.setattr("scanflow_client.cli.tune.open_deployer", lambda: place)
+    monkeypatch.setattr("scanflow_client.cli.tune_command.open_deployer", lambda: place)
     monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: found)
     words = ["tune", "serve", "--data", "[[1]]", "--no-log", "--fresh"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0

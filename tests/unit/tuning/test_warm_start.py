@@ -137,6 +137,6 @@ def test_a_search_with_a_history_ends_and_measures_nothing_twice(
     history = TuningHistory(ranking=tuple(ranking), default=DEFAULT, ratio=ratio, trials=trials)
     scores = {DEFAULT: 1.0}
     while (one := choose_next_after(SPACE, DEFAULT, scores, history)) is not None:
-        assert SPACE.get_placement(one) not in {SPACE.get_placement(other) for other in scores}
+        assert SPACE.find_placement(one) not in {SPACE.find_placement(other) for other in scores}
         scores[one] = drawn.uniform(-1, 2)
         assert len(scores) <= len(SPACE.whole)

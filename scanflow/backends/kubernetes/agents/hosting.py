@@ -10,28 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from scanflow.app.agents import Agent
+from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.files import load_json
+from scanflow.app.application_files import load_json
 from scanflow.app.secrets import iterate_secrets
-from scanflow.backends.agents import AgentProcess, HostedAgent, ignore_message
-from scanflow.backends.kubernetes.agents.manifests import (
+from scanflow.backends.agent_hosting import AgentProcess, HostedAgent, ignore_message
+from scanflow.backends.kubernetes.agents.agent_manifests import (
     CODE,
     VERSION,
     build_objects,
-    find_agent,
     format_address,
     format_object_name,
+    get_agent,
 )
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import AGENT, APP, MANAGED_SELECTOR, TEAM
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
+from scanflow.backends.kubernetes.object_labels import AGENT, APP, MANAGED_SELECTOR, TEAM
 from scanflow.backends.kubernetes.pod_logs import PodLogs
 from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import NotFoundError, UsageError
 
 SNAPSHOT_S: Final = 2.0
@@ -61,7 +61,7 @@ class _Parts(NamedTuple):
 
 
 class KubernetesAgents:
-    """See :class:`~scanflow.backends.agents.AgentBackend`. Kubelets restart agents that die."""
+    """See :class:`~scanflow.backends.agent_hosting.AgentBackend`. Kubelets restart agents that die."""
 
     def __init__(
         self,
@@ -201,9 +201,9 @@ class KubernetesAgents:
     def _resolve_agent(self, agent: HostedAgent) -> tuple[HostedAgent, Agent]:
         """Return an agent with the tracker of its environment, which is ensured, and its definition."""
         app = load_json(json.dumps(agent.document))
-        own = find_agent(app, agent.name)
+        own = get_agent(app, agent.name)
         check_pod_secrets(iterate_secrets([own.parameters, own.sensors]), who=f"Agent {own.name!r}")
-        return replace(agent, tracker=self._ensure(app) or agent.tracker), find_agent(app, agent.name)
+        return replace(agent, tracker=self._ensure(app) or agent.tracker), get_agent(app, agent.name)
 
 
 def _build_code(agent: HostedAgent, definition: Agent, settings: KubernetesSettings) -> CodeConfigMap | None:

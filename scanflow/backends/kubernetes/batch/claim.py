@@ -9,8 +9,8 @@ from scanflow.backends.kubernetes.batch.object_store import SCHEME
 from scanflow.backends.kubernetes.batch.store_address import locate_store
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.run_records import TaskRecord
 from scanflow.backends.tasks import reset_task
 from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder, write_private

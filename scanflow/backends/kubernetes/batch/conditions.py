@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping
 
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.kubernetes.batch.signals import WRONG
+from scanflow.backends.kubernetes.batch.workflow_signals import WRONG
 
 Sources = Mapping[str, str]
 """From a step to the task of Argo's graph that reports its signals."""
 
 
-def find_skippable(workflow: Workflow) -> set[str]:
+def list_skippable(workflow: Workflow) -> set[str]:
     """Return the steps that may be skipped: by a condition, or with all their dependencies."""
     steps: set[str] = set()
     for name in (name for level in workflow.levels for name in level):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
-from scanflow.backends.kubernetes.batch.layout import (
+from scanflow.backends.kubernetes.batch.pod_layout import (
     CREATED,
     DOCUMENT,
     DRIVE,
@@ -23,7 +23,7 @@ from scanflow.backends.kubernetes.batch.layout import (
     format_config_map_name,
 )
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UsageError
 

@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL
-from scanflow.backends.kubernetes.batch.records import FileSizes
 from scanflow.backends.kubernetes.batch.storage_volumes import (
     build_outputs_volume,
     build_store_mounts,
@@ -24,12 +23,13 @@ from scanflow.backends.kubernetes.batch.storage_volumes import (
     build_store_volumes,
 )
 from scanflow.backends.kubernetes.batch.store_address import locate_store
+from scanflow.backends.kubernetes.batch.workflow_records import FileSizes
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS, STEPS, build_env_from
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import MANAGER, RUN
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import MANAGER, RUN
 from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
@@ -81,7 +81,7 @@ def fetch_log(
     cluster: Cluster, settings: KubernetesSettings, namespace: str, run: str, task: str, attempt: int, folder: Path
 ) -> None:
     """Copy the log of an attempt from the claim into this home; see :func:`fetch_outputs`."""
-    there = layout.locate_attempt_logs(Path(), run, task, attempt)
+    there = pod_layout.locate_attempt_logs(Path(), run, task, attempt)
     _fetch(cluster, settings, namespace, run, {str(there): folder})
 
 
@@ -117,7 +117,7 @@ def _fetch(
     """Copy the files of folders on the claim, or in the object store, into local folders."""
     store = locate_store(cluster, settings, namespace)
     program = _PROGRAM if store is None else f"{_FETCH_OBJECTS}\n{_PROGRAM}"
-    arguments = [program, str(layout.OUTPUTS), str(MAX_BYTES), *target_folders]
+    arguments = [program, str(pod_layout.OUTPUTS), str(MAX_BYTES), *target_folders]
     text = _run_pod(cluster, build_reader_pod(settings, namespace, run, arguments, store), run)
     folders = list(target_folders.values())
     with tarfile.open(fileobj=io.BytesIO(base64.b64decode(text)), mode="r:gz") as packed:
@@ -188,7 +188,11 @@ def build_reader_pod(
                     "resources": {"requests": SMALL},
                     "securityContext": build_container_security(),
                     "volumeMounts": [
-                        {"name": "outputs", "mountPath": str(layout.OUTPUTS), **({} if store else {"readOnly": True})},
+                        {
+                            "name": "outputs",
+                            "mountPath": str(pod_layout.OUTPUTS),
+                            **({} if store else {"readOnly": True}),
+                        },
                         *build_store_mounts(secret),
                     ],
                 }

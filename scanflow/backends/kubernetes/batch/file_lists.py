@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.claim import check_outputs
 from scanflow.backends.kubernetes.batch.fetching import fetch_files
 from scanflow.backends.kubernetes.batch.home import RunHome
-from scanflow.backends.kubernetes.batch.records import FileSizes
+from scanflow.backends.kubernetes.batch.workflow_records import FileSizes
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.records import StepFile, TaskRecord
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.run_records import StepFile, TaskRecord
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import StepName
 
@@ -32,7 +32,7 @@ def list_files(
         check_outputs(cluster, settings, namespace, run, home)
         for task, files in fetch_files(cluster, settings, namespace, run, unknown).items():
             write_files(home, task, files)
-    folder = layout.OUTPUTS / run
+    folder = pod_layout.OUTPUTS / run
     return [
         StepFile(task=task, name=name, size_bytes=size, path=str(folder / task.replace(".", "/", 1) / name))
         for task in ended

@@ -10,8 +10,8 @@ from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.records import TaskRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import TaskRecord
 from scanflow.backends.tasks import reset_changed_tasks, select_current_tasks, split_task
 from scanflow.names import StepName
 
@@ -45,7 +45,7 @@ def reset_changed(journal: Journal, run: JournalRun, definition: RunDefinition) 
     return tuple(changed)
 
 
-def find_finished_steps(
+def list_finished_steps(
     workflow: Workflow, tasks: Mapping[StepName, TaskRecord]
 ) -> tuple[FinishedSteps, dict[str, tuple[int, ...]]]:
     """Return the finished steps of a run, and the finished tasks of unfinished fan-outs."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.framing import FINAL_MARK
 from scanflow.files.private import write_private
 from scanflow.files.walk import iterate_files
@@ -29,22 +29,22 @@ WIDEST_LEFT: Final = 200
 class Folders:
     """The folders of a pod; other ones in tests."""
 
-    outputs: Path = Path(layout.OUTPUTS)
-    run: Path = Path(layout.RUN_FILES)
-    keys: Path = Path(layout.KEYS)
-    app: Path = Path(layout.APP)
-    reported: Path = Path(layout.REPORTED_FOLDER)
-    store_secret: Path = Path(layout.STORE_SECRET)
+    outputs: Path = Path(pod_layout.OUTPUTS)
+    run: Path = Path(pod_layout.RUN_FILES)
+    keys: Path = Path(pod_layout.KEYS)
+    app: Path = Path(pod_layout.APP)
+    reported: Path = Path(pod_layout.REPORTED_FOLDER)
+    store_secret: Path = Path(pod_layout.STORE_SECRET)
     store: str = ""
     """The address of the environment's outputs in an object store; empty: ``outputs`` is the claim."""
 
     @classmethod
     def from_environment(cls) -> Folders:
-        return cls(store=os.environ.get(layout.STORE_VARIABLE, ""))
+        return cls(store=os.environ.get(pod_layout.STORE_VARIABLE, ""))
 
     def make(self, run: str) -> Path:
         """Create the folders that a task writes to, and return that of its run's outputs."""
-        base = layout.locate_run_outputs(self.outputs, run)
+        base = pod_layout.locate_run_outputs(self.outputs, run)
         base.mkdir(parents=True, exist_ok=True)
         self.reported.mkdir(parents=True, exist_ok=True)
         return base
@@ -65,7 +65,7 @@ class Folders:
             if (remaining := remaining - len(content) - len(name)) < 0:
                 return
             outputs[name] = content.decode("utf-8", errors="replace")
-        self.write_parameter(layout.OUTPUTS_PARAMETER, json.dumps(outputs))
+        self.write_parameter(pod_layout.OUTPUTS_PARAMETER, json.dumps(outputs))
 
     def list_few_files(self, target: Path, width: int) -> list[tuple[str, int]] | None:
         """Return the names and bytes of the files that a task left, for its report; None: they are too many for it."""
@@ -80,7 +80,7 @@ class Folders:
 
     def write_report(self, text: str) -> None:
         """Write the report of a task's end, and the last mark of its log."""
-        self.write_parameter(layout.REPORT, text)
+        self.write_parameter(pod_layout.REPORT, text)
         sys.stdout.buffer.write(FINAL_MARK)
         sys.stdout.buffer.flush()
 

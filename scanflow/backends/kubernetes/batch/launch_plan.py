@@ -9,17 +9,21 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.inherited_secrets import list_inherited_sources
-from scanflow.backends.kubernetes.batch import layout
-from scanflow.backends.kubernetes.batch.signals import list_signals
-from scanflow.backends.parameters import StepInputs
+from scanflow.backends.kubernetes.batch import pod_layout
+from scanflow.backends.kubernetes.batch.workflow_signals import list_signals
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.step_process import build_step_env, iterate_options, list_secret_sources
+from scanflow.backends.task_parameters import StepInputs
 from scanflow.backends.tasks import format_task_name
 from scanflow.errors import ScanflowError
 
 
 def plan_launches(
-    definition: RunDefinition, run: str, drive: int, variables: Mapping[str, str], outputs: Path = Path(layout.OUTPUTS)
+    definition: RunDefinition,
+    run: str,
+    drive: int,
+    variables: Mapping[str, str],
+    outputs: Path = Path(pod_layout.OUTPUTS),
 ) -> str:
     """Return the launches of a run's steps as JSON; empty: no step can be launched without the application.
 
@@ -30,7 +34,7 @@ def plan_launches(
         variables: Those that make a task log to the tracker, with ``@step@`` and ``@task@`` where they name it.
         outputs: The claim's mount path in its pods.
     """
-    base = layout.locate_run_outputs(outputs, run)
+    base = pod_layout.locate_run_outputs(outputs, run)
     sources = {signal.source for signal in list_signals(definition.workflow)}
     inputs = StepInputs(definition, read=lambda _: {}, outputs=base, max_fan_out=0)
     steps: dict[str, Any] = {}

@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Final, Self
 
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.folders import Folders
 from scanflow.backends.kubernetes.batch.object_store import ObjectInfo, ObjectStore
 from scanflow.backends.kubernetes.batch.storage import ClaimStorage
 from scanflow.backends.kubernetes.batch.task_archives import (
     Snapshot,
-    find_changes,
+    compare_snapshot,
     measure_size,
     mentions,
     read_index,
@@ -89,15 +89,15 @@ class ObjectStorage(ClaimStorage):
         self._fetched |= {(run, _parse_task(entry.name)) for entry in archives}
         for origin, linked in origins.items():
             self.fetch(origin, linked, outputs_only=outputs_only)
-            base = layout.locate_run_outputs(self._outputs, run)
+            base = pod_layout.locate_run_outputs(self._outputs, run)
             base.mkdir(parents=True, exist_ok=True)
             for step in linked:
-                super().link(base, step, layout.locate_run_outputs(self._outputs, origin))
+                super().link(base, step, pod_layout.locate_run_outputs(self._outputs, origin))
             self._fetched |= {(run, task) for fetched_run, task in self._fetched if fetched_run == origin}
 
     def _unpack(self, run: str, entry: ObjectInfo, *, outputs_only: bool, in_order: bool = False) -> bool:
         """Unpack an archive, and return whether that is done: one that changes others' files waits for them."""
-        base = layout.locate_run_outputs(self._outputs, run)
+        base = pod_layout.locate_run_outputs(self._outputs, run)
         base.mkdir(parents=True, exist_ok=True)
         can_wait = not outputs_only and not in_order
         with self._store.open_reader(entry.name) as stream:
@@ -119,7 +119,7 @@ class ObjectStorage(ClaimStorage):
     def begin_task(self, run: str, task: StepName, folder: Path, *, again: bool) -> Snapshot:
         self._store.delete(_format_archive(run, task))
         self._fetched.add((run, task))
-        base = layout.locate_run_outputs(self._outputs, run)
+        base = pod_layout.locate_run_outputs(self._outputs, run)
         before = take_snapshot(base, folder)
         if again:
             with suppress(NotFoundError), self._store.open_reader(f"{run}/{task}{_TRIED}") as stream:
@@ -129,14 +129,14 @@ class ObjectStorage(ClaimStorage):
     # After a task
 
     def keep_task(self, run: str, task: StepName, folder: Path, before: Snapshot | None) -> None:
-        base = layout.locate_run_outputs(self._outputs, run)
+        base = pod_layout.locate_run_outputs(self._outputs, run)
         with self._store.open_writer(_format_archive(run, task), measure_size([folder])) as stream:
-            write_archive(stream, base, folder, None if before is None else find_changes(base, folder, before))
+            write_archive(stream, base, folder, None if before is None else compare_snapshot(base, folder, before))
         self._fetched.add((run, task))
 
     def keep_attempt(self, run: str, task: StepName, folder: Path, before: Snapshot | None) -> None:
-        base = layout.locate_run_outputs(self._outputs, run)
-        changes = find_changes(base, folder, before or {})
+        base = pod_layout.locate_run_outputs(self._outputs, run)
+        changes = compare_snapshot(base, folder, before or {})
         if changes.changed or changes.deleted:
             with self._store.open_writer(f"{run}/{task}{_TRIED}", measure_size([base])) as stream:
                 write_archive(stream, base, None, changes)
@@ -177,7 +177,7 @@ class ObjectStorage(ClaimStorage):
         """Bring folders of logs and of tasks' named outputs, whose paths are as on a claim."""
         steps = defaultdict[str, dict[str, None]](dict)
         for folder in folders:
-            if folder.parts[0] == layout.LOGS:
+            if folder.parts[0] == pod_layout.LOGS:
                 for entry in self._store.list_objects(folder.as_posix()):
                     file = self._outputs / entry.name
                     file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,25 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
-from scanflow.app.graph import find_ancestors
+from scanflow.app.graph import list_ancestors
 from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process, script_process
 from scanflow.backends.function_store import is_saved_function
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, create_empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
 from scanflow.backends.kubernetes.batch.pod_storage import open_storage
 from scanflow.backends.kubernetes.batch.process import run_process
-from scanflow.backends.kubernetes.batch.report import POD_DELETED, TaskReport, build_error_report, build_process_report
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
-from scanflow.backends.kubernetes.batch.signals import evaluate_signal, list_signals, replay
 from scanflow.backends.kubernetes.batch.storage import ClaimStorage
+from scanflow.backends.kubernetes.batch.task_report import (
+    POD_DELETED,
+    TaskReport,
+    build_error_report,
+    build_process_report,
+)
+from scanflow.backends.kubernetes.batch.workflow_signals import evaluate_signal, list_signals, replay
 from scanflow.backends.parameter_secrets import take_secrets
-from scanflow.backends.parameters import NO_ITEM, Resolved, StepInputs
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.placed_secrets import SecretPath
 from scanflow.backends.run_definition import RunDefinition
@@ -50,6 +54,7 @@ from scanflow.backends.step_process import (
     list_options_with_secrets,
     list_secret_sources,
 )
+from scanflow.backends.task_parameters import NO_ITEM, Resolved, StepInputs
 from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, describe_missing_result, encode
 from scanflow.errors import InternalError, ScanflowError
@@ -76,7 +81,7 @@ class Pod:
     def _storage(self) -> ClaimStorage:
         storage = open_storage(self._folders)
         for step, origin in self.document.origins.items():
-            storage.link(self.base, step, layout.locate_run_outputs(self._folders.outputs, origin))
+            storage.link(self.base, step, pod_layout.locate_run_outputs(self._folders.outputs, origin))
         return storage
 
     @cached_property
@@ -90,7 +95,7 @@ class Pod:
     @cached_property
     def key(self) -> bytes:
         """The key that signs this environment's pickles."""
-        return (self._folders.keys / layout.KEY).read_bytes()
+        return (self._folders.keys / pod_layout.KEY).read_bytes()
 
     @cached_property
     def files(self) -> AppFiles:
@@ -129,7 +134,7 @@ class Pod:
 
     def _fetch(self, step: str, *, outputs_only: bool = False, including: bool = False) -> None:
         """Bring what the steps before a step left; ``including``: what it left itself, too."""
-        steps = find_ancestors(self.workflow.parents, step) | ({step} if including else set())
+        steps = list_ancestors(self.workflow.parents, step) | ({step} if including else set())
         self._storage.fetch(self.document.run, sorted(steps), outputs_only=outputs_only)
 
     # A task
@@ -156,7 +161,7 @@ class Pod:
         self._fetch(node.name)
         inputs = self.build_inputs()
         replay(self.workflow, inputs, node.name)
-        for step in sorted(find_ancestors(self.workflow.parents, node.name)):
+        for step in sorted(list_ancestors(self.workflow.parents, node.name)):
             self._storage.check(self.document.run, inputs.list_tasks(step))
         if node.when is not None:
             inputs.is_condition_met(node)  # raises here for a condition that cannot be evaluated
@@ -171,7 +176,7 @@ class Pod:
             files = self._folders.list_few_files(self.locate_folder(task), len(tasks))
             return TaskReport(seconds=0.0, exit_code=0, origin=origin, files=None if files is None else tuple(files))
         target, run = self.locate_folder(task), self.document.run
-        logs = layout.locate_attempt_logs(self._folders.outputs, run, task, attempt)
+        logs = pod_layout.locate_attempt_logs(self._folders.outputs, run, task, attempt)
         if not self._storage.begin_attempt(logs, self.document.drive) and not node.retry.limit:
             return POD_DELETED
         create_empty_folder(target)
@@ -276,7 +281,7 @@ class Pod:
         return {**os.environ, **own}
 
     def _locate_cached(self, key: CacheKey) -> Path:
-        return self._folders.outputs / layout.CACHE / key.text
+        return self._folders.outputs / pod_layout.CACHE / key.text
 
     def _restore_cached(self, key: CacheKey, task: StepName) -> str | None:
         """Copy the cached outputs of an earlier run, and return that run; None: there are none."""
@@ -346,7 +351,7 @@ def finish(folders: Folders, report: TaskReport) -> int:
     """Write the report of a task's end, and return the exit code of its pod."""
     folders.write_report(report.to_json())
     if report.stopped:
-        return layout.EXIT_STOPPED
+        return pod_layout.EXIT_STOPPED
     if report.failure is None:
         return 0
     return EXIT_REFUSED if report.exit_code is None else report.exit_code % 256 or 1

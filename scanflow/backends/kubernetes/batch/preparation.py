@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import OpenModels
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
 from scanflow.backends.kubernetes.environment.manifests import STEPS
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.pod_image import FindImage, PodImages
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.port import OpenModels
 
 
 class StepCode(NamedTuple):

@@ -28,8 +28,8 @@ _PIPE_BYTES = 1_048_576
 
 
 class ProcessEnd(NamedTuple):
-    """How a process ended. Fields common to :class:`~scanflow.backends.kubernetes.batch.report.TaskReport` have the
-    same names."""
+    """How a process ended. Fields common to :class:`~scanflow.backends.kubernetes.batch.task_report.TaskReport` have
+    the same names."""
 
     began: float
     seconds: float

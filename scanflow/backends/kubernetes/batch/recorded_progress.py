@@ -10,10 +10,10 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.backends.kubernetes.batch.layout import PROGRESS
+from scanflow.backends.kubernetes.batch.pod_layout import PROGRESS
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.pickles import is_inside
-from scanflow.backends.records import RunState, TaskRecord
+from scanflow.backends.run_records import RunState, TaskRecord
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
@@ -50,7 +50,7 @@ class RunWriter:
 
     def __init__(self, cluster: Cluster, namespace: str, run: str, home: RunHome) -> None:
         self._cluster, self._namespace, self._run, self._home = cluster, namespace, run, home
-        self._name = layout.format_config_map_name(run)
+        self._name = pod_layout.format_config_map_name(run)
 
     def create(self, document: RunDocument, manifest: Manifest) -> RunVersion:
         """Create the ConfigMap of a run that is entered; one of the same definition may be there already.
@@ -80,7 +80,7 @@ class RunWriter:
         driver = secrets.token_hex(8)
         create_private_folder(self._home.path)
         write_private(self._home.driver, driver)
-        manifest["metadata"]["annotations"][layout.DRIVER] = driver
+        manifest["metadata"]["annotations"][pod_layout.DRIVER] = driver
         if before is None:  # it was deleted with its environment
             self._home.driven.unlink(missing_ok=True)
         header = None
@@ -132,7 +132,7 @@ class RunWriter:
     def request_stop(self) -> RunHeader | None:
         """Ask whoever begins a drive to stop the run; return what the ConfigMap says then. None: there is none."""
         request = f"{time.time():.3f}-{secrets.token_hex(4)}"
-        patch = {"metadata": {"annotations": {layout.STOP_REQUEST: request}}}
+        patch = {"metadata": {"annotations": {pod_layout.STOP_REQUEST: request}}}
         try:
             return RunHeader.read(self._cluster.patch("ConfigMap", self._name, self._namespace, patch))
         except NotFoundError:
@@ -144,11 +144,11 @@ class RunWriter:
         record = CopiedRecord.read(self._home)
         if record is None or record.drive != progress.drive:
             return
-        metadata = {"annotations": {layout.ENDED: str(progress.drive)}}
+        metadata = {"annotations": {pod_layout.ENDED: str(progress.drive)}}
         precondition = {} if driven else {"resourceVersion": record.version}
         with suppress(ScanflowError):  # missing rights; or the cluster is away
             for version in (progress, progress.model_copy(update={"tasks": None, "files": {}})):
-                patch = {"metadata": {**metadata, **precondition}, "binaryData": {layout.PROGRESS: version.pack()}}
+                patch = {"metadata": {**metadata, **precondition}, "binaryData": {pod_layout.PROGRESS: version.pack()}}
                 try:
                     written = self._cluster.patch("ConfigMap", self._name, self._namespace, patch)
                 except (InvalidError, UnavailableError):  # it may be too large with its tasks

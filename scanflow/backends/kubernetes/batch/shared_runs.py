@@ -12,21 +12,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from scanflow.app.files import dump_json
+from scanflow.app.application_files import dump_json
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.api_times import parse_epoch_s
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import read_code_name
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import APP, MANAGED_SELECTOR, RUN, TEAM, WORKFLOW
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
-from scanflow.backends.kubernetes.settings import KubernetesSettings
-from scanflow.backends.kubernetes.times import parse_epoch_s
-from scanflow.backends.records import FINAL_STATES, RunRecord
+from scanflow.backends.kubernetes.object_labels import APP, MANAGED_SELECTOR, RUN, TEAM, WORKFLOW
+from scanflow.backends.run_records import FINAL_STATES, RunRecord
 from scanflow.errors import (
     AccessDeniedError,
     AlreadyRunningError,
@@ -37,7 +37,7 @@ from scanflow.errors import (
 )
 from scanflow.files.private import create_private_folder, write_private
 from scanflow.names import RunName, check_name
-from scanflow.processes.files import hold_driver_lock, is_locked
+from scanflow.processes.shared_files import hold_driver_lock, is_locked
 
 SELECTOR: Final = f"{MANAGED_SELECTOR},{RUN},{WORKFLOW}"
 """Selects the ConfigMaps of runs."""
@@ -73,7 +73,7 @@ class RunHeader(NamedTuple):
     def read(cls, manifest: Manifest) -> Self:
         metadata = manifest["metadata"]
         labels, annotations = metadata["labels"], metadata.get("annotations") or {}
-        created, ended = annotations.get(layout.CREATED), annotations.get(layout.ENDED)
+        created, ended = annotations.get(pod_layout.CREATED), annotations.get(pod_layout.ENDED)
         return cls(
             run=labels[RUN],
             namespace=metadata["namespace"],
@@ -83,11 +83,11 @@ class RunHeader(NamedTuple):
             created=parse_epoch_s(metadata["creationTimestamp"]) if created is None else float(created),
             uid=metadata["uid"],
             version=metadata["resourceVersion"],
-            drive=int(annotations.get(layout.DRIVE, 0)),
-            driver=annotations.get(layout.DRIVER, ""),
+            drive=int(annotations.get(pod_layout.DRIVE, 0)),
+            driver=annotations.get(pod_layout.DRIVER, ""),
             ended=None if ended is None else int(ended),
-            stop_request=annotations.get(layout.STOP_REQUEST, ""),
-            claim=annotations.get(layout.OUTPUTS_CLAIM, ""),
+            stop_request=annotations.get(pod_layout.STOP_REQUEST, ""),
+            claim=annotations.get(pod_layout.OUTPUTS_CLAIM, ""),
         )
 
 
@@ -134,7 +134,7 @@ class SharedRuns:
 
     def get(self, run: JournalRun) -> Manifest | None:
         """Return the ConfigMap of a run; None: there is none."""
-        name = layout.format_config_map_name(run.record.name)
+        name = pod_layout.format_config_map_name(run.record.name)
         return self._cluster.get("ConfigMap", name, self.read_namespace(run.record))
 
     def read_namespace(self, record: RunRecord) -> str:
@@ -159,7 +159,7 @@ class SharedRuns:
         try:
             manifests = self._cluster.find("ConfigMap", self._namespace, labels=labels, metadata_only=True)[0]
         except AccessDeniedError as error:
-            manifests = self._find_in_known_namespaces(journal, labels)
+            manifests = self._list_in_known_namespaces(journal, labels)
             if not manifests:
                 raise AccessDeniedError(f"There is no run {name!r} in this home. {error}") from error
         headers = list(map(RunHeader.read, manifests))
@@ -177,7 +177,7 @@ class SharedRuns:
         home = self._home.run(run.record.name)
         if is_locked(home.lock):
             return run
-        namespace, name = self.read_namespace(run.record), layout.format_config_map_name(run.record.name)
+        namespace, name = self.read_namespace(run.record), pod_layout.format_config_map_name(run.record.name)
         try:
             manifest = self._cluster.get("ConfigMap", name, namespace, metadata_only=True)
         except ScanflowError:
@@ -242,9 +242,9 @@ class SharedRuns:
         except AccessDeniedError:
             if not journal.runs(limit=1):
                 raise
-            return self._find_in_known_namespaces(journal, SELECTOR)
+            return self._list_in_known_namespaces(journal, SELECTOR)
 
-    def _find_in_known_namespaces(self, journal: Journal, labels: str) -> list[Manifest]:
+    def _list_in_known_namespaces(self, journal: Journal, labels: str) -> list[Manifest]:
         """Return the ConfigMaps in the namespaces of the runs that this home knows, as far as they may be listed."""
         manifests: list[Manifest] = []
         for app, team in journal.list_environments() if self._namespace is None else ():
@@ -257,7 +257,7 @@ class SharedRuns:
 
     def _copy(self, journal: Journal, header: RunHeader) -> JournalRun | None:
         """Copy a run's ConfigMap, unless a process of this home enters or drives the run; return the run, if any."""
-        home, name = self._home.run(header.run), layout.format_config_map_name(header.run)
+        home, name = self._home.run(header.run), pod_layout.format_config_map_name(header.run)
         before = CopiedRecord.read(home)
         manifest = self._cluster.get("ConfigMap", name, header.namespace)
         if manifest is not None:
@@ -282,7 +282,7 @@ class SharedRuns:
         is_anew = before is not None and before.uid != header.uid
         has_begun = run is None or is_anew or header.drive > read_begun_drive(home)
         if run is None or home.code.exists():
-            write_private(home.code, (manifest.get("data") or {}).get(layout.CODE, "null"))
+            write_private(home.code, (manifest.get("data") or {}).get(pod_layout.CODE, "null"))
         if run is None:
             run = journal.create_run(
                 app=header.app,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import STEP, TASK
+from scanflow.backends.kubernetes.object_labels import STEP, TASK
 
 STEP_INPUT: Final = "step"
 """The input parameter of a shared template: its task's step."""

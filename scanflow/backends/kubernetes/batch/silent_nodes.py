@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.kubernetes.pods import NODE_NOT_READY, explain_pending
-from scanflow.backends.records import EnvironmentReady, Observer, Waiting
+from scanflow.backends.run_records import EnvironmentReady, Observer, Waiting
 from scanflow.errors import UnavailableError
 from scanflow.names import RunName, StepName
 

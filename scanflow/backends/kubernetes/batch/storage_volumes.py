@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scanflow.backends.kubernetes.batch import layout
+from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.kinds import Manifest
 
 
@@ -16,7 +16,7 @@ def build_outputs_volume(claim: str, store: str | None, **fields: Any) -> Manife
 
 
 def build_store_variables(store: str | None) -> dict[str, str]:
-    return {} if store is None else {layout.STORE_VARIABLE: store}
+    return {} if store is None else {pod_layout.STORE_VARIABLE: store}
 
 
 def build_store_volumes(secret: str | None) -> list[Manifest]:
@@ -27,4 +27,4 @@ def build_store_volumes(secret: str | None) -> list[Manifest]:
 
 
 def build_store_mounts(secret: str | None) -> list[Manifest]:
-    return [] if secret is None else [{"name": "store", "mountPath": str(layout.STORE_SECRET), "readOnly": True}]
+    return [] if secret is None else [{"name": "store", "mountPath": str(pod_layout.STORE_SECRET), "readOnly": True}]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from scanflow.backends.kubernetes.batch.layout import KEY_SECRET
+from scanflow.backends.kubernetes.batch.pod_layout import KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import NotFoundError
 
 _GENERATION_CHARS: Final = 8

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, NamedTuple
 
-from scanflow.backends.records import StepFile
+from scanflow.backends.run_records import StepFile
 from scanflow.backends.step_files import list_step_files
 from scanflow.errors import InvalidError
 from scanflow.names import StepName
@@ -67,7 +67,7 @@ class Changes(NamedTuple):
     deleted: tuple[str, ...] = ()
 
 
-def find_changes(base: Path, own: Path, before: Snapshot) -> Changes:
+def compare_snapshot(base: Path, own: Path, before: Snapshot) -> Changes:
     """Return what differs from an earlier snapshot."""
     after = dict(_walk(base, skip=own))
     changed = tuple(path for name, path in after.items() if before.get(name) != _identify(path))

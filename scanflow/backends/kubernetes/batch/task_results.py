@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.backends.kubernetes.batch.claim import check_outputs
-from scanflow.backends.kubernetes.batch.facts import find_workflows
 from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
 from scanflow.backends.kubernetes.batch.file_lists import list_files
 from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
-from scanflow.backends.kubernetes.batch.pod_logs import TaskPodLogs, copy_log
-from scanflow.backends.kubernetes.batch.records import observe_workflow
+from scanflow.backends.kubernetes.batch.task_pod_logs import TaskPodLogs, copy_log
+from scanflow.backends.kubernetes.batch.workflow_facts import list_workflows
+from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.log_reader import LogReader, Stream
-from scanflow.backends.records import FINAL_STATES, RunRecord, StepFile, TaskRecord
-from scanflow.backends.tasks import OutputsT, arrange_outputs, find_logged_task, find_output_tasks, select_tasks
+from scanflow.backends.run_records import FINAL_STATES, RunRecord, StepFile, TaskRecord
+from scanflow.backends.tasks import OutputsT, arrange_outputs, get_logged_task, list_output_tasks, select_tasks
 from scanflow.names import StepName
 from scanflow.outputs import OUTPUTS_FOLDER
 
@@ -55,9 +55,9 @@ class TaskResults:
         Raises:
             NotFoundError: they are gone.
         """
-        tasks = find_output_tasks(record, step)
+        tasks = list_output_tasks(record, step)
         namespace = self._read_namespace(record)
-        homes = {task.task: self._home.run(self._find_output_run(record, task)) for task in tasks}
+        homes = {task.task: self._home.run(self._get_output_run(record, task)) for task in tasks}
         missing = [task for task in tasks if not (homes[task.task].locate_outputs(task.task) / OUTPUTS_FOLDER).is_dir()]
         if missing:
             for source in {homes[task.task].path.name for task in missing}:
@@ -69,7 +69,7 @@ class TaskResults:
         key = self._get_key(namespace, record.app, record.team) if _has_pickled_outputs(homes) else b""
         return arrange_outputs(step, tasks, [read(homes[task.task].locate_outputs(task.task), key) for task in tasks])
 
-    def _find_output_run(self, record: RunRecord, task: TaskRecord) -> str:
+    def _get_output_run(self, record: RunRecord, task: TaskRecord) -> str:
         """Return the run whose folder has the outputs of a task: for an input of a spin, the past run."""
         is_spin_input = (
             task.origin is not None and not task.attempts and self._find_outputs_folder(record.name, task) is None
@@ -87,7 +87,7 @@ class TaskResults:
 
     def open_logs(self, record: RunRecord, task: str, stream: Stream, attempt: int | None) -> LogReader:
         """Return a reader of the log of an attempt, the last one if none is named."""
-        task_record = find_logged_task(record, task)
+        task_record = get_logged_task(record, task)
         number = attempt or task_record.attempts
         folder = self._home.run(record.name).locate_attempt(task_record.task, number)
         if not (folder / "stdout.log").exists() and (
@@ -103,7 +103,7 @@ class TaskResults:
     def _open_pod_logs(self, record: RunRecord, task: TaskRecord, number: int, stream: Stream) -> LogReader | None:
         """Return a reader of the log of a running task; None: it has ended, and its log was copied to this home."""
         namespace = self._read_namespace(record)
-        for manifest in reversed(find_workflows(self._cluster, namespace, record.name)):
+        for manifest in reversed(list_workflows(self._cluster, namespace, record.name)):
             for attempt in observe_workflow(manifest).attempts:
                 if (attempt.task, attempt.number) == (task.task, number):
                     if attempt.record.state == "running":

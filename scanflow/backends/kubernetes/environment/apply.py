@@ -11,8 +11,8 @@ from scanflow.app.application import Application
 from scanflow.backends.environments import EnsuredEnvironment, EnvironmentDeletion, ObjectChange
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.differences import compute_differences, find_changed_fields, find_missing_fields
-from scanflow.backends.kubernetes.environment import tracker
+from scanflow.backends.kubernetes.differences import compute_differences, list_changed_fields, list_missing_fields
+from scanflow.backends.kubernetes.environment import tracker_manifests
 from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import (
     APPLIED_HASH,
@@ -21,11 +21,11 @@ from scanflow.backends.kubernetes.environment.manifests import (
     build_environment_manifests,
     hash_manifests,
 )
-from scanflow.backends.kubernetes.environment.tracker import ensure_tracker_secrets, read_tracker_token
+from scanflow.backends.kubernetes.environment.tracker_manifests import ensure_tracker_secrets, read_tracker_token
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import APP, MANAGER, TEAM
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import APP, MANAGER, TEAM
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.errors import AccessDeniedError, InvalidError, UnavailableError, UsageError
 
 CHECK_CACHE_S: Final = 60.0
@@ -66,7 +66,11 @@ class Environments:
                 uid = uid or self._read_marker(app, namespace)[0]
                 self._checked[namespace] = digest, uid, self._clock()
         return EnsuredEnvironment(
-            namespace, tracker.resolve_tracker_uri(app, self._settings), tuple(changed), uid=uid, kept=tuple(conflicts)
+            namespace,
+            tracker_manifests.resolve_tracker_uri(app, self._settings),
+            tuple(changed),
+            uid=uid,
+            kept=tuple(conflicts),
         )
 
     def _read_marker(self, app: Application, namespace: str) -> tuple[str, str | None]:
@@ -84,7 +88,7 @@ class Environments:
         namespace, *rest = build_environment_manifests(app, self._settings)
         digest = hash_manifests([namespace, *rest])
         self._read_marker(app, namespace["metadata"]["name"])
-        live = self._get_namespace(namespace["metadata"]["name"])
+        live = self._find_namespace(namespace["metadata"]["name"])
         described = rest if live is not None and not _is_managed(live) else [namespace, *rest]
         return compute_differences(self._cluster, [_annotate_marker(manifest, digest) for manifest in described])
 
@@ -103,10 +107,10 @@ class Environments:
         Raises:
             UnavailableError: it timed out; the message says what the pod waits for.
         """
-        if not tracker.has_own_tracker(app, self._settings):
+        if not tracker_manifests.has_own_tracker(app, self._settings):
             return
         namespace, deadline = self._settings.derive_namespace(app.name, app.team), self._clock() + within_s
-        selector = f"metadata.name={tracker.NAME}"
+        selector = f"metadata.name={tracker_manifests.NAME}"
         while True:
             deployments, version = self._cluster.find("Deployment", namespace, fields=selector)
             if any(_is_available(deployment) for deployment in deployments):
@@ -116,7 +120,7 @@ class Environments:
                 raise UnavailableError(
                     f"The tracker of {namespace} was not ready within {within_s:g} s. "
                     f"{self._explain_pending(namespace)} Look: kubectl -n {namespace} describe pods -l "
-                    f"scanflow.dev/component={tracker.NAME}"
+                    f"scanflow.dev/component={tracker_manifests.NAME}"
                 )
             for event in self._cluster.watch(
                 "Deployment", namespace, fields=selector, since=version, within_s=remaining_s
@@ -151,7 +155,7 @@ class Environments:
 
     def _ensure_namespace(self, app: Application, manifest: Manifest) -> Iterator[str]:
         name = manifest["metadata"]["name"]
-        live = self._get_namespace(name)
+        live = self._find_namespace(name)
         if live is None:
             try:
                 self._cluster.apply(manifest)
@@ -167,14 +171,14 @@ class Environments:
             raise UnavailableError(f"The namespace {name!r} is being deleted. Try again once it is gone.")
         labels = live["metadata"].get("labels") or {}
         _check_owner(app, name, labels)
-        if _is_managed(live) and find_missing_fields(live, manifest):
+        if _is_managed(live) and list_missing_fields(live, manifest):
             try:
                 self._cluster.apply(manifest, force=True)
             except AccessDeniedError:
                 return  # with rights in it alone, it is used as it is
             yield f"Namespace {name}: its labels were changed"
 
-    def _get_namespace(self, name: str) -> Manifest | None:
+    def _find_namespace(self, name: str) -> Manifest | None:
         """Return a namespace; to who may not read it, one that somebody made."""
         try:
             return self._cluster.get("Namespace", name)
@@ -184,7 +188,7 @@ class Environments:
     def _ensure_object(self, manifest: Manifest, *, unchanged: bool, force: bool) -> Iterator[str]:
         metadata = manifest["metadata"]
         live = self._cluster.get(manifest["kind"], metadata["name"], metadata["namespace"])
-        if unchanged and live is not None and not find_missing_fields(live, manifest):
+        if unchanged and live is not None and not list_missing_fields(live, manifest):
             return
         try:
             after = self._cluster.apply(manifest, force=force)
@@ -198,7 +202,7 @@ class Environments:
         if live is None:
             yield f"{_format_name(manifest)}: created"
         elif after["metadata"]["resourceVersion"] != live["metadata"]["resourceVersion"]:
-            fields = ", ".join(change.path for change in find_changed_fields(live, after))
+            fields = ", ".join(change.path for change in list_changed_fields(live, after))
             yield f"{_format_name(manifest)}: {fields} changed"
 
     def _prune(self, manifests: list[Manifest]) -> Iterator[str]:
@@ -215,7 +219,7 @@ class Environments:
                 yield f"{kind} {name}: removed"
 
     def _explain_pending(self, namespace: str) -> str:
-        pods, _ = self._cluster.find("Pod", namespace, labels=f"scanflow.dev/component={tracker.NAME}")
+        pods, _ = self._cluster.find("Pod", namespace, labels=f"scanflow.dev/component={tracker_manifests.NAME}")
         events, _ = self._cluster.find("Event", namespace)
         reasons = [str(reason) for pod in pods if (reason := explain_pending(pod, events))]
         return reasons[0] if reasons else ""

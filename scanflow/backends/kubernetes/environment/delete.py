@@ -11,8 +11,8 @@ from typing import Final
 from scanflow.backends.environments import EnvironmentDeletion
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import MANAGER, build_selector
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import MANAGER, build_selector
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
 
 _DELETED_FIRST: Final = (
@@ -111,7 +111,7 @@ def _remove(
     """Delete all objects of some kinds, and wait until they are gone."""
     deleted = []
     for kind in kinds:
-        for manifest in cluster.find_optional(kind, namespace, labels=labels):
+        for manifest in cluster.list_optional(kind, namespace, labels=labels):
             cluster.delete(kind, manifest["metadata"]["name"], namespace)
             deleted.append((kind, manifest["metadata"]["name"], namespace))
     _wait_until_gone(cluster, deleted, deadline, tell)
@@ -123,7 +123,7 @@ def _list_remaining(cluster: Cluster, namespace: str, kinds: Iterable[str]) -> l
     return _list_foreign_objects(cluster, namespace) + [
         f"{kind} {manifest['metadata']['name']}"
         for kind in [*kinds, *_DELETED_FIRST[0], *_DELETED_FIRST[1]]
-        for manifest in cluster.find_optional(kind, namespace)
+        for manifest in cluster.list_optional(kind, namespace)
         if (kind, manifest["metadata"]["name"]) not in _DEFAULT_OBJECTS
         and not manifest["metadata"].get("ownerReferences")
         and "deletionTimestamp" not in manifest["metadata"]

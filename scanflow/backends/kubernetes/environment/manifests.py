@@ -7,10 +7,10 @@ import json
 from typing import Any, Final
 
 from scanflow.app.application import Application
-from scanflow.backends.kubernetes.environment import tracker
+from scanflow.backends.kubernetes.environment import tracker_manifests
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import SERVICE, build_labels
-from scanflow.backends.kubernetes.settings import KubernetesSettings
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import SERVICE, build_labels
 
 STEPS: Final = "scanflow-step"
 """The service account of steps: it may report their results to Argo, and nothing else."""
@@ -30,8 +30,8 @@ APPLIED_HASH: Final = "scanflow.dev/environment"
 OPTIONAL: Final = (
     ("ResourceQuota", "scanflow"),
     ("LimitRange", "scanflow"),
-    ("Deployment", tracker.NAME),
-    ("Service", tracker.NAME),
+    ("Deployment", tracker_manifests.NAME),
+    ("Service", tracker_manifests.NAME),
 )
 """The objects that depend on the settings, except claims, which hold data."""
 
@@ -64,7 +64,7 @@ def build_env_from() -> list[Manifest]:
     return [
         {"configMapRef": {"name": VARIABLES, "optional": True}},
         {"secretRef": {"name": VARIABLES, "optional": True}},
-        {"secretRef": {"name": tracker.POD_CREDENTIALS, "optional": True}},
+        {"secretRef": {"name": tracker_manifests.POD_CREDENTIALS, "optional": True}},
     ]
 
 
@@ -161,17 +161,17 @@ def build_claim(app: Application, settings: KubernetesSettings, name: str, mode:
 
 def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> list[Manifest]:
     """Return the environment's own tracker, if it has one."""
-    if not tracker.has_own_tracker(app, settings):
+    if not tracker_manifests.has_own_tracker(app, settings):
         return []
     metadata = {
         "namespace": settings.derive_namespace(app.name, app.team),
-        "labels": build_labels(app.name, app.team, component=tracker.NAME),
+        "labels": build_labels(app.name, app.team, component=tracker_manifests.NAME),
     }
-    claims = [] if settings.tracker_secret else [build_claim(app, settings, tracker.CLAIM, "ReadWriteOnce")]
+    claims = [] if settings.tracker_secret else [build_claim(app, settings, tracker_manifests.CLAIM, "ReadWriteOnce")]
     return [
         *claims,
-        tracker.build_service(app, metadata),
-        tracker.build_deployment(settings, metadata, account=PODS, keeps_files=bool(claims)),
+        tracker_manifests.build_service(app, metadata),
+        tracker_manifests.build_deployment(settings, metadata, account=PODS, keeps_files=bool(claims)),
     ]
 
 

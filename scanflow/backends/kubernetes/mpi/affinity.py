@@ -13,8 +13,8 @@ from typing import Any, Final
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.resources import Affinity
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import MANAGER, RUN, SERVICE
-from scanflow.backends.kubernetes.mpi.job import ROLE, ClusterJob
+from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE, ClusterJob
+from scanflow.backends.kubernetes.object_labels import MANAGER, RUN, SERVICE
 from scanflow.backends.kubernetes.placement import NODE
 
 PROFILE: Final = "scanflow.dev/mpi-profile"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.job import ROLE
+from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE
 from scanflow.backends.kubernetes.pods import Pending, explain_pending
-from scanflow.backends.kubernetes.times import parse_epoch_s
-from scanflow.backends.records import TaskState
+from scanflow.backends.run_records import TaskState
 
 STOPPED_ANNOTATION: Final = "scanflow.dev/stopped"
 """An annotation of a job that was asked to stop."""
@@ -85,7 +85,7 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
     launcher = next((pod for pod in job_pods if _read_role(pod) == "launcher"), None)
     workers = [pod for pod in job_pods if _read_role(pod) == "worker"]
     phase = _derive_phase(manifest)
-    container = _find_terminated(launcher)
+    container = _get_terminated(launcher)
     state = _derive_state(phase, launcher, asked=STOPPED_ANNOTATION in annotations)
     waiting = None
     if state == "pending":
@@ -98,14 +98,14 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         end_reason=annotations.get(ENDED_FOR_ANNOTATION),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
-        began=_parse_time(container.get("startedAt") or _find_running(launcher).get("startedAt")),
+        began=_parse_time(container.get("startedAt") or _get_running(launcher).get("startedAt")),
         ended=_parse_time(container.get("finishedAt")),
         exit_code=container.get("exitCode"),
         reason=_derive_reason(launcher, container),
         nodes={pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job_pods if pod["spec"].get("nodeName")},
         waiting=waiting,
         lost_workers={
-            str(pod["metadata"]["name"]): _derive_reason(pod, _find_terminated(pod)) or "it failed"
+            str(pod["metadata"]["name"]): _derive_reason(pod, _get_terminated(pod)) or "it failed"
             for pod in workers
             if pod.get("status", {}).get("phase") == "Failed"
         },
@@ -155,13 +155,13 @@ def _read_statuses(pod: Manifest | None) -> list[Manifest]:
     return statuses
 
 
-def _find_terminated(pod: Manifest | None) -> Manifest:
+def _get_terminated(pod: Manifest | None) -> Manifest:
     return next(
         (status["state"]["terminated"] for status in _read_statuses(pod) if "terminated" in status.get("state", {})), {}
     )
 
 
-def _find_running(pod: Manifest | None) -> Manifest:
+def _get_running(pod: Manifest | None) -> Manifest:
     return next(
         (status["state"]["running"] for status in _read_statuses(pod) if "running" in status.get("state", {})), {}
     )

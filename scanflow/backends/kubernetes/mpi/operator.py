@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.mpi.affinity import add_placement
-from scanflow.backends.kubernetes.mpi.job import (
+from scanflow.backends.kubernetes.mpi.mpi_objects import (
     ClusterJob,
     build_launcher_template,
     build_mpirun_command,

@@ -9,7 +9,7 @@ import yaml
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.mpi.affinity import add_placement
-from scanflow.backends.kubernetes.mpi.job import (
+from scanflow.backends.kubernetes.mpi.mpi_objects import (
     ClusterJob,
     build_launcher_template,
     build_mpirun_command,
@@ -17,7 +17,7 @@ from scanflow.backends.kubernetes.mpi.job import (
     compute_worker_resources,
     format_launch_script,
 )
-from scanflow.placement.mpi.tasks import MPIWorker, format_hostfile
+from scanflow.placement.mpi.task_allocation import MPIWorker, format_hostfile
 
 LAUNCHER: Final = "launcher"
 SCHEDULER: Final = ("volcano-system", "volcano-scheduler-configmap")

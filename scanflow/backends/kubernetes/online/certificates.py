@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.labels import SERVICE, build_labels
+from scanflow.backends.kubernetes.object_labels import SERVICE, build_labels
 from scanflow.backends.kubernetes.online.closed_routes import (
     AUTHORITY,
     CERTIFICATE,
@@ -19,7 +19,7 @@ from scanflow.backends.kubernetes.online.closed_routes import (
     build_tls_secret,
     format_gateway_name,
 )
-from scanflow.backends.kubernetes.online.pods import get_namespace
+from scanflow.backends.kubernetes.online.instance_pods import get_namespace
 from scanflow.backends.kubernetes.online.traffic import format_authority
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.http.client_certificates import read_stamp

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE
-from scanflow.backends.kubernetes.online import pods
-from scanflow.backends.kubernetes.settings import ServingEngine
+from scanflow.backends.kubernetes.kubernetes_settings import ServingEngine
+from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
+from scanflow.backends.kubernetes.online import instance_pods
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.names import MAX_NAME
 from scanflow.wire import Revision
@@ -63,9 +63,9 @@ def build_revision_object(
     engine: ServingObject, definition: ServiceSpec, revision: Revision, template: Manifest
 ) -> Manifest:
     """Return the engine's object, which creates a revision's pods from their ``template``."""
-    name = pods.format_object_name(definition.workflow, revision.id)
-    labels = pods.build_revision_labels(definition, revision)
-    return engine.build_manifest(name, pods.get_namespace(definition), labels, template)
+    name = instance_pods.format_object_name(definition.workflow, revision.id)
+    labels = instance_pods.build_revision_labels(definition, revision)
+    return engine.build_manifest(name, instance_pods.get_namespace(definition), labels, template)
 
 
 def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
@@ -144,7 +144,7 @@ def _build_inference_service(name: str, namespace: str, labels: dict[str, str], 
 
 
 ENGINES: Final[dict[ServingEngine, ServingObject]] = {
-    "deployment": ServingObject("Deployment", pods.CONTAINER, _build_deployment),
-    "seldon": ServingObject("SeldonDeployment", pods.CONTAINER, _build_seldon_deployment),
+    "deployment": ServingObject("Deployment", instance_pods.CONTAINER, _build_deployment),
+    "seldon": ServingObject("SeldonDeployment", instance_pods.CONTAINER, _build_seldon_deployment),
     "kserve": ServingObject("InferenceService", _KSERVE_CONTAINER, _build_inference_service),
 }

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest, build_object_path
-from scanflow.backends.kubernetes.online.pods import MANAGEMENT_PORT
+from scanflow.backends.kubernetes.online.instance_pods import MANAGEMENT_PORT
 from scanflow.backends.service_metrics import MetricsWindow, Samples, Totals, compute_totals, parse_samples, sum_samples
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import ScanflowError

@@ -15,13 +15,13 @@ from typing import Final
 from pydantic import BaseModel
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
+from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE
-from scanflow.backends.kubernetes.online import observed
-from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
+from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
+from scanflow.backends.kubernetes.online import observed_objects
+from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
-from scanflow.backends.kubernetes.times import parse_epoch_s
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_decisions import (
     Failover,
@@ -129,13 +129,13 @@ class ServiceReconciler:
         if backup_service is None:
             return stored
         definition, backup_active = stored.state.definition, stored.active_backup == backup
-        pods, scaling = self._find_pods(stored), definition.scaling
+        pods, scaling = self._list_pods(stored), definition.scaling
         asleep = scaling is not None and scaling.min == 0 and not pods
         to_backup = should_backup_answer(
             backup_active=backup_active,
-            ready_s=[self._compute_ready_s(pod) for pod in pods if observed.is_ready(pod)],
+            ready_s=[self._compute_ready_s(pod) for pod in pods if observed_objects.is_ready(pod)],
             wanted=definition.shape.instances if scaling is None else int(not asleep),
-            backup_ready=any(observed.is_ready(pod) for pod in self._find_pods(backup_service)),
+            backup_ready=any(observed_objects.is_ready(pod) for pod in self._list_pods(backup_service)),
             hand_back_after=definition.serving.hand_back_after,
         )
         if to_backup and not backup_active:
@@ -152,10 +152,10 @@ class ServiceReconciler:
     def _take_over(self, stored: ServiceConfigMap, backup: ServiceConfigMap | None) -> ServiceConfigMap:
         """Replace a former backup by the service itself, or by its new backup, if one of them is ready."""
         definition = stored.state.definition
-        if any(observed.is_ready(pod) for pod in self._find_pods(stored)):
+        if any(observed_objects.is_ready(pod) for pod in self._list_pods(stored)):
             self._switch.route_traffic(self._switch.render_routes(definition))
             return self._store.annotate(stored, answers=None)
-        if backup is not None and any(observed.is_ready(pod) for pod in self._find_pods(backup)):
+        if backup is not None and any(observed_objects.is_ready(pod) for pod in self._list_pods(backup)):
             self._switch.route_traffic(self._switch.render_routes(definition, backup=backup.state.definition))
             return self._store.annotate(stored, answers=backup.state.name)
         return stored
@@ -184,7 +184,7 @@ class ServiceReconciler:
         self._store.annotate(stored, canary=beginning.model_dump_json())
         return beginning
 
-    def _find_pods(self, stored: ServiceConfigMap) -> list[Manifest]:
+    def _list_pods(self, stored: ServiceConfigMap) -> list[Manifest]:
         current = stored.state.definition.current.id
         labels = f"{SERVICE}={stored.state.name},{REVISION}={current}"
         return self._cluster.find("Pod", stored.namespace, labels=labels)[0]

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from scanflow.backends.kubernetes.environment.manifests import hash_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import build_labels
-from scanflow.backends.kubernetes.online import observed, pods
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import build_labels
+from scanflow.backends.kubernetes.online import instance_pods, observed_objects
+from scanflow.backends.kubernetes.online.autoscaler_objects import build_autoscaler
 from scanflow.backends.kubernetes.online.closed_routes import build_closed_routes
 from scanflow.backends.kubernetes.online.engines import (
     ENGINES,
@@ -21,9 +23,7 @@ from scanflow.backends.kubernetes.online.engines import (
     build_revision_object,
     compute_scaling_target,
 )
-from scanflow.backends.kubernetes.online.scaling import build_autoscaler
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, Mirroring, Routing, build_routes
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import UnsupportedError
 from scanflow.wire import Revision
@@ -68,7 +68,10 @@ class RenderedRevision:
 
     def is_own_pod(self, pod: Manifest) -> bool:
         """Return whether a pod is of this revision and matches its template."""
-        return observed.get_revision(pod) == self.id and observed.get_pod_template_hash(pod) == self.template
+        return (
+            observed_objects.get_revision(pod) == self.id
+            and observed_objects.get_pod_template_hash(pod) == self.template
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def render_routes(
     spread = settings.gateway is None and canary is not None and not canary.shadow
     service = build_stable_service(definition, canary=spread)
     if backup is not None:
-        service["spec"]["selector"] = pods.build_pod_selector(backup, backup.current)
+        service["spec"]["selector"] = instance_pods.build_pod_selector(backup, backup.current)
     if settings.gateway is None:
         return (service,)
     routing = _build_routing(definition, settings, settings.gateway, mirroring, backup)
@@ -142,16 +145,16 @@ def build_stable_service(definition: ServiceSpec, *, canary: bool) -> Manifest:
         definition,
         definition.workflow,
         build_labels(definition.app, definition.team, service=definition.workflow),
-        pods.build_pod_selector(definition, current),
+        instance_pods.build_pod_selector(definition, current),
         (serving.port or HTTP_PORT, serving.grpc_port or GRPC_PORT),
     )
 
 
 def build_revision_service(definition: ServiceSpec, revision: Revision) -> Manifest:
     """Return the Service that routes send a revision's share to."""
-    name = pods.format_object_name(definition.workflow, revision.id)
-    labels = pods.build_revision_labels(definition, revision)
-    selector = pods.build_pod_selector(definition, revision)
+    name = instance_pods.format_object_name(definition.workflow, revision.id)
+    labels = instance_pods.build_revision_labels(definition, revision)
+    selector = instance_pods.build_pod_selector(definition, revision)
     return _build_service(definition, name, labels, selector, (HTTP_PORT, GRPC_PORT))
 
 
@@ -165,17 +168,19 @@ def get_kind_and_name(manifest: Manifest) -> str:
 
 
 def _render_revision(definition: ServiceSpec, revision: Revision, settings: KubernetesSettings) -> RenderedRevision:
-    engine, options = ENGINES[settings.serving], pods.build_pod_options(definition)
-    template = pods.build_pod_template(definition, revision, options, container=engine.container)
-    target = compute_scaling_target(settings.serving, pods.format_object_name(definition.workflow, revision.id))
+    engine, options = ENGINES[settings.serving], instance_pods.build_pod_options(definition)
+    template = instance_pods.build_pod_template(definition, revision, options, container=engine.container)
+    target = compute_scaling_target(
+        settings.serving, instance_pods.format_object_name(definition.workflow, revision.id)
+    )
     is_scaled = definition.scaling is not None and revision is definition.current
     return RenderedRevision(
         id=revision.id,
-        config_map=pods.build_config_map(definition, revision, options),
+        config_map=instance_pods.build_config_map(definition, revision, options),
         service=build_revision_service(definition, revision),
         workload=build_revision_object(engine, definition, revision, template),
         scaler=_build_autoscaler(definition, target, settings) if is_scaled else None,
-        template=pods.get_template_hash(template),
+        template=instance_pods.get_template_hash(template),
         instances=_count_instances(definition, revision, settings.gateway),
         target=target,
     )
@@ -188,7 +193,7 @@ def _build_autoscaler(definition: ServiceSpec, target: ScalingTarget, settings: 
         target,
         app=definition.app,
         team=definition.team,
-        namespace=pods.get_namespace(definition),
+        namespace=instance_pods.get_namespace(definition),
         service=definition.workflow,
         cores=definition.shape.cores,
         settings=settings,
@@ -238,19 +243,20 @@ def _build_routing(
 ) -> Routing:
     name = definition.workflow
     shares = {
-        pods.format_object_name(name, revision.id): revision.weight
+        instance_pods.format_object_name(name, revision.id): revision.weight
         for revision in definition.revisions
         if not revision.shadow
     }
     shadow = next(
-        (pods.format_object_name(name, revision.id) for revision in definition.revisions if revision.shadow), None
+        (instance_pods.format_object_name(name, revision.id) for revision in definition.revisions if revision.shadow),
+        None,
     )
     if backup is not None:
-        shares, shadow = {pods.format_object_name(backup.workflow, backup.current.id): 1.0}, None
+        shares, shadow = {instance_pods.format_object_name(backup.workflow, backup.current.id): 1.0}, None
     return Routing(
         definition.app,
         definition.team,
-        pods.get_namespace(definition),
+        instance_pods.get_namespace(definition),
         name,
         gateway,
         shares,
@@ -275,6 +281,6 @@ def _build_service(
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "namespace": pods.get_namespace(definition), "labels": dict(labels)},
+        "metadata": {"name": name, "namespace": instance_pods.get_namespace(definition), "labels": dict(labels)},
         "spec": {"type": "ClusterIP", "selector": dict(selector), "ports": service_ports},
     }

@@ -15,14 +15,14 @@ from typing import Final
 from scanflow.backends.kubernetes.api_errors import ConflictError, ExpiredError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.labels import REVISION, SERVICE, build_selector
-from scanflow.backends.kubernetes.online import observed
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE, build_selector
+from scanflow.backends.kubernetes.online import observed_objects
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.render import RenderedRevision
-from scanflow.backends.kubernetes.online.store import ServiceConfigMap, ServiceStore
+from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError
@@ -138,15 +138,17 @@ class Rollout:
                 target = self._scale_target(revision, scaled)
                 if target is None:
                     self._recreate_objects(stored, revision)
-                reason = next((reason for pod in revision_pods if (reason := observed.find_fatal_reason(pod))), None)
+                reason = next(
+                    (reason for pod in revision_pods if (reason := observed_objects.find_fatal_reason(pod))), None
+                )
                 if reason is not None:
                     raise _HopelessError(reason)
                 missing = len(revision_pods) < revision.min_instances
                 incomplete.append(missing)
-                ready.append(sum(map(observed.is_ready, revision_pods)) >= revision.min_instances)
+                ready.append(sum(map(observed_objects.is_ready, revision_pods)) >= revision.min_instances)
                 if target is not None and missing:
                     self._check_denied(
-                        target, watcher, denied_since, terminating=any(map(observed.is_terminating, manifests))
+                        target, watcher, denied_since, terminating=any(map(observed_objects.is_terminating, manifests))
                     )
             watcher.has_missing_pods = any(incomplete)
             return all(ready)
@@ -223,7 +225,7 @@ class Rollout:
             manifests, version = self._cluster.find("Pod", stored.namespace, labels=labels)
             watcher.report_pods(stored.namespace, manifests)
             if condition(
-                [pod for pod in manifests if not observed.is_finished(pod) and not self._is_lost(pod, watcher)]
+                [pod for pod in manifests if not observed_objects.is_finished(pod) and not self._is_lost(pod, watcher)]
             ):
                 return
             if self._clock() > deadline:
@@ -237,7 +239,7 @@ class Rollout:
 
     def _is_lost(self, pod: Manifest, watcher: _Watcher) -> bool:
         """Return whether an instance is lost, and report it: its node is dead, or partitioned."""
-        lost = observed.is_lost(pod, self._now())
+        lost = observed_objects.is_lost(pod, self._now())
         if lost:
             watcher.report_lost_instance(pod)
         return lost
@@ -256,7 +258,7 @@ class Rollout:
         ids = {revision.id for revision in revisions}
         obsolete: list[tuple[str, str]] = []
         for kind in (*self._list_kinds(), "Service", "ConfigMap"):
-            for manifest in self._find_objects(kind, stored.namespace, labels):
+            for manifest in self._list_objects(kind, stored.namespace, labels):
                 name, revision = manifest["metadata"]["name"], manifest["metadata"]["labels"].get(REVISION)
                 if revision is not None and (revision not in ids or (kind == "ConfigMap" and name not in config_maps)):
                     obsolete.append((kind, name))
@@ -269,10 +271,10 @@ class Rollout:
         """Return the kinds of the engines, this engine's first."""
         return sorted(ENGINE_KINDS, key=lambda kind: kind != self._engine_kind)
 
-    def _find_objects(self, kind: str, namespace: str, labels: str) -> list[Manifest]:
+    def _list_objects(self, kind: str, namespace: str, labels: str) -> list[Manifest]:
         """Return the objects of a kind; those of an engine that is not used may be missing, or forbidden."""
         if kind in ENGINE_KINDS and kind != self._engine_kind:
-            return self._cluster.find_optional(kind, namespace, labels=labels)
+            return self._cluster.list_optional(kind, namespace, labels=labels)
         return self._cluster.find(kind, namespace, labels=labels)[0]
 
     def delete(self, name: str, namespace: str, observe: ServiceObserver) -> None:
@@ -304,7 +306,7 @@ class Rollout:
         labels = build_selector(service=stored.state.name)
         self._switch.remove(stored.state.definition)
         for kind in (*self._list_kinds(), "Service", *mounted):
-            for manifest in self._find_objects(kind, stored.namespace, labels):
+            for manifest in self._list_objects(kind, stored.namespace, labels):
                 if (kind, name := manifest["metadata"]["name"]) != ("ConfigMap", stored.object):
                     self._cluster.delete(kind, name, stored.namespace)
 
@@ -339,7 +341,7 @@ class _Watcher:
         now = self._clock()
         for pod in manifests:
             name = pod["metadata"]["name"]
-            state = observed.compute_instance_state(pod)
+            state = observed_objects.compute_instance_state(pod)
             if name not in self._since and state == "ready":
                 self._reported.add((name, "ready"))  # it was ready before
             first = self._since.setdefault(name, now)
@@ -349,7 +351,7 @@ class _Watcher:
                 self._report_once(name, "ready", f"instance {name} is ready on {node} ({now - first:.1f} s)")
             elif state == "draining":
                 self._report_once(name, "draining", f"instance {name} is draining")
-            elif now - first >= _REPORT_S or observed.count_restarts(pod):
+            elif now - first >= _REPORT_S or observed_objects.count_restarts(pod):
                 self._explain(namespace, pod)
 
     def report_denial(self, denial: PodDenial) -> None:
@@ -373,7 +375,7 @@ class _Watcher:
     def _explain(self, namespace: str, pod: Manifest) -> None:
         name = pod["metadata"]["name"]
         events, _ = self._cluster.find("Event", namespace, fields=f"involvedObject.name={name}")
-        reason = observed.get_last_error(pod) or observed.explain_startup_delay(pod, events)
+        reason = observed_objects.find_last_error(pod) or observed_objects.explain_startup_delay(pod, events)
         if reason:
             self._waits[name] = reason
             self._report_once(name, reason, f"instance {name} is not ready: {reason}")

@@ -9,10 +9,12 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import build_selector
+from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
+from scanflow.backends.kubernetes.object_labels import build_selector
+from scanflow.backends.kubernetes.online.autoscaler_objects import select_autoscaler_kind
 from scanflow.backends.kubernetes.online.closed_routes import ROUTE_KINDS
 from scanflow.backends.kubernetes.online.engines import compute_scaling_target
-from scanflow.backends.kubernetes.online.pods import format_object_name, get_namespace
+from scanflow.backends.kubernetes.online.instance_pods import format_object_name, get_namespace
 from scanflow.backends.kubernetes.online.render import (
     RenderedRevision,
     Rendering,
@@ -20,7 +22,6 @@ from scanflow.backends.kubernetes.online.render import (
     render,
     render_routes,
 )
-from scanflow.backends.kubernetes.online.scaling import select_autoscaler_kind
 from scanflow.backends.kubernetes.online.scaling_status import explain
 from scanflow.backends.kubernetes.online.traffic import (
     Mirroring,
@@ -30,7 +31,6 @@ from scanflow.backends.kubernetes.online.traffic import (
     format_authority,
     format_path_prefix,
 )
-from scanflow.backends.kubernetes.settings import KubernetesSettings
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import AccessDeniedError, NotFoundError, UnsupportedError
@@ -93,7 +93,7 @@ class TrafficSwitch:
             if kind in used:
                 manifests, _ = self._cluster.find(kind, namespace, labels=labels)
             else:
-                manifests = self._cluster.find_optional(kind, namespace, labels=labels)
+                manifests = self._cluster.list_optional(kind, namespace, labels=labels)
             for manifest in manifests:
                 self._cluster.delete(kind, manifest["metadata"]["name"], namespace)
 
@@ -139,7 +139,7 @@ class TrafficSwitch:
         """Return how the Gateway mirrors requests, if a service has a shadow."""
         if self._settings.gateway is None or not any(revision.shadow for revision in definition.revisions):
             return "filter"
-        return detect_mirroring(self._find_gateway_class(self._settings.gateway))
+        return detect_mirroring(self._get_gateway_class(self._settings.gateway))
 
     def check_clients(self, workflow: Workflow) -> None:
         """Refuse a workflow's client certificates, for a Gateway that passes none on.
@@ -148,9 +148,9 @@ class TrafficSwitch:
             UnsupportedError: it is not Traefik's.
         """
         if workflow.serving is not None and workflow.serving.clients is not None and self._settings.gateway is not None:
-            check_clients(self._find_gateway_class(self._settings.gateway))
+            check_clients(self._get_gateway_class(self._settings.gateway))
 
-    def _find_gateway_class(self, gateway: str) -> Manifest:
+    def _get_gateway_class(self, gateway: str) -> Manifest:
         namespace, _, name = gateway.rpartition("/")
         gateway_object = self._cluster.get("Gateway", name, namespace or "default")
         kind = (

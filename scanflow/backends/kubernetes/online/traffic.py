@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
-from scanflow.backends.kubernetes.labels import build_labels
+from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.errors import UnsupportedError
 
 HTTP_PORT: Final = 8080

@@ -17,13 +17,14 @@ from scanflow.app.application import Application
 from scanflow.app.mpi import MPIProfile
 from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.workflow import Workflow
+from scanflow.backends.backend_port import Environment
 from scanflow.backends.definition import describe_edited, enter_run, read_definition, redefine_run
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
-from scanflow.backends.local.batch.engine import RunEngine
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.prepared_run import PreparedRun, check_supported, list_ignored_fields
 from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_journal, write_run_file
+from scanflow.backends.local.batch.run_loop import RunEngine
 from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
@@ -32,8 +33,8 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.backends.log_reader import Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
 from scanflow.backends.pickles import read_home_key
-from scanflow.backends.port import Environment
-from scanflow.backends.records import (
+from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import (
     FINAL_STATES,
     Observer,
     RunEnded,
@@ -43,7 +44,6 @@ from scanflow.backends.records import (
     StepFile,
     TaskRecord,
 )
-from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.step_files import list_step_files
 from scanflow.backends.tasks import (
@@ -51,9 +51,9 @@ from scanflow.backends.tasks import (
     add_pending_tasks,
     arrange_outputs,
     cut_down,
-    find_logged_task,
-    find_output_tasks,
-    find_spin_inputs,
+    get_logged_task,
+    list_output_tasks,
+    list_spin_inputs,
     reset_changed_tasks,
     select_current_tasks,
     select_running_tasks,
@@ -67,15 +67,15 @@ from scanflow.files.private import create_private_folder, open_home
 from scanflow.names import RunName, StepName
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.sysfs import read_topology
-from scanflow.processes.files import hold_driver_lock, is_locked
+from scanflow.processes.shared_files import hold_driver_lock, is_locked
 from scanflow.processes.shims import stop_attempt
 from scanflow.settings import Settings
 
 if TYPE_CHECKING:  # most runs are no MPI jobs, and have no GPUs
-    from scanflow.accelerators.port import Accelerators
+    from scanflow.accelerators.accelerator_port import Accelerators
     from scanflow.backends.device_claims import HomeDevices
     from scanflow.placement.mpi.groups import ClusterNode
-    from scanflow.placement.mpi.plan import MPIPlan
+    from scanflow.placement.mpi.job_plan import MPIPlan
 
 BEGIN_S = 5.0
 """Longest wait for the start of a task that is to be stopped."""
@@ -152,7 +152,7 @@ class LocalBackend:
         self._check_devices(reduced.workflow)
         programs = StepPrograms(reduced, self._home)
         programs.check()
-        return PreparedRun.create(definition, programs, self._find_inputs(reduced))
+        return PreparedRun.create(definition, programs, self._list_inputs(reduced))
 
     def _as_batch(self, definition: RunDefinition) -> RunDefinition:
         if definition.workflow.type != "mpi":
@@ -161,11 +161,11 @@ class LocalBackend:
 
         return as_batch(definition, self._home.path)
 
-    def _find_inputs(self, reduced: RunDefinition) -> list[TaskRecord]:
+    def _list_inputs(self, reduced: RunDefinition) -> list[TaskRecord]:
         if reduced.past is None:
             return []
         with self._journal() as journal:
-            return find_spin_inputs(reduced, self._add_pending_tasks(journal, journal.run(reduced.past)))
+            return list_spin_inputs(reduced, self._add_pending_tasks(journal, journal.run(reduced.past)))
 
     def _check_devices(self, workflow: Workflow) -> None:
         if names_devices(workflow):
@@ -336,7 +336,7 @@ class LocalBackend:
 
     def _read_outputs(self, name: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
         record = self.show(name)
-        tasks = find_output_tasks(record, step)
+        tasks = list_output_tasks(record, step)
         folder, key = RunFolder(Path(record.folder)), read_home_key(self._home.path)
         return arrange_outputs(step, tasks, [read(folder.get_outputs_folder(task.task), key) for task in tasks])
 
@@ -352,7 +352,7 @@ class LocalBackend:
 
     def logs(self, name: str, task: str, *, stream: Stream = "both", attempt: int | None = None) -> FileLogs:
         record = self.show(name)
-        task_record = find_logged_task(record, task)
+        task_record = get_logged_task(record, task)
         folder = RunFolder(Path(record.folder)).get_attempt_folder(task_record.task, attempt or task_record.attempts)
         files = [("stdout", folder / "stdout.log"), ("stderr", folder / "stderr.log")]
         step, rank = split_task(task)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias
 
 from scanflow.app.steps import call_function, check_parameters, check_result
-from scanflow.backends.parameters import Resolved
+from scanflow.backends.task_parameters import Resolved
 from scanflow.backends.values import write_result
 from scanflow.files.private import create_private_folder, open_private
 from scanflow.outputs import use_output_dir
@@ -163,7 +163,7 @@ def _enter(environment: StepEnvironment) -> Iterator[None]:
 def _change_folder(folder: str) -> Iterator[None]:
     """Run the context in a folder, and go back, also where that one was deleted since."""
     # Mostly it is there already, and to open a folder costs as much as all else of a small step.
-    here = None if _get_folder() == folder else os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    here = None if _find_folder() == folder else os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         if here is not None:
             os.chdir(folder)
@@ -172,12 +172,12 @@ def _change_folder(folder: str) -> Iterator[None]:
         if here is not None:
             os.fchdir(here)
             os.close(here)
-        elif _get_folder() != folder:
+        elif _find_folder() != folder:
             with suppress(FileNotFoundError):  # the step deleted it
                 os.chdir(folder)
 
 
-def _get_folder() -> str | None:
+def _find_folder() -> str | None:
     """Return the working folder; None: it was deleted."""
     try:
         return os.getcwd()  # noqa: PTH109  text is compared, for each task

@@ -13,13 +13,12 @@ from scanflow.app.executor import Executor
 from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
 from scanflow.backends import function_process, script_process
+from scanflow.backends.backend_port import Environment
 from scanflow.backends.local.batch.step_programs import Python, StepPrograms, can_fork
 from scanflow.backends.local.layout import RunFolder
-from scanflow.backends.local.services.grants import find_cpus_avoiding
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.grants import list_cpus_avoiding
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.parameter_secrets import take_secrets
-from scanflow.backends.parameters import Resolved, StepInputs
-from scanflow.backends.port import Environment
 from scanflow.backends.secret_process import SecretRequest
 from scanflow.backends.step_process import (
     build_step_env,
@@ -27,6 +26,7 @@ from scanflow.backends.step_process import (
     list_options_with_secrets,
     list_secret_sources,
 )
+from scanflow.backends.task_parameters import Resolved, StepInputs
 from scanflow.backends.tasks import split_task
 from scanflow.backends.values import Outputs, encode
 from scanflow.errors import NotFoundError
@@ -101,7 +101,7 @@ class Launcher:
             ).write(request)
             argv = [str(python.path), function_process.__file__, str(request)]
         by_fork = str(request) if request and can_fork(node) else None
-        cwd, cpus = str(app_dir), self._find_cpus(node)
+        cwd, cpus = str(app_dir), self._list_cpus(node)
         spec = Spec(argv=argv, cwd=cwd, request=by_fork, env=env, cpus=cpus, timeout_s=node.timeout_s)
         return create_attempt_folder(folder, spec)
 
@@ -128,10 +128,10 @@ class Launcher:
         )
         return request.write(folder / "secrets.json")
 
-    def _find_cpus(self, node: Executor) -> tuple[int, ...]:
+    def _list_cpus(self, node: Executor) -> tuple[int, ...]:
         if not node.avoid_services:
             return ()
-        return find_cpus_avoiding(ServicesHome(self._home / "services"), node.avoid_services, read_topology())
+        return list_cpus_avoiding(ServicesHome(self._home / "services"), node.avoid_services, read_topology())
 
     def _build_module_path(self, by_value: Path | None) -> list[str]:
         """Return the module search path of a function. Loading a file adds its folder; by value, add the app's."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from scanflow.modules import get_loaded_version, read_file_version
+from scanflow.modules import find_loaded_version, read_file_version
 from scanflow.processes.proc_stat import compute_start_time
 
 STARTUP_S = 0.05
@@ -20,7 +20,7 @@ def find_stale_file(files: Iterable[str]) -> str | None:
     for file in files:
         if (module := modules.get(file)) is None:
             continue
-        now, loaded = read_file_version(Path(file)), get_loaded_version(module)
+        now, loaded = read_file_version(Path(file)), find_loaded_version(module)
         if now != loaded if loaded is not None else max(now[2:]) / 1e9 > started:
             return file
     return None

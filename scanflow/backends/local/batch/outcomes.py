@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.records import TaskRecord, TaskState
+from scanflow.backends.run_records import TaskRecord, TaskState
 from scanflow.errors import ScanflowError
 from scanflow.names import StepName
 from scanflow.processes.shims import Exit

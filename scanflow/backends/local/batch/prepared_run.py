@@ -11,8 +11,8 @@ from typing import Self
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.batch.step_programs import StepPrograms
-from scanflow.backends.records import TaskRecord
 from scanflow.backends.run_definition import RunDefinition
+from scanflow.backends.run_records import TaskRecord
 from scanflow.errors import UnsupportedError
 
 

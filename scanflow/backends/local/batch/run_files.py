@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.backends.journal import DamagedJournalError, Journal
 from scanflow.backends.local.batch.outcomes import build_task_record
 from scanflow.backends.local.layout import Home, RunFolder
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.backends.tasks import split_task
 from scanflow.errors import UnavailableError
 from scanflow.names import StepName
-from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.shared_files import hold_lock, write_atomically
 from scanflow.processes.shims import read_exit
 
 __all__ = ["build_rebuilt_error", "open_journal", "write_run_file"]

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
-from scanflow.backends.records import DeviceUse
+from scanflow.backends.run_records import DeviceUse
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 

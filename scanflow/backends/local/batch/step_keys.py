@@ -12,10 +12,10 @@ from scanflow.app.executor import Executor
 from scanflow.app.steps import check_parameters
 from scanflow.backends.local.batch.loaded_code import find_stale_file
 from scanflow.backends.local.batch.step_programs import StepPrograms
-from scanflow.backends.parameters import Resolved
 from scanflow.backends.pickles import read_signed
-from scanflow.backends.records import TaskRecord
+from scanflow.backends.run_records import TaskRecord
 from scanflow.backends.step_cache import CacheKey, CacheKeys, CodeLocation, UnknownContentError
+from scanflow.backends.task_parameters import Resolved
 
 
 class StepKeys:
@@ -36,7 +36,7 @@ class StepKeys:
         key = self.cache_keys.compute(
             node,
             self._describe_code(node),
-            {**parameters.value, **_find_paths(node, parameters.value)},
+            {**parameters.value, **_list_path_parameters(node, parameters.value)},
             exact=parameters.exact,
             requirements=python.requirements or (),
             requirements_folder=python.base,
@@ -90,7 +90,7 @@ class StepKeys:
         return CodeLocation(str(target), file, modules=(module,), defaults=defaults, installed=installed)
 
 
-def _find_paths(node: Executor, parameters: Mapping[str, Any]) -> dict[str, PurePath]:
+def _list_path_parameters(node: Executor, parameters: Mapping[str, Any]) -> dict[str, PurePath]:
     """Return the parameters that are text in the definition, and paths by their annotations."""
     if node.target is None or node.target.call is None:
         return {}

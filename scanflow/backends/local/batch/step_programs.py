@@ -13,8 +13,8 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app_files import AppFiles
 from scanflow.backends.function_store import build_lost_function_error, is_saved_function
-from scanflow.backends.local.environments import locate_python, normalise_requirements
 from scanflow.backends.local.layout import Home
+from scanflow.backends.local.python_environments import locate_python, normalise_requirements
 from scanflow.backends.pickles import read_home_key, read_pickle
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InternalError
@@ -92,10 +92,10 @@ class StepPrograms:
     def choose_python(self, node: Executor) -> Python:
         """Return the interpreter of a step, the same for all its tasks; its environment may not exist yet."""
         if node.name not in self._pythons:
-            self._pythons[node.name] = self._find_python(node)
+            self._pythons[node.name] = self._get_python(node)
         return self._pythons[node.name]
 
-    def _find_python(self, node: Executor) -> Python:
+    def _get_python(self, node: Executor) -> Python:
         if node.requirements is None:
             return Python(Path(sys.executable))
         if isinstance(node.requirements, str):

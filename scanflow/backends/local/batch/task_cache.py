@@ -8,8 +8,7 @@ from scanflow.app.executor import Executor
 from scanflow.backends.journal import CachedOutputs, Journal
 from scanflow.backends.local.batch.step_keys import StepKeys
 from scanflow.backends.local.layout import RunFolder
-from scanflow.backends.parameters import Resolved
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.step_cache import (
     CacheKey,
     UnknownContentError,
@@ -18,6 +17,7 @@ from scanflow.backends.step_cache import (
     describe_changes,
     describe_unknown,
 )
+from scanflow.backends.task_parameters import Resolved
 from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
 
@@ -31,7 +31,7 @@ class TaskCache:
         self._task_keys: dict[StepName, CacheKey] = {}
         self._notes: dict[StepName, str | None] = {}
 
-    def get_note(self, task: StepName) -> str | None:
+    def find_note(self, task: StepName) -> str | None:
         """Return why a task ran, or was not kept; None: there is nothing to say of it."""
         return self._notes.get(task)
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scanflow.accelerators.port import Inventory
+from scanflow.accelerators.accelerator_port import Inventory
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.device_claims import HomeDevices, SeenUse
-from scanflow.backends.records import DeviceUse
+from scanflow.backends.run_records import DeviceUse
 from scanflow.errors import InvalidError, UnsupportedError
 from scanflow.names import RunName, StepName
-from scanflow.placement.devices import DeviceGrant, build_demand, check_demand, check_environment
+from scanflow.placement.device_grants import DeviceGrant, build_demand, check_demand, check_environment
 from scanflow.processes.shims import read_started
 from scanflow.text.failures import Failure
 
@@ -71,7 +71,7 @@ class TaskDevices:
         return ""
 
     def adopt(self, folder: Path) -> None:
-        if grants := self._devices.find_grants(folder):
+        if grants := self._devices.list_grants(folder):
             self._held[folder] = _AttemptDevices(grants)
 
     def release(self, folder: Path) -> bool:

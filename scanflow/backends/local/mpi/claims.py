@@ -13,12 +13,12 @@ from typing import Final
 
 from scanflow.app.mpi import MPIProfile
 from scanflow.backends.local.services.grants import read_service_cpus
-from scanflow.backends.local.services.layout import ServicesHome
+from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder
 from scanflow.placement.mpi.colocation import Neighbour
-from scanflow.placement.mpi.plan import MPIPlan
-from scanflow.processes.files import hold_driver_lock, hold_lock, is_locked, write_atomically
+from scanflow.placement.mpi.job_plan import MPIPlan
+from scanflow.processes.shared_files import hold_driver_lock, hold_lock, is_locked, write_atomically
 from scanflow.wire import decode, encode
 
 JOBS_FOLDER: Final = "jobs"

@@ -29,7 +29,7 @@ _WITH_ITS_SHELL: Final = (
 )
 
 
-def find_runtime(runtime: MPIRuntime, *, name: str, which: Callable[[str], str | None] = shutil.which) -> str:
+def get_runtime(runtime: MPIRuntime, *, name: str, which: Callable[[str], str | None] = shutil.which) -> str:
     """Return the path of a container runtime, for the workload ``name``.
 
     Raises:

@@ -41,11 +41,11 @@ def _read_needed(file: BinaryIO, head: bytes) -> tuple[str, ...]:
     entry = struct.Struct(f"{order}{'qQ' if wide else 'iI'}")
     entries = list(entry.iter_unpack(table[: len(table) // entry.size * entry.size]))
     tags = dict(entries)
-    names = _read_part(file, _find_offset(tags[_NAMES], segments), tags[_NAMES_SIZE]) if _NAMES in tags else b""
+    names = _read_part(file, _get_offset(tags[_NAMES], segments), tags[_NAMES_SIZE]) if _NAMES in tags else b""
     return tuple(names[at:].split(b"\0", 1)[0].decode("ascii", "replace") for tag, at in entries if tag == _NEEDED)
 
 
-def _find_offset(address: int, segments: list[tuple[int, ...]]) -> int:
+def _get_offset(address: int, segments: list[tuple[int, ...]]) -> int:
     for kind, offset, start, length in segments:
         if kind == _LOAD and start <= address < start + length:
             return offset + address - start

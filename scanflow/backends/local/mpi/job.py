@@ -15,9 +15,9 @@ from scanflow.app.plan import Plan
 from scanflow.app.resources import Resources
 from scanflow.app.workflow import Workflow
 from scanflow.backends.local.mpi.claims import list_neighbours
-from scanflow.backends.local.mpi.containers import build_container_command, find_runtime
-from scanflow.backends.local.mpi.flavors import find_launcher
+from scanflow.backends.local.mpi.containers import build_container_command, get_runtime
 from scanflow.backends.local.mpi.job_step import LAUNCH
+from scanflow.backends.local.mpi.mpirun import get_launcher
 from scanflow.backends.mpi_program import build_one_step_plan, check_affinity, load_mpi_program
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UnsupportedError
@@ -39,7 +39,7 @@ def as_batch(definition: RunDefinition, home: Path) -> RunDefinition:
     workflow = definition.workflow
     workload, argv = resolve_job(definition.app, workflow)
     plan = plan_local_job(workload)
-    find_launcher(workload.flavor, Path(argv[0]), name=workload.name)
+    get_launcher(workload.flavor, Path(argv[0]), name=workload.name)
     step = Executor(
         name=workload.name,
         function=LAUNCH,
@@ -94,7 +94,7 @@ def resolve_job(app: Application, workflow: Workflow) -> tuple[MPIWorkload, list
     mpi_program = load_mpi_program(app, workflow)
     workload, file = _check_supported(mpi_program.workload), str(mpi_program.file)
     if workload.runtime is not None and workload.image is not None:
-        runtime = find_runtime(workload.runtime, name=workload.name)
+        runtime = get_runtime(workload.runtime, name=workload.name)
         inside = [
             *(["python3"] if workload.mainfile.endswith(".py") else []),
             workload.mainfile,
@@ -117,7 +117,7 @@ def measure_here(app: Application, workflow: Workflow, folder: Path) -> Profile:
     from scanflow.backends.local.mpi.profiling.profile import measure
 
     workload, argv = resolve_job(app, workflow)
-    launcher, topology = find_launcher(workload.flavor, Path(argv[0]), name=workload.name), read_topology()
+    launcher, topology = get_launcher(workload.flavor, Path(argv[0]), name=workload.name), read_topology()
     plan = plan_local_job(workload, topology)
     return measure(workload, plan, argv, launcher=launcher, topology=topology, folder=folder)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import round_memory
 from scanflow.backends.local.mpi.claims import claim_cpus
-from scanflow.backends.local.mpi.flavors import Mpirun, find_launcher
+from scanflow.backends.local.mpi.mpirun import Mpirun, get_launcher
 from scanflow.backends.local.mpi.processes import (
     MAX_OUTPUT_BYTES,
     describe_failure,
@@ -29,8 +29,8 @@ from scanflow.backends.local.mpi.processes import (
 from scanflow.backends.rank_files import RANKS, describe_running_ranks
 from scanflow.errors import StepFailedError
 from scanflow.outputs import output_dir
+from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.placement.mpi.local_plan import plan_local_job
-from scanflow.placement.mpi.plan import MPIPlan
 from scanflow.placement.sysfs import read_topology
 
 PROFILE: Final = "profile"
@@ -62,7 +62,7 @@ def launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None = 
 
 def _launch(workload: Mapping[str, Any], argv: Sequence[str], home: str | None) -> dict[str, Any]:
     job = MPIWorkload.model_validate(workload)
-    launcher = find_launcher(job.flavor, Path(argv[0]), name=job.name)
+    launcher = get_launcher(job.flavor, Path(argv[0]), name=job.name)
     job, notes = _resolve_profile(job, argv, launcher)
     if home is None:
         return _run(job, plan_local_job(job), argv, launcher, notes)

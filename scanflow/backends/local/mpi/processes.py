@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.accelerators.visible import HOLDER_VARIABLE, VISIBLE
-from scanflow.backends.local.mpi.flavors import RANK_VARIABLES, Mpirun, build_command
+from scanflow.backends.local.mpi.mpirun import RANK_VARIABLES, Mpirun, build_command
 from scanflow.backends.rank_files import create_rank_folder, describe_first_failure
 from scanflow.placement.cpulist import format_cpus
-from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
 
 MAX_OUTPUT_BYTES: Final = 256 * 1024 * 1024

@@ -18,13 +18,13 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends import service_transitions
 from scanflow.backends.instance_shapes import keep_shapes, suppress_registry_errors
 from scanflow.backends.local.layout import Home
-from scanflow.backends.local.services.control import rollout
-from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
+from scanflow.backends.local.services.control import supervisor_control
+from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder, plan_online
 from scanflow.backends.local.services.state.desired import list_used_ports, read_desired, update_desired
 from scanflow.backends.local.services.state.observed import is_current, is_supervised, read_observed
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
-from scanflow.backends.local.services.supervisor.report import build_record
+from scanflow.backends.local.services.supervisor.service_report import build_record
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState, make_idempotent
@@ -33,8 +33,8 @@ from scanflow.backends.service_spec import Fetch, ServiceSpec
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError, did_you_mean
 from scanflow.files.private import create_private_folder, write_private
-from scanflow.processes.files import hold_lock
 from scanflow.processes.ports import choose_port
+from scanflow.processes.shared_files import hold_lock
 from scanflow.settings import Settings
 from scanflow.text.masking import mask_place
 
@@ -170,7 +170,7 @@ class LocalServices:
         """Return all services, by name. Starts nothing."""
         records = []
         names = self._folders.list_names()
-        rollout.refresh_reports(map(self._folders.service, names))
+        supervisor_control.refresh_reports(map(self._folders.service, names))
         for name in names:
             try:
                 records.append(self._record(self._folders.service(name)))
@@ -185,7 +185,7 @@ class LocalServices:
             NotFoundError: there is none of that name.
         """
         folder = self._ensure_watched(name)
-        rollout.refresh_reports([folder])
+        supervisor_control.refresh_reports([folder])
         state = read_observed(folder)
         explanation = None if state is None else state.explanation
         return self._record(folder).model_copy(update={"explanation": explanation})
@@ -194,8 +194,8 @@ class LocalServices:
         """Return the folder of a service, once it has a supervisor that has reported."""
         folder = self._get_folder(name)
         desired = read_desired(folder)
-        if desired is not None and not desired.hopeless and rollout.ensure_supervisor(folder):
-            rollout.wait_until_reported(folder)
+        if desired is not None and not desired.hopeless and supervisor_control.ensure_supervisor(folder):
+            supervisor_control.wait_until_reported(folder)
         return folder
 
     def logs(self, name: str, instance: str | None = None) -> FileLogs:
@@ -254,11 +254,11 @@ class LocalServices:
         inside: AbstractContextManager[None] | None = None,
     ) -> ServiceRecord:
         """Change the desired state, unless the key was used before; return the service once it is in effect."""
-        watcher = rollout.Watcher(folder, observe)
+        watcher = supervisor_control.Watcher(folder, observe)
         with inside or nullcontext():
             after = update_desired(folder, make_idempotent(key, make))
         assert after is not None
-        record = rollout.wait_until_settled(folder, after.find_generation(key), watcher, self._timeout_s)
+        record = supervisor_control.wait_until_settled(folder, after.get_generation(key), watcher, self._timeout_s)
         keep_shapes(after.definition, self._remember, observe)
         return record
 
@@ -277,11 +277,11 @@ class LocalServices:
                 raise UsageError(
                     f"{name!r} is the backup of {other.name!r}. Delete that service first: scanflow delete {other.name}"
                 )
-        watcher = rollout.Watcher(folder, observe)
+        watcher = supervisor_control.Watcher(folder, observe)
         update_desired(
             folder, lambda desired: None if desired is None else desired.model_copy(update={"deleted": True})
         )
-        rollout.wait_until_gone(folder, watcher)
+        supervisor_control.wait_until_gone(folder, watcher)
         shutil.rmtree(folder.path, ignore_errors=True)
 
     def _get_folder(self, name: str) -> ServiceFolder:

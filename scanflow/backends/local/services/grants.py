@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
+from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.placement.place import Grant, place
 from scanflow.placement.threads import POOLS, build_thread_variables, check_overrides
 from scanflow.placement.topology import Topology
-from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.shared_files import hold_lock, write_atomically
 from scanflow.wire import decode, encode
 
 
@@ -140,7 +140,7 @@ def read_service_cpus(home: ServicesHome) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(cpus)) for name, cpus in cpus_by_service.items() if cpus}
 
 
-def find_cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
+def list_cpus_avoiding(home: ServicesHome, services: Sequence[str], topology: Topology) -> tuple[int, ...]:
     """Return the CPUs for a step that avoids these services: those on unused cores; else unused ones; else all."""
     used = {cpu for name in services for grant in _read(home.service(name).grants).grants for cpu in grant.cpus}
     cpus = topology.effective_cpus

@@ -12,23 +12,23 @@ from typing import Any
 
 import scanflow as sf
 from scanflow.agent.actions import Call
+from scanflow.agent.agent_records import JSON, Action, Decision, Event, Intent, Sample
 from scanflow.agent.context import Context
 from scanflow.agent.decide import DecisionContext, Evaluation, FunctionCall, evaluate
-from scanflow.agent.records import JSON, Action, Decision, Event, Intent, Sample
 from scanflow.agent.registry import Declared
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.app.executor import Executor
 from scanflow.app.scaling import Scaling
-from scanflow.backends.records import RunRecord, RunState, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.knowledge.knowledge_port import KnowledgeBase
+from scanflow.knowledge.knowledge_records import LATEST, ModelVersion
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow.knowledge.port import KnowledgeBase
-from scanflow.knowledge.records import LATEST, ModelVersion
 from scanflow.names import RunName, StepName
-from scanflow.placement.scaling import Load
+from scanflow.placement.queueing import Load
 from scanflow_agents.templates import bookmarks, load_declared
-from scanflow_agents.templates.control_plane import ControlPlane
+from scanflow_agents.templates.template_client import ControlPlane
 from tests.permitting import assert_permitted
 
 START = 1_790_000_000.0

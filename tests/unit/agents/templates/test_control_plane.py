@@ -20,7 +20,7 @@ from scanflow.http.home_token import ensure_home_token
 from scanflow.installation import explain_install
 from scanflow.settings import Settings
 from scanflow.transport.server_client import ServerClient
-from scanflow_agents.templates.control_plane import (
+from scanflow_agents.templates.template_client import (
     MAX_LABELS,
     ControlPlane,
     list_newest_runs,
@@ -28,9 +28,9 @@ from scanflow_agents.templates.control_plane import (
     tracker_of,
 )
 from scanflow_server.auth import register_home
-from scanflow_server.context import ServerContext, make_context
-from scanflow_server.settings import ServerSettings
-from scanflow_server.store import intents, labels
+from scanflow_server.server_context import ServerContext, make_context
+from scanflow_server.server_settings import ServerSettings
+from scanflow_server.store import intent_store, label_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.tables import labels as label_table
 from tests.unit.server.answering import answering
@@ -85,7 +85,7 @@ def test_the_newest_labels_are_seen_however_many_were_given_before(
 ) -> None:
     def give(start: int, count: int, score: float | None) -> None:
         given = [
-            labels.Label(
+            label_store.Label(
                 id=f"p{number}", app="mnist", state="given", label=7, by="ada", score=score, given=1.0 * number
             )
             for number in range(start, start + count)
@@ -109,7 +109,7 @@ def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(m
             self.asked += 1
             return [{"id": f"p{number}"} for number in range(query["limit"])]
 
-    monkeypatch.setattr("scanflow_agents.templates.control_plane.MAX_LABELS", 3)
+    monkeypatch.setattr("scanflow_agents.templates.template_client.MAX_LABELS", 3)
     old: Any = Old()
     assert [one["id"] for one in ControlPlane(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
     assert old.asked == 2
@@ -128,7 +128,7 @@ def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pyte
             self.given = [*self.given, len(self.given)]
             return found
 
-    monkeypatch.setattr("scanflow_agents.templates.control_plane.MAX_LABELS", 3)
+    monkeypatch.setattr("scanflow_agents.templates.template_client.MAX_LABELS", 3)
     busy: Any = Busy()
     found = [one["id"] for one in ControlPlane(busy).labels("mnist", state="given")]
     assert sorted(found) == [f"p{number}" for number in range(7)]
@@ -148,11 +148,11 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
     assert len(control_plane.runs(limit=3)) == 3
     of = {"team": "data", "agent": "executor", "strategy": "change"}
     with parts.store.write() as connection:
-        intents.add(connection, stored("mine", "succeeded", "act", **of))
+        intent_store.add(connection, stored("mine", "succeeded", "act", **of))
         for number in range(150):
-            intents.add(connection, stored(f"no-{number}", **of))
-            intents.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
-            intents.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
+            intent_store.add(connection, stored(f"no-{number}", **of))
+            intent_store.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
+            intent_store.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
     assert [one.id for one in list_strategy_actions(context, "change")] == ["mine"]
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
@@ -195,6 +195,6 @@ def test_an_agent_without_a_tracker_is_told_which_of_its_causes_it_is(monkeypatc
         UsageError, match=r"has no tracker\. Write sf\.Application\(tracker=sf\.Tracker\(\), \.\.\.\)\.$"
     ):
         tracker_of(context)
-    monkeypatch.setattr("scanflow_agents.templates.control_plane.find_spec", lambda _name: None)
+    monkeypatch.setattr("scanflow_agents.templates.template_client.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=re.escape(f"MLflow is not installed here. {explain_install('local')}")):
         tracker_of(context)

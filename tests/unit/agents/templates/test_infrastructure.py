@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
+from scanflow.agent.agent_records import Action, Intent, Sample
 from scanflow.agent.decide import DecisionContext, evaluate
-from scanflow.agent.records import Action, Intent, Sample
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName
 from scanflow_agents.templates.infrastructure import compute_keep_s

@@ -6,7 +6,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from scanflow_agents.templates.options import find_model_node
+from scanflow_agents.templates.template_options import get_model_node
 
 AGENT = sf.Agent(name="planner", template="planner")
 
@@ -21,7 +21,7 @@ def service(*models: str | None) -> sf.Workflow:
 
 
 def test_the_only_model_of_the_registry_is_the_one() -> None:
-    assert find_model_node(AGENT, service("models:/loans@champion"), None) == ("n0", "loans")
+    assert get_model_node(AGENT, service("models:/loans@champion"), None) == ("n0", "loans")
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_another_number_of_models_is_refused_with_what_to_write(
     models: tuple[str | None, ...], node: str | None, told: str
 ) -> None:
     with pytest.raises(InvalidError, match=told):
-        find_model_node(AGENT, service(*models), node)
+        get_model_node(AGENT, service(*models), node)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Action, Decision, Intent
+from scanflow.agent.agent_records import Action, Decision, Intent
 from scanflow_agents.templates import bookmarks
 from tests.unit.agents.templates.fakes import World
 
@@ -46,7 +46,7 @@ def test_a_training_is_judged_and_noted_beside_a_workflow_that_runs_all_the_time
     much_runs(world)
     found = world.fire("planner", "retraining_ended")
     assert (found["run"], found["version"]) == ("bold-fox-2", version)
-    assert bookmarks.find_noted_runs(world.context("planner"), "learnt") == {"bold-fox-2"}
+    assert bookmarks.list_noted_runs(world.context("planner"), "learnt") == {"bold-fox-2"}
 
 
 @pytest.mark.parametrize("state", ["pending", "running"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Intent
+from scanflow.agent.agent_records import Intent
 from scanflow.backends.service_records import RevisionRecord
 from tests.unit.agents.templates.fakes import World, told
 from tests.waiting import PATIENCE_S

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Decision, Intent
-from scanflow.agent.sensors.runs import Run
+from scanflow.agent.agent_records import Decision, Intent
+from scanflow.agent.sensors.sensed_runs import Run
 from scanflow.drift.promotion import format_decision
-from scanflow.knowledge.labels import read_json
+from scanflow.knowledge.labelled_points import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import get_end_time, select_oldest
 from tests.unit.agents.templates.fakes import World, answers, told

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from scanflow.agent.agent_records import Event, Intent, Sample
 from scanflow.agent.decide import DecisionContext, decide
-from scanflow.agent.records import Event, Intent, Sample
 from scanflow.app.scaling import Scaling
 from scanflow.app.triggers import Cron, EventTrigger, Interval
 from scanflow.errors import InvalidError
-from scanflow.placement.scaling import Load
+from scanflow.placement.queueing import Load
 from scanflow.tuning.candidates import Candidate
 from scanflow_agents.templates.retuning import LoadWatch
 from tests.permitting import assert_permitted

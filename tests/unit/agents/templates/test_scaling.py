@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanflow.agent.agent_records import Intent, Sample
 from scanflow.agent.decide import DecisionContext, Want, evaluate
-from scanflow.agent.records import Intent, Sample
 from scanflow.app.scaling import Scaling
-from scanflow.placement.scaling import Load, Recommendation
-from scanflow_agents.templates.scaling import compute_threshold
+from scanflow.placement.queueing import Load, Recommendation
+from scanflow_agents.templates.threshold_tuning import compute_threshold
 from tests.permitting import assert_permitted
 from tests.unit.agents.templates.fakes import World
 

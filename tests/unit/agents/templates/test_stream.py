@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scanflow.agent.actions import Call
-from scanflow.agent.records import Intent
+from scanflow.agent.agent_records import Intent
 from scanflow.errors import InvalidError
 from scanflow_agents.templates.stream import extract_numbers
 from tests.unit.agents.templates.fakes import World, told

@@ -9,11 +9,11 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.actions import Call
+from scanflow.agent.agent_records import Guard, Intent, Sample
 from scanflow.agent.context import Context
 from scanflow.agent.decide import DecisionContext, evaluate
-from scanflow.agent.records import Guard, Intent, Sample
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.knowledge.labels import read_json
+from scanflow.knowledge.labelled_points import read_json
 from scanflow.plugins import list_plugins
 from scanflow_agents.templates import load_declared
 from tests.unit.agents.templates.fakes import World

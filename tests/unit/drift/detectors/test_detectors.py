@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.port import Detector, Floats, Scores
+from scanflow.drift.detectors.detector_port import Detector, Floats, Scores
 from scanflow.drift.detectors.prior import ClassPrior
-from scanflow.drift.detectors.table import TableDetector
+from scanflow.drift.detectors.table_detector import TableDetector
 from scanflow.errors import InvalidError, NotFoundError
 
 Draw = Callable[[np.random.Generator, int], Any]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.drift.detectors.port import Floats
-from scanflow.drift.detectors.table import TableDetector
+from scanflow.drift.detectors.detector_port import Floats
+from scanflow.drift.detectors.table_detector import TableDetector
 
 
 def measured(generator: np.random.Generator, count: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scanflow.agent.records import Action, Decision, Intent, PermittedCall, PrimitiveCall, StrategyLimits
+from scanflow.agent.agent_records import Action, Decision, Intent, PermittedCall, PrimitiveCall, StrategyLimits
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.objections import ArbitrationContext
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
+from scanflow.agent.agent_records import Intent, PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.records import Intent, PrimitiveCall
 from scanflow.errors import UnavailableError
-from scanflow_server.arbiter.engine import ArbiterEngine
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.arbiter.intent_service import CREATED_FIELD
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.making import permit

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Action, Intent, PrimitiveCall
+from scanflow.agent.agent_records import Action, Intent, PrimitiveCall
 from scanflow_server.arbiter.arbitrate import arbitrate_all, supersede
 from scanflow_server.arbiter.objections import ArbitrationContext, Owner
 from tests.unit.server.arbiter.making import action, arbitrate, intent

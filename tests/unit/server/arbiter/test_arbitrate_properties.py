@@ -6,10 +6,10 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Action, Intent
+from scanflow.agent.agent_records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.objections import ArbitrationContext, Owner
-from scanflow_server.intent_identity import find_overlap
+from scanflow_server.intent_identity import list_common_fields
 from tests.unit.server.arbiter.making import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")
@@ -85,7 +85,7 @@ def test_a_field_has_at_most_one_winner_and_a_key_at_most_one_action(
     decided = arbitrate_all(wanted, ArbitrationContext(now=102.0, owners=owned))
     winners = [one for one in wanted if decided[one.id].verdict in {"act", "queue"}]
     for one, other in combinations(winners, 2):
-        assert find_overlap(one, other) == ()
+        assert list_common_fields(one, other) == ()
         assert one.key != other.key
 
 

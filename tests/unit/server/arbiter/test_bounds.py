@@ -9,7 +9,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from scanflow.agent.records import Decision, Guard, Intent, PermittedCall, StrategyLimits
+from scanflow.agent.agent_records import Decision, Guard, Intent, PermittedCall, StrategyLimits
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.objections import ArbitrationContext

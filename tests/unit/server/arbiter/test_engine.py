@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from scanflow.agent.records import Action, Guard, Intent
+from scanflow.agent.agent_records import Action, Guard, Intent
 from scanflow.drift.promotion import decide
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UsageError
 from scanflow_server.arbiter.why import explain_action
-from scanflow_server.store import events
-from scanflow_server.store import intents as kept
+from scanflow_server.store import event_store
+from scanflow_server.store import intent_store as kept
 from scanflow_server.store.tables import intents
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.arbiter.standin import KilledError, World
@@ -38,7 +38,7 @@ def trail(world: World, id: str) -> list[str]:
 
 def told(world: World) -> list[str]:
     with world.store.read() as connection:
-        return [one.type for one in events.list_after(connection, 0)]
+        return [one.type for one in event_store.list_after(connection, 0)]
 
 
 def test_what_is_decided_is_done_and_written_down(world: World) -> None:

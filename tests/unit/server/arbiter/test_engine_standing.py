@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import Event, Guard
+from scanflow.agent.agent_records import Event, Guard
 from scanflow.errors import UsageError
-from scanflow_server.arbiter.assembly import read_posted_metric
-from scanflow_server.store import events
+from scanflow_server.arbiter.engine_assembly import read_posted_metric
+from scanflow_server.store import event_store
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.standin import World
 from tests.unit.server.arbiter.test_engine import action, trail, wanted
@@ -207,14 +207,14 @@ def test_a_posted_metric_is_a_number_or_not_known_and_of_its_own_application(sto
     context: Any = SimpleNamespace(store=store)
     for value in (10**400, True, "0.5", None):
         with store.write() as connection:
-            events.append(connection, [told("mnist", value)])
+            event_store.append(connection, [told("mnist", value)])
         assert read_posted_metric(context, "mnist", "accuracy", team="t") is None, value
     with store.write() as connection:
-        events.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
+        event_store.append(connection, [told("mnist", 0.9), told("shop", 0.1)])
     assert (
         read_posted_metric(context, "mnist", "accuracy", team="t"),
         read_posted_metric(context, "new", "accuracy", team="t"),
     ) == (0.9, None)
     with store.write() as connection:
-        events.append(connection, [told("", 0.5)])
+        event_store.append(connection, [told("", 0.5)])
     assert read_posted_metric(context, "mnist", "accuracy", team="t") == 0.5, "it was posted for whoever wants to know"

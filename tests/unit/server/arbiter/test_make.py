@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.arbiter.assembly import measure_service
+from scanflow_server.arbiter.engine_assembly import measure_service
 
 
 def found(metric: str, *, team: str = "vision", **figures: Any) -> float | None:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveContext, PrimitiveResult, SavedApplication
-from scanflow.agent.records import PrimitiveCall
 from scanflow.app.application import Application
-from scanflow.app.files import dump_json, load_json
-from scanflow.backends.port import JobPlanner
-from scanflow.backends.records import RunRecord, RunStarted
+from scanflow.app.application_files import dump_json, load_json
+from scanflow.backends.backend_port import JobPlanner
+from scanflow.backends.run_records import RunRecord, RunStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError
 from scanflow_server.primitives import carry_out, require_job_planner

@@ -7,8 +7,8 @@ from pathlib import Path
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
 from scanflow.app.workflow import Workflow
-from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.supervisor.report import build_record
+from scanflow.backends.local.services.service_layout import ServicesHome
+from scanflow.backends.local.services.supervisor.service_report import build_record
 from scanflow.backends.log_reader import LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_desired import DesiredState

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.records import PrimitiveCall
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
-from scanflow.backends.records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
 from scanflow.loading import load_application

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent import primitives as do
-from scanflow.agent.records import PrimitiveCall
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.settings import Settings

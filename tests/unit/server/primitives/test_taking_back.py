@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveResult
-from scanflow.agent.records import PrimitiveCall
 from scanflow.backends.service_change import ServiceChange
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError

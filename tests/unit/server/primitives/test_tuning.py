@@ -12,14 +12,14 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.backends.records import RunRecord
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, StepFailedError, UnsupportedError, UsageError
 from scanflow.names import RunName
 from scanflow.outputs import keep_outputs, use_output_dir
 from scanflow.settings import Settings
 from scanflow.tuning import step
-from scanflow.tuning.workflow import build_tuning_workflow
+from scanflow.tuning.tuning_workflow import build_tuning_workflow
 from tests.unit.server.primitives.keeping import Doing, InlineRuns, Remembered
 from tests.unit.standin import Place, StandIn
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scanflow.app.mpi import MPIWorkload
-from scanflow.backends.local.mpi.flavors import Mpirun
+from scanflow.backends.local.mpi.mpirun import Mpirun
 from scanflow.backends.local.mpi.processes import (
     GRACE_S,
     MAX_OUTPUT_BYTES,
@@ -21,12 +21,12 @@ from scanflow.backends.local.mpi.processes import (
     prepare,
     start,
 )
-from scanflow.backends.local.mpi.profiling.calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.classify import MeasuredTotals, Profile, classify
-from scanflow.backends.local.mpi.profiling.pages import WINDOWS_S, TouchedBytes, estimate_traffic, sample_pages
+from scanflow.backends.local.mpi.profiling.mpi_calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.perf import build_record_command, read_mpi_share
+from scanflow.backends.local.mpi.profiling.touched_pages import WINDOWS_S, TouchedBytes, estimate_traffic, sample_pages
 from scanflow.errors import StepFailedError
-from scanflow.placement.mpi.plan import MPIPlan
+from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.placement.topology import Topology
 
 MAX_DURATION_S: Final = 30.0

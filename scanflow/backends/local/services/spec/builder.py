@@ -17,11 +17,11 @@ from scanflow.app.secrets import iterate_secrets
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.device_claims import HomeDevices
-from scanflow.backends.local import environments
+from scanflow.backends.local import python_environments
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.services.grants import derive_thread_variables, plan_grants, read_used_cpus
-from scanflow.backends.local.services.layout import ServicesHome
-from scanflow.backends.local.services.spec.supported import check_supported, find_requirements
+from scanflow.backends.local.services.service_layout import ServicesHome
+from scanflow.backends.local.services.spec.supported import check_supported, list_requirements
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, compute_fingerprint, find_scaling
 from scanflow.backends.shapes import build_shape_demand, compute_shape
@@ -29,7 +29,7 @@ from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.files.secret_sources import check_secret_sources
 from scanflow.pki import prepare_tls
 from scanflow.placement.available_cpus import read_this_machine
-from scanflow.placement.devices import check_demand, check_environment
+from scanflow.placement.device_grants import check_demand, check_environment
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
 from scanflow.settings import Settings
@@ -73,7 +73,7 @@ class ServiceSpecBuilder:
         sources = [secret.source for secret in iterate_secrets([serving.env, workflow.services])]
         check_secret_sources(sources, Path(app.app_dir), who=f"Workflow {workflow.name!r}")
         build_nodes(app, workflow, lambda uri: ModelFiles(name=uri, version=0, path=""))
-        find_requirements(app, workflow)
+        list_requirements(app, workflow)
         self._fit_shape(
             workflow.name, shape or compute_shape(workflow), find_scaling(workflow), select_texts(serving.env)
         )
@@ -147,17 +147,19 @@ class ServiceSpecBuilder:
 
     def _choose_python(self, app: Application, workflow: Workflow, tell: Callable[[str], None]) -> Path:
         """Return the interpreter of the instances; creates its environment if they have their own."""
-        files = find_requirements(app, workflow)
+        files = list_requirements(app, workflow)
         if not files:
             return Path(sys.executable)
         lines = files[0].read_text(encoding="utf-8").splitlines()
-        requirements = environments.normalise_requirements(
-            lines, with_runtime=True, runtime=environments.SERVING_RUNTIME
+        requirements = python_environments.normalise_requirements(
+            lines, with_runtime=True, runtime=python_environments.SERVING_RUNTIME
         )
-        python = environments.locate_python(self._home.environments, requirements)
-        if not environments.is_ready(python):
+        python = python_environments.locate_python(self._home.environments, requirements)
+        if not python_environments.is_ready(python):
             tell("its environment is being created")
-            environments.make_environment(python, requirements, base=files[0].parent, patience=environments.Patience())
+            python_environments.make_environment(
+                python, requirements, base=files[0].parent, patience=python_environments.Patience()
+            )
         return python
 
 

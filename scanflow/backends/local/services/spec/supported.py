@@ -12,7 +12,7 @@ from scanflow.app_files import AppFiles
 from scanflow.errors import UnsupportedError
 
 
-def find_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
+def list_requirements(app: Application, workflow: Workflow) -> tuple[Path, ...]:
     """Return the requirements file of the instances' environment, if any: all nodes share one."""
     places = AppFiles(app, workflow)
     services_by_file = {

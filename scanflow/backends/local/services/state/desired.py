@@ -11,11 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
+from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_desired import DesiredState
 from scanflow.errors import InternalError, UnavailableError
 from scanflow.files.home_paths import resolve_home_path, shorten_home_path
-from scanflow.processes.files import hold_lock, write_atomically
+from scanflow.processes.shared_files import hold_lock, write_atomically
 
 
 def read_desired(folder: ServiceFolder) -> DesiredState | None:

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.service_records import Explanation, ServiceRecord
-from scanflow.processes.files import is_locked, write_atomically
+from scanflow.processes.shared_files import is_locked, write_atomically
 
 EVENTS_KEPT = 100
 

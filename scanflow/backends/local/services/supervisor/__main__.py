@@ -19,8 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from scanflow.backends.local.services.control.rollout import start_supervisor
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.control.supervisor_control import start_supervisor
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.supervisor.controller import ServiceController
 from scanflow.backends.service_desired import DesiredState
@@ -28,8 +28,8 @@ from scanflow.errors import ScanflowError
 from scanflow.files.open_files import raise_open_file_limit
 from scanflow.processes import seqpacket
 from scanflow.processes.cpu_priority import take_short_slices
-from scanflow.processes.files import take_lock
 from scanflow.processes.home_watch import is_same_file
+from scanflow.processes.shared_files import take_lock
 from scanflow.processes.shims import Shims
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Supervisor:
         self._selector.close()
 
     def _wait(self, pause_s: float) -> None:
-        callers = self.service.get_watched_socket()
+        callers = self.service.find_watched_socket()
         if callers is not None:
             self._selector.register(callers, selectors.EVENT_READ, _ignore_event)
         for key, _ in self._selector.select(min(pause_s, IDLE_S)):

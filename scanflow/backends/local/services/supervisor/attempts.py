@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.parameters import select_secrets, select_texts
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.listener import HTTP_FD
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_spec import list_clients

@@ -16,7 +16,7 @@ from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import Explanation
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.placement.scaling import Load, Recommendation, recommend, stabilise
+from scanflow.placement.queueing import Load, Recommendation, recommend, stabilise
 
 _MANUAL_SCALING = Scaling(metric="queue", target=1, min=0, max=1)
 """A service that was scaled to zero by hand: its first request wakes it, and it is scaled to zero again when idle."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from selectors import BaseSelector
 
 from scanflow.backends.local.services.control.channel import Channel
-from scanflow.backends.local.services.control.rollout import start_supervisor
-from scanflow.backends.local.services.layout import ServiceFolder, ServicesHome
+from scanflow.backends.local.services.control.supervisor_control import start_supervisor
+from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts

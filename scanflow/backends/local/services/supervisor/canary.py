@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from scanflow.backends.service_decisions import RevisionStats, Verdict, analyse, subtract_stats
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.processes.files import write_atomically
+from scanflow.processes.shared_files import write_atomically
 
 
 class _CanaryBaseline(BaseModel):

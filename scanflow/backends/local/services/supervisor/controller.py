@@ -13,7 +13,7 @@ from collections.abc import Callable
 from selectors import BaseSelector
 from socket import socket
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.supervisor.attempts import rotate_log
@@ -21,6 +21,7 @@ from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
 from scanflow.backends.local.services.supervisor.backup import Backup
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.instance import Instance
+from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.listener import (
     GRPC_FD,
     HTTP_FD,
@@ -29,12 +30,11 @@ from scanflow.backends.local.services.supervisor.listener import (
     open_listening_socket,
     open_reserving_socket,
 )
-from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.pool import EAGER_S, InstancePool
 from scanflow.backends.local.services.supervisor.readers import Readers
 from scanflow.backends.local.services.supervisor.reconcile import InstanceAction, PoolTarget, is_settled, reconcile
 from scanflow.backends.local.services.supervisor.recorder_process import RecorderProcess
-from scanflow.backends.local.services.supervisor.report import build_record
+from scanflow.backends.local.services.supervisor.service_report import build_record
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_spec import list_clients
@@ -173,7 +173,7 @@ class ServiceController:
         """The open sockets."""
         return [shared for shared in (self.listener, self._grpc_port) if shared.sock is not None]
 
-    def get_watched_socket(self) -> socket | None:
+    def find_watched_socket(self) -> socket | None:
         """Return the listening socket if this process has to watch it: while scaled to zero, or refusing."""
         return self.listener.sock if self._asleep or self._is_refusing(time.monotonic()) else None
 

@@ -16,8 +16,8 @@ from scanflow.backends.local.services.supervisor.attempts import (
     pause_s,
     read_started,
 )
-from scanflow.backends.local.services.supervisor.metrics import Usage, read_usage
-from scanflow.placement.devices import DeviceGrant
+from scanflow.backends.local.services.supervisor.instance_metrics import Usage, read_usage
+from scanflow.placement.device_grants import DeviceGrant
 from scanflow.processes.cpu_priority import yield_cpu
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import stop_attempt

@@ -15,15 +15,15 @@ from scanflow.accelerators.visible import VISIBLE
 from scanflow.backends.device_claims import HomeDevices
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.grants import choose_grant
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.local.services.supervisor.instance import Instance
-from scanflow.backends.local.services.supervisor.metrics import ServiceMetrics
+from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.shapes import build_shape_demand
 from scanflow.errors import UnavailableError
 from scanflow.files.disk import build_disk_error
-from scanflow.placement.devices import DeviceGrant
+from scanflow.placement.device_grants import DeviceGrant
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
@@ -85,7 +85,7 @@ class InstancePool:
                 if exit_ is None:  # nothing can be known of it
                     stop_attempt(path)
                 continue
-            devices = self._devices.find_grants(path) if desired.definition.shape.gpu else ()
+            devices = self._devices.list_grants(path) if desired.definition.shape.gpu else ()
             instance = Instance(name=name, template=template, path=path, devices=devices, since=now, began=now)
             record = attempts.read_started(path)
             if exit_ is None:

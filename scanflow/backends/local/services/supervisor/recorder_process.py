@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scanflow.backends.local.services.layout import ServiceFolder
+from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor import attempts
 from scanflow.backends.service_desired import DesiredState
 from scanflow.processes.shims import Exit, Shims, Spec, create_attempt_folder, stop_attempt

@@ -1,0 +1,172 @@
+"""``scanflow tune``: search the best configuration of a service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from scanflow.errors import UsageError
+from scanflow_client.cli.command_options import (
+    JsonOption,
+    check_choice,
+    load_settings,
+    open_deployer,
+    open_existing_client,
+    parse_counts,
+)
+from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
+from scanflow_client.cli.service_commands import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
+
+if TYPE_CHECKING:
+    from scanflow.knowledge.knowledge_port import KnowledgeBase
+    from scanflow.tuning.candidates import Candidate
+    from scanflow_client.predict_io import HttpRequest, PredictRequest
+    from scanflow_client.tuning_report import TuningReport
+    from scanflow_client.tuning_target import TuningTarget
+
+
+def tune(
+    target: Annotated[str, Argument(metavar="NAME|APP[:WORKFLOW]", help="A service, or an online workflow in a file.")],
+    file: Annotated[
+        str | None,
+        Argument(metavar="[FILE|-]", help="The request to send, as for scanflow predict: .npy, .npz, .json, raw."),
+    ] = None,
+    data: DataOption = None,
+    npy: NpyOption = None,
+    node: OneNodeOption = None,
+    dtype: DtypeOption = None,
+    seldon: SeldonOption = False,
+    live: Annotated[
+        bool, Option("--live", help="Send recent requests, from the service's recorded predictions.")
+    ] = False,
+    goal: Annotated[str, Option("--goal", metavar="GOAL", help="throughput|latency|cost.")] = "throughput",
+    p99: Annotated[str | None, Option("--p99", metavar="TIME", help="Upper bound of the p99 latency: 50ms.")] = None,
+    cores: Annotated[
+        int | None, Option("--cores", metavar="N", min=1, help="The budget of cores. Default: the service's cores.")
+    ] = None,
+    batches: Annotated[str | None, Option("--batches", metavar="N,N", help="Batch sizes to try, too: 4,16.")] = None,
+    trials: Annotated[int, Option("--trials", metavar="N", help="Maximum number of candidates.")] = 20,
+    minutes: Annotated[float, Option("--minutes", metavar="M", help="Maximum duration in minutes.")] = 15.0,
+    seconds: Annotated[
+        float, Option("--seconds", metavar="S", min=0.5, max=600, help="Duration of a measurement in seconds.")
+    ] = 3.0,
+    connections: Annotated[
+        int, Option("--connections", "-c", metavar="N", min=1, help="Number of concurrent callers.")
+    ] = 16,
+    out: Annotated[
+        Path | None,
+        Option("--out", metavar="DIR", help="Write trials and a plot to this folder, or continue its search."),
+    ] = None,
+    fresh: Annotated[bool, Option("--fresh", help="Ignore earlier searches for this model or similar ones.")] = False,
+    log: Annotated[bool, Option("--log/--no-log", help="Log the search in the application's tracker.")] = True,
+    apply: Annotated[bool, Option("--apply", help="Resize the service if a candidate is better.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the best instances, cores, affinity and threads.
+
+    Candidates are measured on a copy of the service. Ctrl-C ends the search.
+    """
+    from scanflow.app.quantities import parse_duration
+    from scanflow.tuning.goals import GOALS, Goal
+    from scanflow_client.model_client import open_server_knowledge
+    from scanflow_client.predict_io import read_request, to_http
+    from scanflow_client.progress import open_output
+    from scanflow_client.signals import end_on_signals
+    from scanflow_client.tuning import TuningBudget, find_history, log_tuning, tune_service
+    from scanflow_client.tuning_report import draw_tuning, format_step, format_tuning, suggest_command
+    from scanflow_client.tuning_target import TuningTarget
+
+    bound_s = None if p99 is None else parse_duration(p99, what="--p99")
+    search_goal = Goal(name=check_choice(goal, GOALS, "--goal"), p99_s=bound_s)
+    budget = TuningBudget(trials=trials, minutes=minutes)
+    deployer = open_deployer()
+    tuned = TuningTarget.find(deployer, target)
+    if apply and tuned.record is None:
+        raise UsageError(f"--apply changes a deployed service, and {target!r} is not deployed. Leave it out.")
+    settings = load_settings()
+
+    def open_knowledge() -> KnowledgeBase:
+        return open_server_knowledge(settings, open_existing_client())
+
+    history = None if fresh else find_history(open_knowledge, settings.home, tuned, search_goal)
+    if live and (file, data, npy) != (None, None, None):
+        raise UsageError("--live sends recorded requests. Leave out the file, --data and --npy, or leave out --live.")
+    prediction = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    inputs = fetch_recorded_requests(open_knowledge(), tuned) if prediction is None else [prediction]
+
+    def build_requests(name: str) -> list[HttpRequest]:
+        return [to_http(deployer, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
+
+    with open_output(choose_progress_stream(as_json)) as output, end_on_signals(output.update, "deleting the copy"):
+        report = tune_service(
+            deployer,
+            tuned,
+            build_requests,
+            search_goal,
+            budget,
+            cores=cores,
+            batches=parse_batch_sizes(batches),
+            connections=connections,
+            seconds=seconds,
+            folder=out,
+            history=history,
+            observe=lambda step: output.update(format_step(step)),
+            on_trial=lambda text: output.print(text, ""),
+        )
+    chart = draw_tuning(report)
+    if as_json:
+        print_json(report.summary())
+    else:
+        say(*format_tuning(report))
+    _write(report, out, chart, as_json)
+    if log and report.result.trials:
+        run = log_tuning(open_knowledge(), settings.home, report, chart)
+        if not as_json:
+            say(f"Logged as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
+    if (command := suggest_command(report)) is not None and not apply and not as_json:
+        say(f"Apply it: {command}")
+    if apply and report.result.winner is not None:
+        _apply(report, report.result.winner, as_json)
+    if report.result.interrupted:
+        raise typer.Exit(130)
+
+
+def _write(report: TuningReport, out: Path | None, chart: str, as_json: bool) -> None:
+    from scanflow_client.tuning import write_files
+
+    if out is not None:
+        files = write_files(report, out, chart)
+        if not as_json:
+            say(f"Wrote {', '.join(str(file) for file in files)}.")
+
+
+def fetch_recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[PredictRequest]:
+    from scanflow_client.recorded_requests import read_recorded_requests
+
+    return read_recorded_requests(knowledge, target.app.name, target.app.team, target.workflow.name)
+
+
+def parse_batch_sizes(text: str | None) -> list[int]:
+    """Return the batch sizes ``4,16`` as numbers."""
+    return [] if text is None else parse_counts(text, "--batches", what="sizes", example="4,16")
+
+
+def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
+    from scanflow.backends.service_change import ServiceChange
+    from scanflow_client.progress import show_service_changes
+    from scanflow_client.tuning_report import format_shape_options
+
+    name, before = report.target.workflow.name, report.result.default
+    if winner.batch is not None and not as_json:
+        say(f"Set the batch size in the application: sf.Batching(max_size={winner.batch}).")
+    change = ServiceChange(
+        instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
+    )
+    with show_service_changes(choose_progress_stream(as_json)) as observe:
+        open_deployer().change(name, change, observe=observe)
+    if not as_json:
+        say(f"Resized {name}. Undo: scanflow scale {name} {before.instances} {format_shape_options(before)}")

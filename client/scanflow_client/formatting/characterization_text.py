@@ -1,0 +1,130 @@
+"""Characterizations of programs, services and jobs, as tables and the resources to request."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from scanflow.app.quantities import format_count, format_duration
+from scanflow.characterization.characterization_study import describe_placement
+from scanflow.characterization.workflow_characterization import compute_median_seconds
+from scanflow_client.formatting.text_table import Screen, Table
+
+if TYPE_CHECKING:
+    from scanflow.characterization.analysis import Saturation
+    from scanflow.characterization.characterization_study import Characterization
+    from scanflow.characterization.measurement import ProgramRun
+    from scanflow.characterization.workflow_characterization import WorkflowCharacterization
+
+_KINDS = {
+    "linear": "more cores help in proportion",
+    "sublinear": "more cores help, but less than in proportion",
+    "flat": "more cores do not help",
+    "collapse": "more cores make it slower",
+}
+
+
+def format_characterization(characterization: Characterization) -> Screen:
+    """Return the measurements by cores and by memory, and the resources to request."""
+    first = min(characterization.saturation.speed)
+    alone = statistics.median(
+        run.seconds for placement, runs in characterization.runs.items() if len(placement.cpus) == first for run in runs
+    )
+    rows = [
+        _format_row(describe_placement(placement), runs, alone) for placement, runs in characterization.runs.items()
+    ]
+    columns = ("on", "took", "speed", "cores used", "peak memory", "switches/s", "involuntary", "migrations", "misses")
+    screen: list[str | Table] = [Table(columns, rows), describe_saturation(characterization.saturation)]
+    if characterization.limits:
+        limits = [
+            (_format_mebibytes(limit), run.outcome, format_duration(run.seconds))
+            for limit, run in characterization.limits.items()
+        ]
+        screen.append(Table(("memory limit", "it", "took"), limits))
+    if characterization.knee is not None:
+        killed = (
+            f", but not with {_format_mebibytes(characterization.knee.too_few)}"
+            if characterization.knee.too_few
+            else ""
+        )
+        screen.append(f"It runs with {_format_mebibytes(characterization.knee.enough)}{killed}.")
+    screen += [f"Not measured: {what}" for what in characterization.missing]
+    return [*screen, f"Request: resources={characterization.recommendation}"]
+
+
+def format_workflow_characterization(result: WorkflowCharacterization) -> Screen:
+    """Return the measurements of a service or a job by size, and the resources to request."""
+    alone = compute_median_seconds(next(iter(result.runs.values())))
+    rows = [
+        (
+            size,
+            f"{1 / compute_median_seconds(runs):.4g}/s"
+            if result.unit == "request"
+            else format_duration(compute_median_seconds(runs)),
+            f"{alone / compute_median_seconds(runs):.2f}×",
+            f"{statistics.median(run.cores for run in runs):.2f}",
+            _format_mebibytes(max(run.peak_bytes for run in runs)),
+        )
+        for size, runs in result.runs.items()
+    ]
+    measure = "requests" if result.unit == "request" else "took"
+    columns = ("size", measure, "speed", "cores used", "peak memory")
+    missing = [f"Not measured: {what}" for what in result.missing]
+    return [
+        Table(columns, rows),
+        describe_saturation(result.saturation),
+        *missing,
+        f"Request: resources={result.recommendation}",
+    ]
+
+
+def describe_saturation(scaling: Saturation) -> str:
+    if len(scaling.speed) == 1:
+        return "Its scaling is unknown: it ran with one number of cores only."
+    enough = format_count(scaling.cores, "core")
+    return f"{scaling.kind.capitalize()}: {_KINDS[scaling.kind]}. Close to its fastest: {enough}."
+
+
+def _format_row(name: str, runs: Sequence[ProgramRun], alone: float) -> list[str]:
+    took = statistics.median(run.seconds for run in runs)
+    switches = [run.voluntary_switches + run.involuntary_switches for run in runs]
+    rate = statistics.median(count / run.seconds for count, run in zip(switches, runs, strict=True))
+    involuntary_share = sum(run.involuntary_switches for run in runs) / max(1, sum(switches))
+    return [
+        name,
+        f"{format_duration(took)} ({min(run.seconds for run in runs):.3g} to {max(run.seconds for run in runs):.3g})",
+        f"{alone / took:.2f}×",
+        f"{statistics.median(run.cores for run in runs):.2f}",
+        _format_mebibytes(max(run.peak_bytes for run in runs)),
+        f"{rate:.4g}",
+        f"{involuntary_share:.0%}",
+        _format_median_count([run.migrations for run in runs]),
+        _format_median_count([run.cache_misses for run in runs]),
+    ]
+
+
+def _format_median_count(values: Sequence[int | None]) -> str:
+    counts = [value for value in values if value is not None]
+    return f"{statistics.median(counts):,.0f}" if counts else "-"
+
+
+def _format_mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.0f} MiB"
+
+
+def build_characterization_json(characterization: Characterization) -> dict[str, Any]:
+    """Return a characterization in JSON types."""
+    from dataclasses import asdict
+
+    return {
+        "runs": [
+            {"cpus": list(placement.cpus), "caches": placement.caches, "runs": [asdict(run) for run in runs]}
+            for placement, runs in characterization.runs.items()
+        ],
+        "limits": [{"limit_bytes": limit, **asdict(run)} for limit, run in characterization.limits.items()],
+        "saturation": asdict(characterization.saturation),
+        "knee": None if characterization.knee is None else asdict(characterization.knee),
+        "recommendation": asdict(characterization.recommendation),
+        "missing": list(characterization.missing),
+    }

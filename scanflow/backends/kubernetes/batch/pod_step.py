@@ -1,0 +1,80 @@
+"""The program in a step's pod.
+
+Run as ``python -m scanflow.backends.kubernetes.batch.pod_step STEP [--index 3]``, or with ``--signals STEP ...`` to
+report the signals of ended steps. It needs no access to the cluster: all it reads and writes is in its folders. It
+imports only the standard library at its start, which every step waits for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Mapping
+
+from scanflow.backends.kubernetes.batch.folders import Folders
+from scanflow.backends.kubernetes.batch.pod_launch import StepLaunch, read_launch
+
+
+def run_step(folders: Folders, step: str, index: int | None, *, retry: int, before: Mapping[str, int]) -> int:
+    """Run a task, and return the exit code of its pod.
+
+    Args:
+        folders: The folders of the pod.
+        step: The step's name.
+        index: The task's index in a fan-out.
+        retry: Its failures in this Workflow.
+        before: Attempts in earlier Workflows of the run, by task.
+    """
+    launch = read_launch(folders, step) if index is None and not retry and not folders.store else None
+    if launch is not None:
+        return _launch(launch, folders, 1 + before.get(step, 0))
+    from scanflow.backends.kubernetes.batch.pod_task import Pod
+
+    return Pod(folders).run(step, index, retry=retry, before=before)
+
+
+def _launch(launch: StepLaunch, folders: Folders, attempt: int) -> int:
+    try:
+        end = launch.start(folders, attempt)
+        if end is not None and end.succeeded:
+            folders.write_report(end.to_json())
+            return 0
+        problem = None
+    except Exception as error:  # noqa: BLE001  whatever it is, the run's record is to say it
+        traceback.print_exc()
+        end, problem = None, error
+    from scanflow.backends.kubernetes.batch import task_report
+    from scanflow.backends.kubernetes.batch.pod_task import finish
+
+    if problem is not None:
+        return finish(folders, task_report.build_error_report(problem))
+    return finish(folders, task_report.POD_DELETED if end is None else task_report.build_process_report(end))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Run one task of a run, in its pod.")
+    parser.add_argument("step", nargs="?")
+    parser.add_argument("--index", type=int)
+    parser.add_argument("--retry", type=int, default=0)
+    parser.add_argument("--before", type=json.loads, default={})
+    parser.add_argument("--signals", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.signals is None:
+        sys.exit(
+            run_step(
+                Folders.from_environment(),
+                arguments.step,
+                arguments.index,
+                retry=arguments.retry,
+                before=arguments.before,
+            )
+        )
+    from scanflow.backends.kubernetes.batch.pod_task import Pod
+
+    Pod(Folders.from_environment()).report_signals(arguments.signals)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""The common parts of MPI jobs' objects: pod templates, the launcher's command, worker resources. Pure."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scanflow.app.mpi import MPIWorkload
+from scanflow.app.quantities import format_memory
+from scanflow.backends.kubernetes.batch.pod_layout import DRIVE, format_workflow_name
+from scanflow.backends.kubernetes.environment.manifests import build_env_from
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.mpi.launcher_log import REPORT_PREFIX
+from scanflow.backends.kubernetes.object_labels import build_labels
+from scanflow.placement.mpi.job_plan import MPIPlan
+from scanflow.placement.mpi.task_allocation import MPIWorker
+
+CONNECT_S: Final = 300
+"""The longest time that a launcher waits for its workers' sshd."""
+
+ROLE: Final = "scanflow.dev/mpi-role"
+"""A label of pods: ``launcher`` or ``worker``."""
+
+GRACE_S: Final = 5
+"""Grace period in which ``mpirun`` ends its ranks."""
+
+NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
+"""Multus' annotation of a pod: its networks beside the pod network."""
+
+_NAMED_S: Final = 1.5
+"""Delay of a launcher's first DNS query: CoreDNS caches a missing name for 5 s, and pods get names with their
+addresses. Without the delay, starting takes 3 s more."""
+
+_INTERFACE: Final = "eth0"  # of the pod network, by every CNI; Open MPI tries all that there are, and may hang on one
+_SECOND_INTERFACE: Final = "net1"  # as Multus names the first one that it adds
+
+_VARIABLES: Final = "/dev/shm/scanflow-variables"  # noqa: S108 - in the pod's own memory, which only its root reads
+_SSHD: Final = f"umask 077; export -p >{_VARIABLES}; umask 022; mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e"
+"""A worker's command. Ranks started by ssh lack their pod's environment, Secrets included, and read it from there."""
+
+# Each rank prints its host at its start and its exit code at its end; mpirun prefixes its output with its number.
+_RANK: Final = (
+    f"if [ -r {_VARIABLES} ]; then . {_VARIABLES}; fi; "
+    'if [ -n "$SCANFLOW_OUTPUT_DIR" ]; then mkdir -p "$SCANFLOW_OUTPUT_DIR"; fi; '
+    f'echo "{REPORT_PREFIX} began $(hostname)"; "$@"; code=$?; echo "{REPORT_PREFIX} ended $code"; exit $code'
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How the pods of a job reach one another (thesis 3.5)."""
+
+    host: bool = False
+    """Whether they are in the network of their nodes, which the namespace has to allow."""
+
+    multus: str | None = None
+    """Their secondary network: the name of a NetworkAttachmentDefinition of Multus."""
+
+    @property
+    def interface(self) -> str | None:
+        """The interface for Open MPI; None: any of the node's."""
+        return None if self.host else _INTERFACE if self.multus is None else _SECOND_INTERFACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterJob:
+    """An MPI job that is to run on a cluster."""
+
+    app: str
+    team: str
+    namespace: str
+    run: str
+    workload: MPIWorkload
+    plan: MPIPlan
+    argv: Sequence[str]
+    """A rank's program in the image, with its arguments."""
+
+    image: str
+    drive: int = 1
+    """The number of the run's drive, which is part of its objects' names."""
+
+    launcher_cpu: str = "50m"
+    keep_s: int = 86_400
+    """How long its objects are kept after its end."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """The environment variables of each rank."""
+
+    volumes: Sequence[Manifest] = ()
+    mounts: Sequence[Manifest] = ()
+    """Mounts of all pods: the application's files, where the image lacks them, and the volume of results."""
+
+    folder: str | None = None
+    """The working directory of ranks. None: the image's."""
+
+    service_account: str | None = None
+    network: Network = Network()
+    task_topology: bool = False
+    """Whether the scheduler itself keeps groups together and apart, so that pods need no affinities for it."""
+
+    has_services: bool = True
+    """Whether there are services to avoid: a preference about pods that do not exist costs the scheduler a twentieth of
+    its throughput on a thousand nodes."""
+
+    @property
+    def name(self) -> str:
+        """The name of its objects."""
+        return format_workflow_name(self.run, self.drive)
+
+    @property
+    def is_single_pod(self) -> bool:
+        """Whether one pod holds all ranks, which then need no ssh."""
+        return len(self.plan.workers) == 1
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return build_labels(self.app, self.team, run=self.run, step=self.workload.name)
+
+    @property
+    def metadata(self) -> Manifest:
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": self.labels,
+            "annotations": {DRIVE: str(self.drive)},
+        }
+
+
+def compute_worker_resources(worker: MPIWorker, job: ClusterJob) -> Manifest:
+    """Return a worker's requests and limits; with an affinity, whole exclusive cores (QoS class Guaranteed)."""
+    memory = None if worker.memory_bytes is None else format_memory(worker.memory_bytes)
+    if job.workload.mode == "any":
+        asked: Manifest = {"cpu": _format_cores(worker.cores)}
+        if memory is not None:
+            asked["memory"] = memory
+        return {"requests": asked} if memory is None else {"requests": asked, "limits": {"memory": memory}}
+    whole = {"cpu": str(max(1, math.ceil(worker.cores))), "memory": memory or "512Mi"}
+    return {"requests": whole, "limits": whole}
+
+
+def build_mpirun_command(job: ClusterJob, hostfile: str | None) -> list[str]:
+    """Return the command of the launcher. Ranks are bound to cores with ``cpumempin`` only."""
+    binding = "core" if job.workload.mode == "cpumempin" else "none"
+    hosts = ["--oversubscribe"] if hostfile is None else ["--hostfile", hostfile]
+    rank = ["sh", "-c", _RANK, "rank", *job.argv]
+    return ["mpirun", "-np", str(job.workload.n_tasks), *hosts, "--bind-to", binding, "--tag-output", *rank]
+
+
+def format_launch_script(command: Sequence[str], hosts: Sequence[str]) -> str:
+    """Return the launcher's shell script: it waits for each worker's sshd, a bounded time, then runs ``mpirun``."""
+    lines = ["set -e", f"deadline=$(($(date +%s) + {CONNECT_S}))"]
+    if hosts:
+        lines += [
+            f"sleep {_NAMED_S}",
+            f"for host in {' '.join(hosts)}; do",
+            "  until ssh -o ConnectTimeout=2 -o BatchMode=yes $host true 2>/dev/null; do",
+            "    if [ $(date +%s) -ge $deadline ]; then",
+            f'      echo "The worker $host did not answer to ssh within {CONNECT_S} s." >&2; exit 1',
+            "    fi",
+            "    sleep 0.3",
+            "  done",
+            "done",
+        ]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])
+
+
+def build_launcher_template(job: ClusterJob, command: Sequence[str], **container: Any) -> Manifest:
+    """Return the pod template of ``mpirun``, which ends at the job's timeout."""
+    mounts = [*job.mounts, *container.pop("mounts", ())]
+    volumes = [*job.volumes, *container.pop("volumes", ())]
+    resources = {"requests": {"cpu": job.launcher_cpu, "memory": "64Mi"}}
+    template = _build_pod_template(
+        job, "launcher", {"command": list(command), "resources": resources, **container}, mounts, volumes
+    )
+    template["spec"]["terminationGracePeriodSeconds"] = GRACE_S
+    if job.workload.timeout_s is not None:
+        template["spec"]["activeDeadlineSeconds"] = max(1, round(job.workload.timeout_s))
+    return template
+
+
+def build_worker_template(job: ClusterJob, worker: MPIWorker, **container: Any) -> Manifest:
+    """Return the pod template of a worker and of all identical ones."""
+    resources = compute_worker_resources(worker, job)
+    sshd = ["/bin/sh", "-c", _SSHD]
+    template = _build_pod_template(
+        job, "worker", {"command": sshd, "resources": resources, **container}, job.mounts, job.volumes
+    )
+    template["spec"]["terminationGracePeriodSeconds"] = 1
+    return template
+
+
+def _build_pod_template(
+    job: ClusterJob, role: str, container: Manifest, mounts: Sequence[Manifest], volumes: Sequence[Manifest]
+) -> Manifest:
+    pod_container: Manifest = {
+        "name": role,
+        "image": job.image,
+        "env": _build_environment(job),
+        "envFrom": build_env_from(),
+        **container,
+    }
+    spec: Manifest = {"restartPolicy": "Never", "containers": [pod_container]}
+    metadata: Manifest = {"labels": {**job.labels, ROLE: role}}
+    if job.folder is not None:
+        pod_container["workingDir"] = job.folder
+    if mounts:
+        pod_container["volumeMounts"] = list(mounts)
+    if volumes:
+        spec["volumes"] = list(volumes)
+    if job.service_account is not None:
+        spec["serviceAccountName"] = job.service_account
+    if job.network.host:
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if job.network.multus is not None:
+        metadata["annotations"] = {NETWORKS: job.network.multus}
+    return {"metadata": metadata, "spec": spec}
+
+
+def _build_environment(job: ClusterJob) -> list[Manifest]:
+    """Return the environment variables of the launcher and of its ranks."""
+    variables = {
+        "SCANFLOW_APP": job.app,
+        "SCANFLOW_TEAM": job.team,
+        "SCANFLOW_RUN": job.run,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    if (interface := job.network.interface) is not None:
+        variables |= {"OMPI_MCA_btl_tcp_if_include": interface, "OMPI_MCA_oob_tcp_if_include": interface}
+    if job.plan.oversubscribed:
+        variables["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return [{"name": name, "value": value} for name, value in {**variables, **job.variables}.items()]
+
+
+def _format_cores(cores: float) -> str:
+    return str(int(cores)) if cores == int(cores) else f"{math.ceil(cores * 1000)}m"

@@ -1,0 +1,359 @@
+"""Which GPUs a step or an instance gets: whole ones, shares of one, or the parts that a device was cut into. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
+from scanflow.accelerators.mps import START, build_mps_variables
+from scanflow.accelerators.visible import MEMORY_VARIABLE, VISIBLE
+from scanflow.app.quantities import round_memory
+from scanflow.app.resources import Resources
+from scanflow.errors import InvalidError, UnsupportedError
+
+Sharing = Literal["exclusive", "mig", "mps", "time slicing"]
+"""How a device is given: to one; a part that it was cut into; with bounds that NVIDIA's Multi-Process Service holds; or
+in turns, with a bound of memory that is watched."""
+
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDemand:
+    """What a step asks for: ``count`` whole devices, a ``share`` of one below 1, or one part of a ``profile``."""
+
+    count: int = 1
+    share: float = 1.0
+    profile: str | None = None
+    memory_bytes: int | None = None
+    """Of a share, the most it may use; else what each device must have."""
+
+    def __str__(self) -> str:
+        if self.profile is not None:
+            amount = f"gpu={self.profile!r}"
+        else:
+            amount = f"gpu={self.count if self.share == 1 else self.share}"
+        return amount if self.memory_bytes is None else f"{amount} with {round_memory(self.memory_bytes)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGrant:
+    """A device, or part of one, that was given."""
+
+    uuid: str
+    """What ``CUDA_VISIBLE_DEVICES`` names: the device's, or that of its part."""
+
+    device: str
+    """The UUID of the device."""
+
+    number: int
+    name: str = ""
+    sharing: Sharing = "exclusive"
+    share: float = 1.0
+    memory_bytes: int | None = None
+    """Of a share, the most it may use; else what the device or part has."""
+
+    owner: str = ""
+    """For people, who has it: ``calm-otter-417/train``."""
+
+
+def build_demand(resources: Resources) -> DeviceDemand | None:
+    """Return what resources ask for; None: no device."""
+    memory, gpu = resources.gpu_memory_bytes, resources.gpu
+    if isinstance(gpu, str):
+        return DeviceDemand(profile=gpu, memory_bytes=memory)
+    if not gpu:
+        return None
+    if isinstance(gpu, float):
+        return DeviceDemand(share=gpu, memory_bytes=memory)
+    return DeviceDemand(count=gpu, memory_bytes=memory)
+
+
+def check_demand(inventory: Inventory, demand: DeviceDemand, *, copies: int = 1) -> None:
+    """Check that a machine could grant a demand, to this many at once, if nothing else ran on it.
+
+    Raises:
+        UnsupportedError: it could not; the message says what there is, and what to write.
+    """
+    if not inventory.devices:
+        raise UnsupportedError(f"{demand} asks for a GPU, and there is none here: {inventory.absence}")
+    if demand.profile is not None:
+        _check_profile(inventory, demand, demand.profile)
+    elif demand.share < 1:
+        _check_share(inventory, demand)
+    else:
+        _check_whole(inventory, demand)
+    claims: list[DeviceGrant] = []
+    for count in range(copies):
+        chosen = choose_devices(inventory, demand, claims, is_foreign=lambda _: False)
+        if isinstance(chosen, str):
+            raise UnsupportedError(
+                f"{copies} x {demand} are more than there is here, which is enough for {count}: "
+                f"{_describe_inventory(inventory)}."
+            )
+        claims += chosen
+
+
+def check_environment(env: Mapping[str, object], inventory: Inventory, *, asks: bool) -> None:
+    """Check that a step or service does not name devices itself, except to hide all.
+
+    Raises:
+        InvalidError: it does.
+    """
+    named = env.get(VISIBLE)
+    if named is not None and (asks or (inventory.devices and named not in {"", "-1"})):
+        raise InvalidError(
+            f"its env sets {VISIBLE}={named!r}, by which it would use GPUs that are given to others. Remove it, and "
+            "ask for a GPU: resources=sf.Resources(gpu=1)."
+        )
+
+
+def choose_devices(
+    inventory: Inventory,
+    demand: DeviceDemand,
+    claims: Sequence[DeviceGrant],
+    *,
+    near: Collection[int] = (),
+    is_foreign: Callable[[DeviceProcess], bool] = lambda _: True,
+) -> tuple[DeviceGrant, ...] | str:
+    """Return the devices for a demand beside the ``claims`` of others, or why it has to wait.
+
+    Args:
+        near: The NUMA nodes of the cores that it was given: devices of these go first.
+        is_foreign: Whether a process is none of those that hold the claims. A device that one uses is not free.
+    """
+    if demand.profile is not None:
+        return _choose_part(inventory, demand, demand.profile, claims, near, is_foreign)
+    if demand.share < 1:
+        return _choose_share(inventory, demand, claims, near, is_foreign)
+    free, reasons = [], []
+    for device in _list_fitting(inventory, demand):
+        used = describe_use(device, claims, is_foreign, inventory)
+        free += [] if used else [device]
+        reasons += [used] if used else []
+    if len(free) < demand.count:
+        return f"{len(free)} of {demand.count} free; {'; '.join(reasons)}" if demand.count > 1 else "; ".join(reasons)
+    chosen = _sort_near(free, near, demand.count)[: demand.count]
+    return tuple(
+        DeviceGrant(
+            uuid=device.uuid,
+            device=device.uuid,
+            number=device.number,
+            name=device.name,
+            memory_bytes=device.memory_bytes,
+        )
+        for device in sorted(chosen, key=lambda device: device.number)
+    )
+
+
+def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | None = None) -> dict[str, str]:
+    """Return the environment variables that show a process its devices and no others, and bound its share."""
+    variables = {VISIBLE: ",".join(grant.uuid for grant in grants)}
+    for grant in grants:
+        if grant.memory_bytes is not None:
+            variables[MEMORY_VARIABLE] = str(grant.memory_bytes)
+        if grant.sharing == "mps":
+            variables |= build_mps_variables(mps_directory or "", grant.share, grant.memory_bytes)
+        if grant.share < 1:  # JAX takes three quarters of a device at once, TensorFlow all of it, unless told
+            variables |= {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{grant.share:g}", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    return variables
+
+
+def describe_device(device: Device) -> str:
+    """Return ``GPU 0 NVIDIA H100 (80Gi)``."""
+    memory = "" if device.memory_bytes is None else f" ({round_memory(device.memory_bytes)})"
+    return f"GPU {device.number}{f' {device.name}' if device.name else ''}{memory}"
+
+
+def describe_use(
+    device: Device, claims: Sequence[DeviceGrant], is_foreign: Callable[[DeviceProcess], bool], inventory: Inventory
+) -> str:
+    """Return who uses a device, so that it cannot be given as a whole; empty: nobody."""
+    if own := [claim for claim in claims if claim.device == device.uuid]:
+        share = f"{sum(claim.share for claim in own):.3g} of " if own[0].share < 1 else ""
+        return f"{share}GPU {device.number} is granted to {_format_owners(own)}"
+    return _describe_foreign(device.number, device.processes, is_foreign, inventory)
+
+
+def _format_owners(claims: Sequence[DeviceGrant]) -> str:
+    return ", ".join(dict.fromkeys(claim.owner or "another" for claim in claims))
+
+
+def _describe_foreign(
+    number: int, processes: Iterable[DeviceProcess], is_foreign: Callable[[DeviceProcess], bool], inventory: Inventory
+) -> str:
+    others = [process for process in processes if is_foreign(process)] if inventory.sees_processes else []
+    return f"GPU {number} is used by {', '.join(map(describe_process, others))}" if others else ""
+
+
+def describe_process(process: DeviceProcess) -> str:
+    """Return ``python 4711 (12Gi)``."""
+    memory = "" if process.memory_bytes is None else f" ({round_memory(process.memory_bytes)})"
+    return f"{process.name or 'process'} {process.pid}{memory}"
+
+
+def _check_whole(inventory: Inventory, demand: DeviceDemand) -> None:
+    if len(_list_fitting(inventory, demand)) >= demand.count:
+        return
+    cut = [device for device in inventory.devices if device.mig_enabled]
+    hint = (
+        f" GPU {cut[0].number} is cut into parts: ask for one (gpu={_list_profiles(cut)[0]!r})."
+        if any(device.mig_instances for device in cut)
+        else ""
+    )
+    raise UnsupportedError(f"{demand} is more than there is here: {_describe_inventory(inventory)}.{hint}")
+
+
+def _check_profile(inventory: Inventory, demand: DeviceDemand, profile: str) -> None:
+    parts = [part for device in inventory.devices if not device.fault for part in device.mig_instances]
+    same = [part for part in parts if part.profile == profile]
+    if not same:
+        there = (
+            f"Parts there are: {', '.join(_list_profiles(inventory.devices))}."
+            if parts
+            else f"No GPU here is cut into parts: {_describe_inventory(inventory)}. Its administrator cuts it "
+            f"(nvidia-smi -i 0 -mig 1; nvidia-smi mig -cgi {profile} -C), where it can be; else write gpu=1 or gpu=0.5."
+        )
+        raise UnsupportedError(f"{demand} names a part that no GPU here has. {there}")
+    if all(not _has_memory(part.memory_bytes, demand.memory_bytes) for part in same):
+        most = max(part.memory_bytes or 0 for part in same)
+        raise UnsupportedError(f"{demand} of memory is more than a {profile} has here: {round_memory(most)}.")
+
+
+def _check_share(inventory: Inventory, demand: DeviceDemand) -> None:
+    usable = [device for device in inventory.devices if not device.mig_enabled and not device.fault]
+    if not usable:
+        raise UnsupportedError(f"{demand} is a share of a GPU that is not cut: {_describe_inventory(inventory)}.")
+    if inventory.mps_directory is None and not inventory.sees_processes:
+        raise UnsupportedError(
+            f"{demand} is a share of a GPU, and nothing here would hold a step to it: NVIDIA's Multi-Process Service "
+            f"does not run, and the process ids in this container are not those that its driver reports. Start it "
+            f"({START}), run the container with the machine's process ids (--pid host), or write gpu=1."
+        )
+    if all(device.memory_bytes is None for device in usable) and demand.memory_bytes is None:
+        raise UnsupportedError(
+            f"{demand} is a share of a GPU that does not say how much memory it has. Add gpu_memory=."
+        )
+    if all(not _has_memory(device.memory_bytes, demand.memory_bytes) for device in usable):
+        raise UnsupportedError(f"{demand} of memory is more than there is here: {_describe_inventory(inventory)}.")
+
+
+def _choose_part(
+    inventory: Inventory,
+    demand: DeviceDemand,
+    profile: str,
+    claims: Sequence[DeviceGrant],
+    near: Collection[int],
+    is_foreign: Callable[[DeviceProcess], bool],
+) -> tuple[DeviceGrant, ...] | str:
+    claimed, reasons = {claim.uuid for claim in claims}, []
+    for device in _sort_near([device for device in inventory.devices if not device.fault], near, 1):
+        for part in device.mig_instances:
+            if part.profile != profile or not _has_memory(part.memory_bytes, demand.memory_bytes):
+                continue
+            foreign = _describe_foreign(device.number, part.processes, is_foreign, inventory)
+            if part.uuid not in claimed and not foreign:
+                return (
+                    DeviceGrant(
+                        uuid=part.uuid,
+                        device=device.uuid,
+                        number=device.number,
+                        name=f"{device.name} {profile}",
+                        sharing="mig",
+                        memory_bytes=part.memory_bytes,
+                    ),
+                )
+            reasons += [foreign] if foreign else []
+    owners = _format_owners([claim for claim in claims if claim.sharing == "mig"])
+    return "; ".join([*reasons, *([f"the others of {profile} are granted to {owners}"] if owners else [])])
+
+
+def _choose_share(
+    inventory: Inventory,
+    demand: DeviceDemand,
+    claims: Sequence[DeviceGrant],
+    near: Collection[int],
+    is_foreign: Callable[[DeviceProcess], bool],
+) -> tuple[DeviceGrant, ...] | str:
+    sharing: Sharing = "time slicing" if inventory.mps_directory is None else "mps"
+    reasons, fitting = [], []
+    for device in _sort_near(_list_fitting(inventory, demand), near, 1):
+        own = [claim for claim in claims if claim.device == device.uuid]
+        memory = demand.memory_bytes
+        if memory is None and device.memory_bytes is not None:
+            memory = math.floor(device.memory_bytes * demand.share)
+        if foreign := _describe_foreign(device.number, device.processes, is_foreign, inventory):
+            reasons.append(foreign)
+        elif (own and own[0].sharing != sharing) or sum(
+            claim.share for claim in own
+        ) + demand.share > 1 + _ROUNDING:  # the service was started or ended meanwhile
+            reasons.append(describe_use(device, claims, is_foreign, inventory))
+        elif (
+            device.memory_bytes is not None
+            and sum(claim.memory_bytes or 0 for claim in own) + (memory or 0) > device.memory_bytes
+        ):
+            reasons.append(f"GPU {device.number}: the shares of others leave less memory")
+        else:
+            grant = DeviceGrant(
+                uuid=device.uuid,
+                device=device.uuid,
+                number=device.number,
+                name=device.name,
+                sharing=sharing,
+                share=demand.share,
+                memory_bytes=memory,
+            )
+            fitting.append((sum(claim.share for claim in own), grant))
+    if not fitting:
+        return "; ".join(reasons)
+    return (max(fitting, key=lambda pair: pair[0])[1],)  # the fullest: whole ones stay free for those who need them
+
+
+def _list_fitting(inventory: Inventory, demand: DeviceDemand) -> list[Device]:
+    return [
+        device
+        for device in inventory.devices
+        if not device.mig_enabled and not device.fault and _has_memory(device.memory_bytes, demand.memory_bytes)
+    ]
+
+
+def _has_memory(there: int | None, needed: int | None) -> bool:
+    return needed is None or (there is not None and there >= needed)
+
+
+def _sort_near(devices: Sequence[Device], near: Collection[int], count: int) -> list[Device]:
+    """Return devices in the order to give them: near the cores, then those with enough beside them, then by number."""
+    beside: Mapping[int | None, int] = {
+        node: sum(other.numa_node == node for other in devices) for node in {device.numa_node for device in devices}
+    }
+    return sorted(
+        devices,
+        key=lambda device: (
+            device.numa_node not in near,
+            beside[device.numa_node] < count,
+            -1 if device.numa_node is None else device.numa_node,
+            device.number,
+        ),
+    )
+
+
+def _list_profiles(devices: Iterable[Device]) -> list[str]:
+    return sorted({part.profile for device in devices for part in device.mig_instances})
+
+
+def _describe_inventory(inventory: Inventory) -> str:
+    described = [
+        describe_device(device)
+        + (
+            f", which failed: {device.fault}"
+            if device.fault
+            else ", cut into parts (MIG)"
+            if device.mig_enabled
+            else ""
+        )
+        for device in inventory.devices
+    ]
+    return ", ".join(described)

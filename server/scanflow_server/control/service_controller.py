@@ -1,0 +1,92 @@
+"""The controller of services: records their states and versions, and requests what is due for those without a
+supervisor."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from scanflow.backends.service_records import Progress, ServiceRecord
+from scanflow.errors import ScanflowError
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
+from scanflow_server.arbiter.service_requests import request_change
+from scanflow_server.control.served_versions import ServedVersions
+from scanflow_server.controller_loop import EXTERNAL_POLL_S, ErrorIsolation
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import event_store
+
+_log = logging.getLogger(__name__)
+
+_CONTROLLER = "services"
+"""The author of changes that are due, in events."""
+
+_SERVICES_INTERVAL_S = 1.0
+"""The interval between checks of services, in seconds: nothing notifies of an unhealthy instance."""
+
+_UNHEALTHY = frozenset({"degraded", "backup", "failed"})
+
+
+class ServicesController:
+    def __init__(self, context: ServerContext, engine: ArbiterEngine) -> None:
+        self._context, self._engine = context, engine
+        self._states: dict[str, str] = {}
+        self._isolation, self._versions = ErrorIsolation(), ServedVersions(context)
+
+    def tick(self) -> float:
+        states: dict[str, str] = {}
+        for record in self._context.deployer.services():
+            before = self._states.get(record.name)
+            if before is not None:
+                states[record.name] = before  # until its new state is recorded
+            with self._isolation.isolate(f"The service {record.name!r}"):
+                current = self._ensure_supervised(record)
+                self._record_state(current, before)
+                states[record.name] = current.state
+            with self._isolation.isolate(f"The version of the service {record.name!r}"):
+                self._versions.observe(record)
+            with self._isolation.isolate(f"The due change of the service {record.name!r}"):
+                self._reconcile(record)
+        self._states = states
+        self._versions.forget_others({*states})
+        return _SERVICES_INTERVAL_S if states else EXTERNAL_POLL_S
+
+    def _reconcile(self, record: ServiceRecord) -> None:
+        """Request what is due as an ordinary change, once."""
+
+        def record_repair(progress: Progress) -> None:
+            _log.warning("The service %r: %s", record.name, progress.text)
+            at, data = self._context.clock(), {"text": progress.text}
+            with self._context.store.write() as connection:
+                subject, app, team = f"service/{record.name}", record.app, record.team
+                event_store.record(connection, "service.mended", subject, at=at, app=app, team=team, data=data)
+
+        if (due := self._context.deployer.reconcile(record, observe=record_repair)) is not None:
+            request_change(
+                self._context,
+                self._engine,
+                "change",
+                record.name,
+                get_owner=lambda: (record.app, record.team),
+                request=due.model_dump(mode="json", exclude_none=True),
+                by=_CONTROLLER,
+                key=f"due-{record.name}-{record.created:.6f}-{record.generation}",
+            )
+
+    def _ensure_supervised(self, record: ServiceRecord) -> ServiceRecord:
+        if record.state == "unsupervised":
+            try:
+                return self._context.deployer.service(record.name)  # reading it starts its supervisor
+            except ScanflowError as error:
+                _log.warning("The supervisor of the service %r could not be started: %s", record.name, error)
+        return record
+
+    def _record_state(self, record: ServiceRecord, before: str | None) -> None:
+        if record.state == before or (record.state not in _UNHEALTHY and before not in _UNHEALTHY):
+            return
+        type = "service.unready" if record.state in _UNHEALTHY else "service.ready"
+        data: dict[str, Any] = {"state": record.state, "before": before, "error": record.error}
+        at = self._context.clock()
+        with self._context.store.write() as connection:
+            event_store.record(
+                connection, type, f"service/{record.name}", at=at, app=record.app, team=record.team, data=data
+            )
