@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,10 @@ def test_a_run_that_was_prepared_is_prepared(tmp_path: Path, home: Path, checks:
     assert (prepared.app, prepared.workflow, prepared.parameters) == (app, app.workflows[0], {"first.n": 1})
     assert (prepared.source, prepared.step, prepared.inherited) == (tmp_path / "app.py", None, ("env:KEY",))
     assert checks == ["w"]
+
+
+def test_a_run_without_mpi_imports_nothing_of_it() -> None:
+    program = "import sys, scanflow.backends.local.batch.backend as _; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    unneeded = ("scanflow.placement.mpi", "scanflow.backends.local.mpi.job", "yaml")
+    assert [module for module in loaded if module in unneeded or module.startswith("scanflow.placement.mpi.")] == []

@@ -12,12 +12,13 @@ import pytest
 import scanflow as sf
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.differences import compute_differences
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.kubernetes.online import instance_pods
 from scanflow.backends.kubernetes.online.instance_pods import build_pod_template
 from scanflow.backends.kubernetes.online.service_store import STATE, ServiceStore
 from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import (
     InternalError,
@@ -237,6 +238,32 @@ def test_a_deployment_is_rendered_once_and_lists_the_services_of_all_namespaces_
     assert count(lambda: served.deploy(3)) == (2, ["r2"]), "whose it is, and whose backup it is"
     assert count(lambda: served.change(instances=2)) == (1, ["r2"]), "where it is"
     assert count(lambda: served.services.delete("serving", observe=lambda _: None)) == (2, []), "and whose backup it is"
+
+
+def test_a_shadow_that_the_gateway_gets_no_copies_for_is_refused_before_a_pod_of_it_is_made(tmp_path: Path) -> None:
+    served = Served(tmp_path, gateway="default/public")
+    spec = {"gatewayClassName": "plain"}
+    for kind, name, own in (
+        ("Gateway", "public", spec),
+        ("GatewayClass", "plain", {"controllerName": "example.org/c"}),
+    ):
+        namespace = {"namespace": "default"} if kind == "Gateway" else {}
+        metadata = {"name": name, **namespace}
+        served.cluster.create({"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, "spec": own})
+    served.cluster.edit("GatewayClass", "plain", None, {"status": {"supportedFeatures": []}})
+    served.deploy()
+
+    def shadow(now: DesiredState | None) -> DesiredState | None:
+        assert now is not None
+        current = now.definition.current
+        revisions = (current, Revision(id="r2", nodes=current.nodes, weight=0.0, shadow=True))
+        return now.request_definition(now.definition.with_changes(revisions=revisions), replaces=True)
+
+    ServiceStore(served.cluster).change("serving", shadow)
+    served.cluster.calls.clear()
+    with pytest.raises(UsageError, match=r"did not take effect: .*shadow.* copy no requests"):
+        served.change(instances=2)
+    assert "serving-r2" not in {call.name for call in served.cluster.calls}
 
 
 def test_an_object_of_the_name_of_a_service_that_is_none_is_not_read_as_one(served: Served) -> None:
