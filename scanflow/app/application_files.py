@@ -10,6 +10,8 @@ from scanflow.app.application import Application
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
+__all__ = ["dump_json", "dump_yaml", "load_json", "load_yaml"]
+
 SCHEMA = "scanflow/v1"
 _DEEP = "This file is nested too deeply for an application. Look for an extra bracket."
 

@@ -41,6 +41,21 @@ if TYPE_CHECKING:
     from scanflow.placement.mpi.job_plan import MPIPlan
     from scanflow.wire import ModelFiles
 
+__all__ = [
+    "Backend",
+    "BackendFactory",
+    "HostedProgram",
+    "JobBudget",
+    "JobPlanner",
+    "JobProfiler",
+    "Lease",
+    "Models",
+    "OnlineBackend",
+    "RunBackend",
+    "RunPreparer",
+    "ServiceClient",
+]
+
 Environment = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Maps the tags of a task to the environment variables with which it logs to the tracker under these tags."""
 

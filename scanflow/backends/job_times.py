@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from scanflow.backends.rank_files import RANKS
 from scanflow.backends.run_records import FINAL_STATES, RunRecord, RunState
 
+__all__ = ["JobTimes", "JobTotals", "compute_job_times", "compute_job_totals"]
+
 MPI = "mpi"
 """The detail ``type`` of the record of an MPI job's run."""
 

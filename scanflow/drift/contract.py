@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 from scanflow.drift.slices import CURRENT, Slice
 from scanflow.errors import InvalidError
 
+__all__ = ["DetectionOutputs", "TrainingOutputs", "parse_detection_outputs", "parse_training_outputs"]
+
 Purpose: TypeAlias = Literal["train", "evaluate"]
 PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
 

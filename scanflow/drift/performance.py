@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+__all__ = ["Accuracy", "Calibration", "measure_accuracy"]
+
 MIN_SAMPLES = 50
 """Minimum number of labelled points for a calibration."""
 

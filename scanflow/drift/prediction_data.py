@@ -28,6 +28,8 @@ from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.knowledge.labelled_points import LABELS_FILE, read_json
 from scanflow.settings import Settings
 
+__all__ = ["PredictionData", "arrays_of", "collect", "load_labelled_points", "samples_of", "step_tracker"]
+
 Prepare: TypeAlias = Callable[[NDArray[Any]], NDArray[Any]]
 """Converts one recorded input of a file, (n, ...), to samples (m, ...) of one shape. What cannot be converted
 becomes NaN, or a ``ValueError`` for the whole file."""

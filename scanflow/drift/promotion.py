@@ -25,6 +25,8 @@ from typing import Any, Literal
 from scanflow.drift.slices import CURRENT, Slice, compute_quantile
 from scanflow.errors import InvalidError
 
+__all__ = ["PromotionDecision", "decide", "for_evaluation"]
+
 FIRST_LOOK_POWER = 0.8
 
 MIN_TRAFFIC = 0.02

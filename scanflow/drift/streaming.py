@@ -18,6 +18,8 @@ from scipy import special
 
 from scanflow.errors import InvalidError, did_you_mean
 
+__all__ = ["ADWIN", "KSWIN", "Change", "PageHinkley", "ScaledStream", "StreamDetector", "detect_changes"]
+
 WARM_UP = 100
 """Number of values from which the unit of a stream is derived."""
 

@@ -10,6 +10,8 @@ from scanflow.placement.cpulist import format_cpus, format_numbered
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 
+__all__ = ["explain"]
+
 _MODES = {
     "any": "all instances share the same CPUs, and the kernel schedules them",
     "cpu": "each instance has exclusive CPUs, evenly from all sockets; memory from any node",

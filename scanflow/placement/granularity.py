@@ -7,6 +7,8 @@ from fractions import Fraction
 
 from scanflow.errors import InvalidError
 
+__all__ = ["BudgetShare", "compute_granularity", "cut"]
+
 _RESOURCE_NAMES = {
     "memory_bytes": "bytes of memory",
     "inter": "inter-op threads",

@@ -21,6 +21,8 @@ from scanflow.placement.occupancy import FULL, Demand, Occupancy, list_areas, li
 from scanflow.placement.order import Order
 from scanflow.placement.topology import Topology
 
+__all__ = ["Grant", "place"]
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

@@ -18,6 +18,8 @@ from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.placement.cpulist import MAX_CPU, format_cpus, parse_cpus
 
+__all__ = ["Cache", "Core", "NumaNode", "Topology", "load", "save", "uniform"]
+
 
 def _as_cpus(value: Any) -> Any:
     if isinstance(value, str):

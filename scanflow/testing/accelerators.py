@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 from scanflow.accelerators.accelerator_port import Accelerators, Device, DeviceProcess, Inventory, MigInstance
 
+__all__ = ["AcceleratorsContract", "FakeAccelerators"]
+
 Machine: TypeAlias = Callable[[Inventory], Accelerators]
 
 GIB = 2**30

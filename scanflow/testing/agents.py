@@ -15,6 +15,8 @@ from scanflow.app.application_files import dump_document
 from scanflow.backends.agent_hosting import AgentBackend, AgentProcess, HostedAgent
 from scanflow.errors import NotFoundError
 
+__all__ = ["AgentsContract"]
+
 KEY = ("shop", "red", "watcher")
 
 

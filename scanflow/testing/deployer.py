@@ -20,6 +20,8 @@ from scanflow.deployer import Deployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.testing.services import ServicesContract
 
+__all__ = ["DeployerContract", "RunsContract"]
+
 APP = """
 import datetime
 import decimal

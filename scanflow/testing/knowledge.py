@@ -18,6 +18,8 @@ from scanflow.errors import InvalidError, NotFoundError, UnsupportedError
 from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.testing.models import APP, ODD_NAMES, ModelsContract, read_folder, write_folder
 
+__all__ = ["KnowledgeBaseContract"]
+
 FOUND: tuple[tuple[str, str], ...] = (
     ("", "abc"),
     ("  ", "abc"),

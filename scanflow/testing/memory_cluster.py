@@ -37,6 +37,8 @@ from scanflow.testing.cluster_objects import (
 from scanflow.testing.namespace_rights import NamespaceRights
 from scanflow.testing.server_side_apply import Manager, Owners
 
+__all__ = ["ApiCall", "MemoryCluster"]
+
 Verb = Literal["apply", "create", "get", "find", "patch", "delete", "watch"]
 Refusal = Callable[[Verb, str, Manifest], ScanflowError | None]
 """Takes the verb, the kind and the object (or what is known of it); returns the error of the request."""

@@ -20,6 +20,8 @@ from scanflow.installation import explain_install
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+__all__ = ["INFER_METHOD", "as_arrays", "decode_answer", "encode_grpc_request", "encode_request", "load_arrays"]
+
 DEFAULT_INPUT = "input"
 INFER_METHOD = "/inference.GRPCInferenceService/ModelInfer"
 """The path of the gRPC method for predictions."""

@@ -9,8 +9,7 @@ from typing import Any
 
 from scanflow.files.secret_sources import read_secret_source, read_secrets
 from scanflow.processes.masked_output import OutputMask
-
-_KEY = "$secret"
+from scanflow.text.masking import SECRET_KEY
 
 
 class InstanceSecrets:
@@ -39,8 +38,8 @@ class InstanceSecrets:
             InvalidError: there is no secret in one of them.
         """
         if isinstance(parameters, Mapping):
-            if set(parameters) == {_KEY}:
-                value = read_secret_source(str(parameters[_KEY]), self._folder)
+            if set(parameters) == {SECRET_KEY}:
+                value = read_secret_source(str(parameters[SECRET_KEY]), self._folder)
                 self._output.add([value])
                 return value
             return {name: self.resolve(inner) for name, inner in parameters.items()}

@@ -20,6 +20,8 @@ from scanflow.installation import explain_install
 from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.transport.server_client import ServerClient, build_path
 
+__all__ = ["tracker_of"]
+
 RECENT = 100
 """The number of newest runs of a workflow, and of newest actions of a strategy, that the agents read."""
 

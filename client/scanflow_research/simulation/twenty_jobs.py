@@ -11,6 +11,8 @@ from scanflow_research.simulation.contention import Contention
 from scanflow_research.simulation.event_simulation import Simulation
 from scanflow_research.simulation.programs import ProgramModel, SubmittedJob
 
+__all__ = ["generate_thesis_jobs"]
+
 # Fitted to the running times of Fig. 6.6a-e: each program's seconds, the memory shares of STREAM and MiniFE, MiniFE's
 # rate; migration, floating_compute, floating_mpi. Fitted to those of RandomRing and FFT under Volcano (Fig. 6.8): the
 # share of 1 Gbit/s that the pod network gives, and FFT's MPI rate. Taken from what the thesis' authors measured: the

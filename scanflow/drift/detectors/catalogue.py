@@ -21,6 +21,8 @@ from scanflow.drift.samples import is_table
 from scanflow.errors import InvalidError
 from scanflow.plugins import list_plugins, load_plugin
 
+__all__ = ["choose_detector", "fit", "list_detectors", "load", "make", "score"]
+
 
 def list_detectors() -> tuple[str, ...]:
     return list_plugins("detectors")

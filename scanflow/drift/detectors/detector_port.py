@@ -14,6 +14,8 @@ from scanflow.errors import InvalidError
 if TYPE_CHECKING:
     from scanflow.drift.two_sample import ColumnDrift
 
+__all__ = ["Detector", "FittedDetector", "Scores"]
+
 Samples = NDArray[Any]
 """Samples along the first axis: (n, ...) numbers, all finite."""
 

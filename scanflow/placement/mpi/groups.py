@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.task_allocation import MPIWorker
 
+__all__ = ["ClusterNode", "build_groups", "compute_node_score", "place_groups"]
+
 _EPSILON = 1e-9  # cores are sums of fractions
 
 

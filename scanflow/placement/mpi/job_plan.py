@@ -19,6 +19,8 @@ from scanflow.placement.mpi.task_allocation import MPIWorker, assign_ranks, make
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
+__all__ = ["MPIPlan", "PlacedRank", "plan_job"]
+
 Placing = Callable[[Sequence[MPIWorker], Sequence[Sequence[int]], Sequence[ClusterNode]], tuple[str, ...]]
 """Chooses the node of each worker, given the workers, their groups, and the free resources."""
 
