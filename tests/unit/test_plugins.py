@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import scanflow as sf
 from scanflow.agent import Strategy, primitives as do, sensor
-from scanflow.drift.detectors import storage
+from scanflow.drift.detectors import detector_storage
 from scanflow.drift.detectors.detector_port import Scores
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Mean:
 
     @staticmethod
     def load(folder):
-        options, _ = storage.read(folder)
+        options, _ = detector_storage.read(folder)
         return FittedMean(options["far"], options["mean"])
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FittedMean:
                       p_value=None)
 
     def save(self, folder):
-        storage.write(folder, "mean", {"far": self.far, "mean": self.mean}, {})
+        detector_storage.write(folder, "mean", {"far": self.far, "mean": self.mean}, {})
 
 def weather(days: int = 1):
     """Say what the weather will be."""

@@ -80,7 +80,7 @@ def registry(source: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
 @pytest.fixture
 def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryKnowledge) -> Run:
     monkeypatch.chdir(source.parent)
-    for module in ("services", "runs", "projects", "models"):
+    for module in ("service_commands", "run_commands", "project_commands", "model_commands"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", lambda: deployer)
 
     def run(*words: str) -> Result:
@@ -272,7 +272,7 @@ def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
         services = staticmethod(lambda: [first])
         change = staticmethod(lambda _name, _change, **_how: first)
 
-    for module in ("services", "models"):
+    for module in ("service_commands", "model_commands"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", Swapping)
     back = run("rollback", "digits").output
     assert "Served now: cnn/1\n" in back
