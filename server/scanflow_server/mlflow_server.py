@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hmac
+import logging
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -38,6 +40,8 @@ from scanflow_server.mlflow_teams import TeamRequests, answer, format_refusal, l
 
 TOKEN = "SCANFLOW_TRACKER_TOKEN"  # noqa: S105  the name of the variable
 _HEALTH = "/health"
+_log = logging.getLogger(__name__)
+
 _REMOVED_VARIABLES = (
     "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_AUTH_CONFIG_PATH", "MLFLOW_ENABLE_WORKSPACES",
@@ -143,9 +147,15 @@ _COMMON = {
 }
 
 
-def _load_mlflow_at_port() -> App:
+def _load_mlflow_at_port(environment: str | None) -> App:
     app = _load_mlflow(None)
     app.open_stores()
+    if environment is not None:
+        name, _, team = environment.partition("/")
+        try:
+            app.make_experiment(name, team)
+        except ScanflowError as error:  # the step that logs to it is refused in the same words
+            _log.warning("The experiment of %s is not made: %s", environment, error)
     return app
 
 
@@ -213,7 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal; return the exit code: 2 for wrong usage, 3 if another process serves the tracker."""
     parser = argparse.ArgumentParser(prog="python -m scanflow_server.mlflow_server", description="MLflow's server.")
     parser.add_argument("--port", type=int, help="listen on all addresses, with the token in " + TOKEN)
-    port = parser.parse_args(argv).port
+    parser.add_argument("--environment", metavar="APP/TEAM", help="with --port, whose experiment is made at the start")
+    options = parser.parse_args(argv)
+    port: int | None = options.port
     os.umask(0o077)  # its files are private to the user
     _limit_memory()
     for name in _REMOVED_VARIABLES:
@@ -224,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             app: App = LazyApp(load)
         else:
             os.environ.update(build_port_environment(os.environ))
-            app = TokenCheck(LazyApp(_load_mlflow_at_port), os.environ[TOKEN])
+            app = TokenCheck(LazyApp(partial(_load_mlflow_at_port, options.environment)), os.environ[TOKEN])
             listener = _listen_on_port(port)
     except ScanflowError as error:
         sys.stderr.write(f"{error}\n")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UsageError
@@ -19,7 +20,6 @@ from scanflow.knowledge.knowledge_port import NewRun
 from scanflow.knowledge.mlflow import rest_client
 from scanflow.knowledge.mlflow.connection import list_refusal_types
 from scanflow.knowledge.mlflow.rest_client import Client, RestClient
-from scanflow.knowledge.step_environment import TrackerPlace
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -44,14 +44,17 @@ def find_experiment(client: Client, app: str, team: str, *, records: bool = Fals
     return str(experiment.experiment_id) if owner in {None, (app, team)} else None
 
 
-def make_experiment(client: Client, place: TrackerPlace, app: str, team: str, *, records: bool = False) -> str:
-    """Return the id of the environment's experiment; create it if it is missing."""
+def make_experiment(client: Client, artifacts: Path | None, app: str, team: str, *, records: bool = False) -> str:
+    """Return the id of the environment's experiment; create it if it is missing.
+
+    ``artifacts``: the folder of the tracker's artifacts; None: MLflow's server knows where they are.
+    """
     if records:
-        make_experiment(client, place, app, team)  # which settles whose the environment is
+        make_experiment(client, artifacts, app, team)  # which settles whose the environment is
     name = _format_name(app, team, records=records)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        location = None if place.artifact_root is None else (place.artifact_root / name).as_uri()
+        location = None if artifacts is None else (artifacts / name).as_uri()
         try:
             return str(client.create_experiment(name, location, tags={"scanflow.app": app, "scanflow.team": team}))
         except list_refusal_types() as error:

@@ -107,7 +107,7 @@ class MlflowKnowledge(KnowledgeBase):
         if variables is not None:
             return variables
         with self._connection.open("prepare the environment") as client:
-            experiment_id = make_experiment(client, self._place, app, team)
+            experiment_id = make_experiment(client, self._place.artifact_root, app, team)
         remember(self._place, app=app, team=team, experiment_id=experiment_id)
         return build_step_environment(
             self._place.tracking_uri,
@@ -227,7 +227,7 @@ class _MlflowStore:
 
     def log(self, app: str, team: str, run: NewRun) -> str:
         tags = run.tags if run.parent is None else {**run.tags, _PARENT: run.parent}
-        experiment_id = make_experiment(self.client, self.tracker, app, team)
+        experiment_id = make_experiment(self.client, self.tracker.artifact_root, app, team)
         return str(write_run(self.client, experiment_id, replace(run, tags=tags)).info.run_id)
 
     def run(self, run_id: str) -> TrackedRun | None:
@@ -260,7 +260,7 @@ class _MlflowStore:
     def _write(
         self, app: str, team: str, name: str, tags: Mapping[str, str], source: Path, below: str | None, now: datetime
     ) -> Run:
-        experiment_id = make_experiment(self.client, self.tracker, app, team, records=True)
+        experiment_id = make_experiment(self.client, self.tracker.artifact_root, app, team, records=True)
         new = NewRun(name=name, began=now, ends=lambda: now, tags=tags, source=source)
         return write_run(self.client, experiment_id, new, below=below)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from scanflow.knowledge.checks import DEFAULT_TEAM, OWNER
+from scanflow.knowledge.mlflow import experiments
 from scanflow.transport.mlflow_api import TEAM_HEADER
 
 if TYPE_CHECKING:
@@ -87,6 +88,16 @@ def open_stores() -> None:
     store.log_spans = lambda experiment, spans, *more, **options: log(
         experiment, _check_traces(experiment, [span.trace_id for span in spans], spans), *more, **options
     )
+
+
+def make_experiment(app: str, team: str) -> None:
+    """Make the experiment of an environment, once the stores are open.
+
+    Its pods log by the experiment's name, and MLflow refuses the second of two that make it at once.
+    """
+    from mlflow import MlflowClient
+
+    experiments.make_experiment(MlflowClient(), None, app, team)
 
 
 def _check_traces(experiment: str, traces: Collection[str], content: _T) -> _T:

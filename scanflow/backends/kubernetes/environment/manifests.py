@@ -171,7 +171,7 @@ def build_tracker_manifests(app: Application, settings: KubernetesSettings) -> l
     return [
         *claims,
         tracker_manifests.build_service(app, metadata),
-        tracker_manifests.build_deployment(settings, metadata, account=PODS, keeps_files=bool(claims)),
+        tracker_manifests.build_deployment(app, settings, metadata, account=PODS, keeps_files=bool(claims)),
     ]
 
 

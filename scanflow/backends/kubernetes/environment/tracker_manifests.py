@@ -67,7 +67,9 @@ def build_service(app: Application, metadata: Manifest) -> Manifest:
     }
 
 
-def build_deployment(settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool) -> Manifest:
+def build_deployment(
+    app: Application, settings: KubernetesSettings, metadata: Manifest, *, account: str, keeps_files: bool
+) -> Manifest:
     """Return the Deployment of the tracker: one pod, since SQLite has one writer, recreated on changes."""
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108  the container's own
@@ -79,7 +81,7 @@ def build_deployment(settings: KubernetesSettings, metadata: Manifest, *, accoun
         "name": NAME,
         "image": settings.tracker_image,
         "command": ["python", "-m", "scanflow_server.mlflow_server"],
-        "args": ["--port", str(DEFAULT_PORT)],
+        "args": ["--port", str(DEFAULT_PORT), "--environment", f"{app.name}/{app.team}"],
         "env": [
             {"name": "HOME", "value": "/tmp"},  # noqa: S108  the container's own
             {"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": {"name": CREDENTIALS, "key": KEY_VARIABLE}}},
