@@ -53,8 +53,9 @@ def test_steps_that_log_first_at_the_same_moment_log_to_one_experiment(tmp_path:
                 with ThreadPoolExecutor(len(steps)) as pool:
                     printed = set(pool.map(_go_on, steps))
             finally:
-                for process in (*steps, tracker):
-                    process.kill()
+                tracker.kill()
+                for step in steps:
+                    step.kill()
     assert len(printed) == 1
 
 
