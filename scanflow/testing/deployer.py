@@ -382,7 +382,7 @@ class RunsContract:
         assert deployer.wait(again).state == "stopped"
 
     def test_a_plan_checks_everything_and_runs_nothing(self, deployer: Deployer, app: Application) -> None:
-        before = [run.name for run in deployer.runs()]  # pods of runs that were stopped may still be ending
+        before = [(run.name, run.state) for run in deployer.runs()]  # pods of a stopped run may still be ending
         plan = deployer.plan(RunRequest(app, "sums", parameters={"count": 9}))
         assert [step.name for step in plan.steps] == ["load", "double", "total"]
         with pytest.raises(InvalidError, match="'count' is 'many'"):
@@ -393,7 +393,7 @@ class RunsContract:
             deployer.run(RunRequest(app, "smus"))
         with pytest.raises(NotFoundError, match=r"no parameter 'cuont'. Did you mean 'count'"):
             deployer.run(RunRequest(app, "sums", parameters={"cuont": 1}))
-        assert [run.name for run in deployer.runs()] == before
+        assert [(run.name, run.state) for run in deployer.runs()] == before
 
     def test_one_replica_of_a_fan_out_is_stopped_and_the_others_go_on(
         self, deployer: Deployer, app: Application, source: Path

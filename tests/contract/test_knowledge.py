@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +16,7 @@ from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.testing.knowledge import KnowledgeBaseContract
 from tests.server import ServerProcess
 from tests.serving import held_port
-from tests.waiting import PATIENCE_S, patient, until
+from tests.tracker_process import answering, running
 
 
 class TestInMemory(KnowledgeBaseContract):
@@ -197,33 +192,3 @@ def served(folder: Path, port: int) -> Iterator[str]:
     command += ["--artifacts-destination", str(folder / "files")]
     no_jobs = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     yield from answering(command, folder, port, **no_jobs)
-
-
-def answering(command: list[str], folder: Path, port: int, **variables: str) -> Iterator[str]:
-    url = f"http://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=patient(30)):
-            return True
-        return False
-
-    yield from (url for _ in running(command, folder, answers, **variables))
-
-
-def running(command: list[str], folder: Path, answers: Callable[[], bool], **variables: str) -> Iterator[None]:
-    log = folder / "log"
-    with log.open("wb") as out:
-        environment = {**os.environ, **variables}
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True)
-
-    def lives_and_answers() -> bool:
-        assert server.poll() is None, log.read_text()[-2000:]
-        return answers()
-
-    try:
-        until(lives_and_answers, "the tracking server answers")
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait(timeout=PATIENCE_S)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ from scanflow.http.home_token import make_step_token
 from scanflow.knowledge.step_environment import build_step_environment
 from scanflow_server.mlflow_server import TOKEN
 from tests.serving import held_port
-from tests.waiting import PATIENCE_S, patient, until
+from tests.tracker_process import answering
+from tests.waiting import PATIENCE_S
 
 KEY = "scanflow_key"
 STEP = """
@@ -33,18 +32,16 @@ with mlflow.start_run() as run:
 @pytest.mark.slow
 def test_steps_that_log_first_at_the_same_moment_log_to_one_experiment(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
+    own = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{tmp_path / 'db'}", TOKEN: KEY}
+    own["MLFLOW_ARTIFACTS_DESTINATION"] = str(tmp_path / "files")
+    steps = list[subprocess.Popen[str]]()
     with held_port() as port:
-        url = f"http://127.0.0.1:{port}"
-        own = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{tmp_path / 'db'}", TOKEN: KEY}
-        own["MLFLOW_ARTIFACTS_DESTINATION"] = str(tmp_path / "files")
         command = [sys.executable, "-m", "scanflow_server.mlflow_server", "--port", str(port)]
         command += ["--environment", "shop/data"]
-        variables = build_step_environment(url, app="shop", team="data")
-        variables["MLFLOW_TRACKING_TOKEN"] = make_step_token(KEY, "shop", "data")
-        steps = list[subprocess.Popen[str]]()
-        with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **own}) as tracker:
+        with contextmanager(answering)(command, tmp_path, port, **own) as url:
+            variables = build_step_environment(url, app="shop", team="data")
+            variables["MLFLOW_TRACKING_TOKEN"] = make_step_token(KEY, "shop", "data")
             try:
-                until(lambda: _answers(url), "the tracker answers")
                 for _ in range(4):
                     steps.append(_start_step({**os.environ, **variables}, tmp_path))
                 for step in steps:
@@ -53,7 +50,6 @@ def test_steps_that_log_first_at_the_same_moment_log_to_one_experiment(tmp_path:
                 with ThreadPoolExecutor(len(steps)) as pool:
                     printed = set(pool.map(_go_on, steps))
             finally:
-                tracker.kill()
                 for step in steps:
                     step.kill()
     assert len(printed) == 1
@@ -70,10 +66,3 @@ def _go_on(step: subprocess.Popen[str]) -> str:
     out, errors = step.communicate("\n", timeout=PATIENCE_S)
     assert step.returncode == 0, errors
     return out.splitlines()[0]
-
-
-def _answers(url: str) -> bool:
-    with suppress(OSError, urllib.error.URLError):
-        urllib.request.urlopen(f"{url}/health", timeout=patient(10)).close()
-        return True
-    return False

@@ -13,7 +13,7 @@ from typing import Any
 from typer import Context
 
 from tests.command_tree import load_command_tree
-from tests.grammar import PRODUCT, parse_modules
+from tests.grammar import PRODUCT, is_property_or_overload, parse_modules
 
 INSTEAD = {
     "instance pool": "crew",
@@ -163,7 +163,7 @@ def is_optional(returns: str) -> bool:
 def refuse_verb(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
     """Return what is wrong with the verb of a function, by the type that it returns; None: nothing."""
     verb, _, thing = function.name.lstrip("_").partition("_")
-    if function.returns is None or not thing or is_property(function):
+    if function.returns is None or not thing or is_property_or_overload(function):
         return None
     returns = ast.unparse(function.returns).strip("'")
     kinds = {part.strip().partition("[")[0] for part in returns.split("|")}
@@ -175,10 +175,6 @@ def refuse_verb(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
         case "list" if not kinds & MANY and not is_command(function):
             return "list_… returns many. Write the verb of what it does"
     return None
-
-
-def is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -6,11 +6,11 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.integration.test_documentation import PAGES, ROOT, examples
+
 THESIS = ("scanflow.agent.sensors.sensor", "scanflow.agent.actuators.actuator")
 """Import paths of the thesis' listings, which docs/agents.md names."""
 
@@ -27,8 +27,8 @@ LISTED = read_listed()
 
 def read_examples() -> Iterator[tuple[str, str]]:
     """Yield the Python of pages and tutorials, and where each is."""
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+    for page in PAGES:
+        for block in examples(page, "python"):
             yield page.name, block
     for file in sorted((ROOT / "tutorials").rglob("*.py")):
         yield str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 from scanflow.knowledge.checks import DEFAULT_TEAM, OWNER
-from scanflow.knowledge.mlflow import experiments
 from scanflow.transport.mlflow_api import TEAM_HEADER
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def make_experiment(app: str, team: str) -> None:
     Its pods log by the experiment's name, and MLflow refuses the second of two that make it at once.
     """
     from mlflow import MlflowClient
+
+    from scanflow.knowledge.mlflow import experiments  # only the tracker of an environment needs it
 
     experiments.make_experiment(MlflowClient(), None, app, team)
 

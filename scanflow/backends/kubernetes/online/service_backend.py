@@ -46,6 +46,7 @@ from scanflow.backends.kubernetes.online.service_checks import (
 )
 from scanflow.backends.kubernetes.online.service_definition import (
     build_definition,
+    build_desired_state,
     build_mounted_objects,
     read_service_token,
 )
@@ -126,12 +127,8 @@ class KubernetesServices:
     ) -> None:
         """Serve on a cluster. ``status_caches`` and ``objects`` are read by this process, and outlive this object."""
         self._cluster, self._settings, self._environments = cluster, settings, environments
-        self._models, self._resolve_image, self._status_caches, self._clock = (
-            models,
-            resolve_image,
-            status_caches,
-            clock,
-        )
+        self._models, self._resolve_image = models, resolve_image
+        self._status_caches, self._clock = status_caches, clock
         self._list_cache = list_cache or ListCache(lambda: cluster, namespace=settings.namespace)
         self._objects = objects
         self._store = ServiceStore(cluster, self._list_cache, settings.namespace)
@@ -237,7 +234,7 @@ class KubernetesServices:
             self._add_alias(workflow.name, backup, instance_pods.get_namespace(spec), observe)
         namespace = None if stored is None else stored.namespace
         return self._change(
-            workflow.name, namespace, lambda before: self._build_desired_state(before, spec), key, observe
+            workflow.name, namespace, lambda before: build_desired_state(before, spec, at=self._clock()), key, observe
         )
 
     def manifests(self, app: Application, workflow: Workflow) -> list[Manifest]:
@@ -248,7 +245,8 @@ class KubernetesServices:
             build_definition(deployment, self._compute_shape(deployment), nodes, image, tracker, self._settings)
         )
         stored = self._store.find(workflow.name)
-        definition = self._build_desired_state(None if stored is None else stored.state, spec).definition
+        before = None if stored is None else stored.state
+        definition = build_desired_state(before, spec, at=self._clock()).definition
         return [
             *build_mounted_objects(spec, image, read_service_token(deployment)),
             *self._switch.render(definition).manifests,
@@ -354,19 +352,6 @@ class KubernetesServices:
         stored = self._rollout.roll_out(name, namespace, after.get_generation(key), observe)
         keep_shapes(stored.state.definition, self._remember, observe)
         return self._fetch_record(stored)
-
-    def _build_desired_state(self, before: DesiredState | None, spec: ServiceSpec) -> DesiredState:
-        if before is None or before.deleted or before.settled == 0:
-            generation = 1 if before is None else before.generation + 1
-            return DesiredState(
-                name=spec.workflow,
-                host="",
-                port=spec.serving.port or 8080,
-                created=self._clock() if before is None else before.created,
-                generation=generation,
-                definition=spec.with_generation(generation),
-            )
-        return before.redeploy(spec)
 
     def _find_own(self, name: str, app: Application) -> ServiceConfigMap | None:
         """Return a service of an application; None: it is new. Raise if it is another one's, or being deleted."""

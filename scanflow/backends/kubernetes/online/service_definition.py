@@ -19,6 +19,7 @@ from scanflow.backends.kubernetes.online.render import DEPLOYED_SETTINGS, extrac
 from scanflow.backends.kubernetes.placement import build_instance_placement
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.service_change import Deployment
+from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, find_scaling
 from scanflow.errors import InvalidError, UsageError
@@ -77,6 +78,24 @@ def build_definition(
         aliases=tuple(aliases),
         tls=None if serving.clients is None else build_pod_tls(details[instance_pods.NAMESPACE], workflow.name),
         details=details,
+    )
+
+
+def build_desired_state(before: DesiredState | None, spec: ServiceSpec, *, at: float) -> DesiredState:
+    """Return the desired state of a service that is deployed as a spec at a time, in seconds since the epoch.
+
+    ``before``: what it was; None: it is new.
+    """
+    if before is not None and not before.deleted and before.settled > 0:
+        return before.redeploy(spec)
+    generation = 1 if before is None else before.generation + 1
+    return DesiredState(
+        name=spec.workflow,
+        host="",
+        port=spec.serving.port or 8080,
+        created=at if before is None else before.created,
+        generation=generation,
+        definition=spec.with_generation(generation),
     )
 
 
