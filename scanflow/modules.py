@@ -17,7 +17,7 @@ from typing import Any
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 
 _loading: ContextVar[Path | None] = ContextVar("scanflow_file_being_loaded", default=None)
-_folders: set[Path] = set()
+user_folders: set[Path] = set()
 _MARK = "__loaded_by_scanflow__"
 _OWN = "scanflow"  # our packages stay, also where an application's folder is a checkout of ours
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -95,9 +95,9 @@ def _prepend_to_path(folder: Path) -> None:
         if top not in own or top.startswith(_OWN) or file is None:
             continue
         places = {Path(file).with_suffix(""), *Path(file).parents}
-        if any(other / top in places for other in _folders - {folder}):
+        if any(other / top in places for other in user_folders - {folder}):
             del sys.modules[name]
-    _folders.add(folder)
+    user_folders.add(folder)
     sys.path[:] = [str(folder), *(other for other in sys.path if other != str(folder))]
 
 
@@ -121,7 +121,7 @@ def import_module(name: str) -> None:
     if name in sys.modules:
         return
     file = f"{name.removeprefix(_RENAMED)}.py"
-    places = [Path(entry) / file for entry in sys.path if Path(entry) in _folders]
+    places = [Path(entry) / file for entry in sys.path if Path(entry) in user_folders]
     if (path := next(filter(Path.is_file, places), None)) is not None:
         load_module(path)
     else:

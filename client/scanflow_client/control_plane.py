@@ -54,7 +54,7 @@ _FOREIGN_SERVER_MESSAGE = (
     "their server was not started by scanflow up, so it is not stopped. Its process is recorded in {lock!r}. Stop them "
     "through it, with its address in SCANFLOW_URL: scanflow agents APP --stop"
 )
-_NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
+NEEDS = ("alembic", "fastapi", "sqlalchemy", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def start_control_plane(
 
     ``tls``: serve over TLS, with a certificate of the home's own authority unless one is given.
     """
-    missing = [name for name in _NEEDS if find_spec(name) is None]
+    missing = [name for name in NEEDS if find_spec(name) is None]
     if missing:
         raise MissingExtraError(
             f"The server needs {', '.join(missing)}, which cannot be imported here. {explain_install('server')}"
@@ -96,12 +96,12 @@ def start_control_plane(
     with _lock_home(home):
         before = read_up_state(home)
         notes: list[str] = []
-        if before is None or _keep_if_alive(before.server) is None:
+        if before is None or keep_if_alive(before.server) is None:
             address = choose_server_address(home, tls=tls or settings.tls)
-            server = _start_server(home, address, _choose_port(home, port, before, notes, address.host))
+            server = _start_server(home, address, choose_server_port(home, port, before, notes, address.host))
             if address.authority is not None:
                 notes.append(f"Clients elsewhere trust it by this file: SCANFLOW_TLS_CA={address.authority}")
-            old = _keep_if_alive(before.tracker) if before is not None else None
+            old = keep_if_alive(before.tracker) if before is not None else None
             if old is not None:  # it is behind this server from now on
                 old = old.model_copy(update={"port": server.port, "url": build_mlflow_url(server.url)})
             running, fresh = UpState(server=server, tracker=old, started=time.time()), True
@@ -110,7 +110,7 @@ def start_control_plane(
                 raise UsageError(f"The server is up on port {before.server.port} already. Stop it first: scanflow down")
             if tls and not before.server.url.startswith("https:"):
                 raise UsageError("The server is up without TLS already. Stop it first: scanflow down")
-            running, fresh = before.model_copy(update={"tracker": _keep_if_alive(before.tracker)}), False
+            running, fresh = before.model_copy(update={"tracker": keep_if_alive(before.tracker)}), False
         write_up_state(home, running)
         # Before the server starts agents: they use the tracker's server, and would each load MLflow without it.
         tracker_process = (
@@ -133,7 +133,7 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
     home = settings.home.expanduser().absolute()
     with _lock_home(home):
         running, agents = read_up_state(home), AgentShutdown(home)
-        server = None if running is None else _keep_if_alive(running.server)
+        server = None if running is None else keep_if_alive(running.server)
         lock = get_up_state_file(home).with_name("lock")
         another = server is None and is_locked(lock)
         if server is None and not another and agents.list_living():
@@ -142,10 +142,10 @@ def stop_control_plane(settings: Settings, *, tell: Callable[[str], None] = lamb
             agents.request(_connect(server.url, settings))
             agents.wait(AGENTS_END_S, tell=tell, tell_after_s=TELL_AFTER_S)
         # The processes that drive runs and serve models outlive it on purpose.
-        stopped = _end_process("server", server)
+        stopped = end_process("server", server)
         if not another:  # after the server, which would start them again
             agents.kill(ENDS_S)
-        stopped += _end_process("tracker", None if running is None else running.tracker)
+        stopped += end_process("tracker", None if running is None else running.tracker)
         if another:
             return DownResult(
                 stopped=stopped, left=agents.describe_living(_FOREIGN_SERVER_MESSAGE.format(lock=str(lock)))
@@ -190,7 +190,7 @@ def _describe_tracker(tracker: UpProcess | None, settings: Settings) -> dict[str
     return {"url": tracker.url, "pid": tracker.pid, "alive": alive, "ready": ready, "log": tracker.log}
 
 
-def _keep_if_alive(process: UpProcess | None) -> UpProcess | None:
+def keep_if_alive(process: UpProcess | None) -> UpProcess | None:
     """Return a process that runs under its shim. One whose shim was killed is ended: nobody would start it again, and
     on its port no other can listen."""
     if process is None or process.is_alive():
@@ -199,9 +199,9 @@ def _keep_if_alive(process: UpProcess | None) -> UpProcess | None:
     return None
 
 
-def _end_process(name: str, process: UpProcess | None) -> list[str]:
+def end_process(name: str, process: UpProcess | None) -> list[str]:
     """End a process, and return its description if it was ended."""
-    process = _keep_if_alive(process)
+    process = keep_if_alive(process)
     ended = process is not None and process.terminate(patience_s=ENDS_S)
     return [f"the {name} at {process.url} (process {process.pid})"] if process and ended else []
 
@@ -212,7 +212,7 @@ def _connect(url: str, settings: Settings) -> ServerClient:
     return ServerClient(url, token=token, timeout_s=AGENT_S)
 
 
-def _choose_port(
+def choose_server_port(
     home: Path, requested: int | None, before: UpState | None, notes: list[str], host: str = LOOPBACK
 ) -> int:
     if requested is not None:
@@ -233,7 +233,7 @@ def _start_server_to_stop_agents(
     process: UpProcess | None = None
     try:
         address = choose_server_address(home, tls=recorded is not None and recorded.server.url.startswith("https:"))
-        process = _start_server(home, address, _choose_port(home, None, recorded, [], address.host))
+        process = _start_server(home, address, choose_server_port(home, None, recorded, [], address.host))
         write_up_state(
             home, UpState(server=process, tracker=None if recorded is None else recorded.tracker, started=time.time())
         )

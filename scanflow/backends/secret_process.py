@@ -26,7 +26,7 @@ from scanflow.processes.masked_process import end_as, run_masked
 from scanflow.text.masking import Masker
 
 _EXIT_REFUSED = 125
-_BLOCK, _OVERLAP = 16 * 1024 * 1024, 64 * 1024
+BLOCK_BYTES, _OVERLAP = 16 * 1024 * 1024, 64 * 1024
 """How much of an output is searched at once, and how much of it again, for what is split between two blocks."""
 
 
@@ -133,7 +133,7 @@ def _delete(path: Path) -> None:
 def _occurs_in(file: Path, masker: Masker) -> bool:
     before = b""
     with file.open("rb") as content:
-        while block := content.read(_BLOCK):
+        while block := content.read(BLOCK_BYTES):
             if masker.occurs_in_bytes(before + block):
                 return True
             before = block[-_OVERLAP:]

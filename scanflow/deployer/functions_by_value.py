@@ -111,14 +111,14 @@ def upload_functions(app: Application, server: ServerClient) -> Application:
     return app.replace(workflows=tuple(map(upload_all, app.workflows)))
 
 
-_begun: dict[str, tuple[Application, frozenset[tuple[str, str]]]] = {}
+begun_runs: dict[str, tuple[Application, frozenset[tuple[str, str]]]] = {}
 """By a run's name its application, and the workflows' steps whose functions were those of their names then."""
 
 
 def remember_application(run: str, app: Application | None) -> None:
     """Remember the application of a run that this process has begun, for :func:`find_application`."""
     if app is not None:
-        _begun[run] = (
+        begun_runs[run] = (
             app,
             frozenset(
                 (workflow.name, node.name)
@@ -133,9 +133,9 @@ def find_application(run: str) -> Application | None:
     """Return the application of a run that this process began, with the functions that its program or notebook has
     under their names now: one that was mended in its cell is the one to run. One whose name had another function when
     the run began stays what its step was bound with. None: another process began it."""
-    if run not in _begun:
+    if run not in begun_runs:
         return None
-    app, followed = _begun[run]
+    app, followed = begun_runs[run]
 
     def replace_function(workflow: Workflow, node: Any) -> Any:
         live = _find_live_function(node) if (workflow.name, node.name) in followed else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import ServiceRecord
 
 _DEFINITION = "definition"
-_MAX_RUNS: Final = 1024
+MAX_RUNS: Final = 1024
 LoadMasker = Callable[[], Masker]
 """Returns the masker of a run; it is called only where there is a text to mask."""
 
@@ -58,7 +58,7 @@ class MaskedRuns:
         before, masked = self._runs.get(record.name, (None, record))
         if before != record:
             masked = mask_run(record, lambda: self._load_masker(record.name))
-            if len(self._runs) >= _MAX_RUNS:
+            if len(self._runs) >= MAX_RUNS:
                 self._runs.clear()
             self._runs[record.name] = record, masked
         return masked

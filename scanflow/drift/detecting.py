@@ -69,7 +69,7 @@ def detect(
         _collect_predictions, tracker, like=data.x_reference, prepare=prepare_function, input_name=input_name
     )
     everything = read(run_ids)
-    new = _drop_repeated_pictures(everything)
+    new = drop_repeated_pictures(everything)
     known_regimes = {CLEAN: data.x_reference, **_load_learnt_windows(tracker, model_uri, read)}
     model = mlflow_models.load(model_uri)
     guesses, probabilities = model.predict(new.x), model.predict_probabilities(new.x)
@@ -177,7 +177,7 @@ def restore_missing(like: Samples, x: Samples) -> Samples:
     return x.assign(**{name: x[name].where(x[name] != "", None) for name in texts}) if texts else x
 
 
-def _drop_repeated_pictures(data: PredictionData) -> PredictionData:
+def drop_repeated_pictures(data: PredictionData) -> PredictionData:
     """Drop repeated pictures: the tests assume independent samples, and one that is sent again is not. Tables keep
     equal rows."""
     if is_table(data.x) or data.x.ndim < 3:
@@ -204,7 +204,7 @@ def _load_learnt_windows(
     samples: dict[str, Samples] = {}
     for run, batches in sorted(windows.items()):
         try:
-            samples[format_window_name(run)] = _drop_repeated_pictures(read(sorted(batches - {""}))).x
+            samples[format_window_name(run)] = drop_repeated_pictures(read(sorted(batches - {""}))).x
         except (NotFoundError, InvalidError) as error:
             print(f"The samples that the model learnt from run {run} are not compared: {error}")
     return samples
@@ -213,7 +213,7 @@ def _load_learnt_windows(
 def _load_pending_windows(run_ids: Sequence[str], read: Callable[[Sequence[str]], PredictionData]) -> Samples | None:
     """Return the predictions of earlier windows with drift that no model has learnt; None: none exist any more."""
     try:
-        return _drop_repeated_pictures(read(run_ids)).x if run_ids else None
+        return drop_repeated_pictures(read(run_ids)).x if run_ids else None
     except (NotFoundError, InvalidError) as error:
         print(f"The drift is not compared with earlier drift: {error}")
         return None

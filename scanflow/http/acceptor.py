@@ -112,6 +112,9 @@ class Acceptor:
         listener.setblocking(False)
         self._resume()
 
+    def __len__(self) -> int:
+        return len(self._connections) + len(self._handshakes)
+
     def close(self) -> None:
         self._loop.remove_reader(self._listener)
         if self._pause is not None:

@@ -23,7 +23,7 @@ _ADDRESSES = (
     ("model_versions", "storage_location"),
     ("trace_tags", "value"),
 )
-_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def move_artifact_addresses(path: Path, root: Path) -> bool:
@@ -42,14 +42,14 @@ def move_artifact_addresses(path: Path, root: Path) -> bool:
         return False
     try:
         try:
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT_S)) as connection:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=TIMEOUT_S)) as connection:
                 if not _list_other_roots(connection, root):
                     return False
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             return False  # it is damaged, which whoever uses it says
-        with closing(sqlite3.connect(path, timeout=_TIMEOUT_S, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             for other in _list_other_roots(connection, root):
                 _move(connection, other, root.as_uri())

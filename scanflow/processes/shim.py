@@ -247,7 +247,7 @@ class Shim:
             return _become_step(attempt.folder, attempt.spec, gate)
         os.close(gate)
         try:
-            _write(
+            write_record(
                 f"{attempt.folder}/started",
                 {
                     "pid": pid,
@@ -363,7 +363,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _write(path: str, record: dict[str, Any]) -> None:
+def write_record(path: str, record: dict[str, Any]) -> None:
     try:
         with open(f"{path}.part", "w", encoding=ENCODING, opener=_open_private) as file:
             json.dump(record, file)
@@ -378,7 +378,7 @@ def _write(path: str, record: dict[str, Any]) -> None:
 
 def _write_error(folder: str, error: BaseException) -> None:
     try:
-        _write(f"{folder}/shim.error", {"error": f"{type(error).__name__}: {error}"})
+        write_record(f"{folder}/shim.error", {"error": f"{type(error).__name__}: {error}"})
     except OSError:
         pass
 

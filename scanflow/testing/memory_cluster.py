@@ -112,6 +112,11 @@ class MemoryCluster(Cluster):
         """Register a controller that is called after each change of an object of that kind, except its own changes."""
         self._players.setdefault(kind, []).append(player)
 
+    def stop_playing(self, *kinds: str) -> None:
+        """Unregister the controllers of some kinds, or of all: objects stay as they are."""
+        for kind in kinds or list(self._players):
+            self._players.pop(kind, None)
+
     def edit(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, manager: str = "kubectl-edit"
     ) -> Manifest:

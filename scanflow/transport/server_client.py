@@ -198,7 +198,7 @@ class ServerClient:
             # What may have been done already is only sent again where the server sees that it is the same request.
             nonlocal lost
             if isinstance(error, _TooManyError):
-                return error.wait_s
+                return read_wait_s(error.reply.headers)
             refused = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             lost = lost or (may_repeat and not refused)
             return isinstance(error, httpx.TransportError) and lost
@@ -277,10 +277,11 @@ class _TooManyError(Exception):
         super().__init__(str(reply.status_code))
         self.reply = reply
 
-    @property
-    def wait_s(self) -> float:
-        text = self.reply.headers.get("retry-after", "")
-        return min(float(text), _MAX_WAIT_S) if text.isdecimal() else FIRST_WAIT_S
+
+def read_wait_s(headers: Mapping[str, str]) -> float:
+    """Return how long to wait before a request that was one too many is sent again, in seconds."""
+    text = headers.get("retry-after", "")
+    return min(float(text), _MAX_WAIT_S) if text.isdecimal() else FIRST_WAIT_S
 
 
 class _AwayError(Exception):

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         locate_tracker(settings.home, settings.library.tracker_uri)  # refuses a path that no address can hold
         if settings.sign_in is not None:
             _check_sign_in(settings, settings.sign_in.issuer)
-        with _open_listener(settings) as listener, hold_lease(settings, listener), _hold_home_lock(settings.folder):
+        with open_listener(settings) as listener, hold_lease(settings, listener), _hold_home_lock(settings.folder):
             _serve(settings, listener)
     except EndedError:
         return 0
@@ -102,7 +102,7 @@ def _hold_home_lock(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _open_listener(settings: ServerSettings) -> Iterator[socket.socket]:
+def open_listener(settings: ServerSettings) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

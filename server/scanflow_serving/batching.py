@@ -102,8 +102,15 @@ class _Entry(Struct, eq=False):
 
 
 class Batcher:
-    def __init__(self, step: GraphStep, engine: Engine, *, called: Callable[[int], None] = lambda _rows: None) -> None:
-        """``called`` gets the number of rows of each call, on the loop."""
+    def __init__(
+        self,
+        step: GraphStep,
+        engine: Engine,
+        *,
+        called: Callable[[int], None] = lambda _rows: None,
+        traffic: Traffic = QUIET,
+    ) -> None:
+        """``called`` gets the number of rows of each call, on the loop. ``traffic``: the arrivals until now."""
         assert step.node.batching is not None
         self._step = step
         self._batching = step.node.batching
@@ -114,7 +121,7 @@ class Batcher:
         self._running = 0
         self._here = 0
         self._last = 0.0
-        self._traffic = QUIET
+        self._traffic = traffic
         self._timer: asyncio.TimerHandle | None = None
         row_wise = getattr(step.component.subject, "row_wise", None)
         self._trusted = row_wise is True

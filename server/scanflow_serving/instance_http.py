@@ -50,10 +50,10 @@ RESPOND: Final = "scanflow.respond"
 _USUAL_HEAD_BYTES: Final = 4096
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _SWEEP_S: Final = 0.5
-_PAUSE_S: Final = 0.5  # without accepting, when the limit of open files is reached
+PAUSE_S: Final = 0.5  # without accepting, when the limit of open files is reached
 _BUSY_S: Final = 1.0  # a connection without a request for longer than this is not busy
 _DEFER_S: Final = 0.005  # the head start of the other instances before one with its share accepts more
-_BALANCE_INTERVAL_S: Final = 1.0  # how long an instance has too many connections before it closes some
+BALANCE_INTERVAL_S: Final = 1.0  # how long an instance has too many connections before it closes some
 _SHORT_LIVED: Final = 8  # more lost connections between two sweeps than open ones: clients do not keep them alive
 _NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -283,7 +283,7 @@ class HttpServer:
         self._tls: dict[str, ServerTls] = {}
         self._opening = Handshakes()
         self._fewer = asyncio.Event()
-        self._sweep()
+        self.sweep()
 
     def __len__(self) -> int:
         return len(self.state.connections) + len(self._opening)
@@ -346,7 +346,7 @@ class HttpServer:
         """Accept one connection; return whether there was one."""
         if is_only_reserve_left(listener.fileno()) and not close_longest_silent(self._list_silent()):
             _log.warning("No connections are accepted for now: too many files are open, and all are at work.")
-            self._pause_accepting(key, listener, _PAUSE_S)
+            self._pause_accepting(key, listener, PAUSE_S)
             return False
         try:
             sock, _ = listener.accept()
@@ -358,7 +358,7 @@ class HttpServer:
                 self._stop_listening(key)
                 return False
             _log.warning("No connections are accepted for now: %s.", error)
-            self._pause_accepting(key, listener, _PAUSE_S)
+            self._pause_accepting(key, listener, PAUSE_S)
             return False
         self.busy += 1
         sock.setblocking(False)
@@ -454,7 +454,7 @@ class HttpServer:
             self._unbalanced_since = None
         elif self._unbalanced_since is None:
             self._unbalanced_since = self.now
-        elif self.now - self._unbalanced_since >= _BALANCE_INTERVAL_S:
+        elif self.now - self._unbalanced_since >= BALANCE_INTERVAL_S:
             self._unbalanced_since = None
             for connection in busy[fair_share:]:
                 connection.close_soon()
@@ -467,9 +467,9 @@ class HttpServer:
     def _list_silent(self) -> list[SilentConnection]:
         return [*self._opening.list_silent(), *list_silent(self._list_connections())]
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """Expire connections that are slow, idle or closing, twice a second."""
-        self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
+        self._timer = self.loop.call_later(_SWEEP_S, self.sweep)
         self.now = now = time.monotonic()
         date = formatdate(time.time(), usegmt=True).encode()
         self.state.default_headers = [(b"date", date), (b"server", b"scanflow")]

@@ -66,9 +66,13 @@ class _Asked(Cluster):
         self.made = found
         raise _CreatedError
 
-    def _send(self, method: str, path: str, **request: Any) -> Any:
+    def fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
         self.asked += 1
-        return super()._send(method, path, **request)
+        return super().fetch_json(method, path, **request)
+
+    def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:
+        self.asked += 1
+        return super().fetch_text(path, timeout_s=timeout_s)
 
 
 class _Place:

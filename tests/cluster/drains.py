@@ -44,4 +44,4 @@ def evict(cluster: Cluster, pod: str, namespace: str) -> None:
     """Ask for a pod's end as a drain does."""
     metadata = {"name": pod, "namespace": namespace}
     document = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    cluster._fetch_json("POST", f"{build_object_path('Pod', pod, namespace=namespace)}/eviction", json=document)
+    cluster.fetch_json("POST", f"{build_object_path('Pod', pod, namespace=namespace)}/eviction", json=document)

@@ -87,6 +87,6 @@ def put(here: Place, pod: str, node: str) -> None:
     metadata = {"name": pod, "namespace": here.namespace}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-    here.cluster._fetch_json("POST", f"{build_object_path('Pod', pod, namespace=here.namespace)}/binding", json=binding)
+    here.cluster.fetch_json("POST", f"{build_object_path('Pod', pod, namespace=here.namespace)}/binding", json=binding)
     status = {"phase": "Running", "conditions": [*ready(), *ready(type="ContainersReady")]}
     here.cluster.patch("Pod", pod, here.namespace, {"status": status}, subresource="status")

@@ -10,6 +10,7 @@ import pytest
 
 from scanflow.backends.backend_port import Models
 from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import OFTEN
@@ -31,10 +32,17 @@ class Counted(Cluster):
         self.asked: list[str] = []
         self._counting = threading.Lock()
 
-    def _send(self, method: str, path: str, **request: Any) -> Any:
+    def fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
+        self._count(f"{method} {path}")
+        return super().fetch_json(method, path, **request)
+
+    def fetch_text(self, path: str, *, timeout_s: float | None = None) -> str:
+        self._count(f"GET {path}")
+        return super().fetch_text(path, timeout_s=timeout_s)
+
+    def _count(self, request: str) -> None:
         with self._counting:
-            self.asked.append(f"{method} {path}")
-        return super()._send(method, path, **request)
+            self.asked.append(request)
 
     def taken(self) -> list[str]:
         with self._counting:

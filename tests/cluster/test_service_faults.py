@@ -156,7 +156,7 @@ def _answers(here: Place) -> bool:
 def _edit(here: Place, kind: str, name: str, document: dict[str, object]) -> None:
     """Change an object as ``kubectl edit`` does."""
     path = build_object_path(kind, name, namespace=here.namespace)
-    here.cluster._fetch_json(
+    here.cluster.fetch_json(
         "PATCH",
         path,
         params={"fieldManager": "kubectl-edit"},

@@ -34,14 +34,14 @@ class Services:
         (self.folder / "model.py").write_text(code)
         self.local = LocalServices(
             Settings(home=home, tls=tls),
-            fetch=self._fetch,
+            fetch=self.fetch,
             remember=lambda name, version, shape: self.remembered.__setitem__((name, version), shape),
             recall=lambda name, version: self.remembered.get((name, version)),
             program=program,
             timeout_s=patient(240),
         )
 
-    def _fetch(self, uri: str) -> ModelFiles:
+    def fetch(self, uri: str) -> ModelFiles:
         name, _, version = uri.removeprefix("models:/").partition("/")
         return ModelFiles(name=name, version=int(version), path=str(self.folder / version))
 

@@ -29,7 +29,7 @@ def give_to(program: ModuleType, function: Any) -> Any:
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setattr(functions_by_value, "_begun", {})
+    monkeypatch.setattr(functions_by_value, "begun_runs", {})
     module = ModuleType(PROGRAM)
     monkeypatch.setitem(sys.modules, PROGRAM, module)
     return module
@@ -72,7 +72,7 @@ def test_another_process_resumes_with_another_function_of_that_name_only_if_it_s
         raise ValueError("not yet")
 
     failed = deployer.run(RunRequest(application(give_to(program, train).bind(), folder=tmp_path)))
-    monkeypatch.setattr(functions_by_value, "_begun", {})
+    monkeypatch.setattr(functions_by_value, "begun_runs", {})
 
     def other() -> int:
         return 8

@@ -253,11 +253,11 @@ def test_a_server_that_is_down_or_hangs_is_unavailable_before_mlflow_tries_it(
     tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow tries for minutes before it gives up: it is not asked where nobody answers."""
-    from mlflow.utils import rest_utils
+    import requests
 
     asked: list[object] = []
     with monkeypatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as silent:  # which never says a word
-        patch.setattr(rest_utils, "_get_http_response_with_retries", lambda *given, **_: asked.append(given))
+        patch.setattr(requests.Session, "request", lambda *given, **_: asked.append(given))
         knowledge = open_knowledge(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.3)
         with pytest.raises(UnavailableError, match="timed out"):
             knowledge.search_runs("shop", "data")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scanflow.errors import InternalError, NotFoundError
 from scanflow.knowledge import open_knowledge, registry_subprocess
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the warnings are MLflow's
 
@@ -53,12 +55,16 @@ def test_it_comes_last_for_a_while_only(models: RegistrySubprocess, monkeypatch:
     assert asked == [True, False]
 
 
-def test_a_process_that_ends_is_told_and_another_one_is_begun(models: RegistrySubprocess) -> None:
+def test_a_process_that_ends_is_told_and_another_one_is_begun(
+    models: RegistrySubprocess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes: list[int] = []
+    monkeypatch.setattr(registry_subprocess, "yield_cpu", lambda pid, _behind: processes.append(pid))
     with pytest.raises(NotFoundError):
         models.recall("cnn", 1)
-    assert models._process is not None
-    models._process.kill()
-    models._process.wait()
+    process = psutil.Process(processes[0])
+    process.kill()
+    until(lambda: process.status() == psutil.STATUS_ZOMBIE, "it has ended")
     with pytest.raises(InternalError, match="exited with code -9"):
         models.recall("cnn", 1)
     with pytest.raises(NotFoundError):

@@ -149,7 +149,7 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    from scanflow.knowledge.mlflow.mlflow_models import _choose_sklearn_format
+    from scanflow.knowledge.mlflow.mlflow_models import choose_sklearn_format
 
     x, y = people(200, (18, 90), 1)
     model = (
@@ -157,7 +157,7 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
         if name == "pipeline"
         else getattr(sklearn.ensemble, name)().fit(x, y)
     )
-    said = _choose_sklearn_format(model)
+    said = choose_sklearn_format(model)
     import skops.io
 
     assert said["serialization_format"] == "skops"
@@ -167,9 +167,9 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
 def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
     from sklearn.preprocessing import FunctionTransformer
 
-    from scanflow.knowledge.mlflow.mlflow_models import _choose_sklearn_format
+    from scanflow.knowledge.mlflow.mlflow_models import choose_sklearn_format
 
-    assert _choose_sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
+    assert choose_sklearn_format(FunctionTransformer(people)) == {"serialization_format": "cloudpickle"}
 
 
 class ByContext:

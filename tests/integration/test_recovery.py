@@ -69,7 +69,7 @@ def test_a_service_of_a_home_that_was_moved_ends_there_and_serves_again_here(hom
     again.__dict__ |= services.__dict__
     again.home = moved
     again.local = type(services.local)(
-        Settings(home=moved), fetch=services._fetch, remember=lambda *_: None, recall=lambda *_: None
+        Settings(home=moved), fetch=services.fetch, remember=lambda *_: None, recall=lambda *_: None
     )
     record = again.eventually(lambda record: record.state == "ready", "it serves")
     assert (record.url, Path(record.folder).is_relative_to(moved)) == (url, True)

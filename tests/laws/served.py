@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import numpy as np
 import pandas as pd
 
+from scanflow.backends.memory import Memory
 from scanflow.errors import InvalidError
 from scanflow.protos import get_message_class
 from scanflow.transport import HttpServiceClient
@@ -35,6 +37,17 @@ from scanflow_serving.routes import ServingApplication
 NAME = "m"
 
 
+class _Connected(Memory):
+    """A backend whose only service is a served model."""
+
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__()
+        self.served = served
+
+    def online(self, tracker: str | None = None) -> Any:  # noqa: ARG002
+        return SimpleNamespace(client=self.served.connect)
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A refusal, and what it says."""
@@ -47,8 +60,8 @@ class ServedModel:
     """A model behind the real routes and clients; only the sockets are left out."""
 
     def __init__(self, application: ServingApplication, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
-        self._application = application
-        self._loop = loop
+        self.application = application
+        self.loop = loop
         self._folder = folder
         self._transport = httpx.MockTransport(self._answer)
 
@@ -66,8 +79,7 @@ class ServedModel:
     # -- ways in
 
     def ask_client(self, inputs: Any) -> Any:
-        client = Client(progress=False)
-        client._deployer = self  # type: ignore[assignment]  # only its connections are used
+        client = Client(backend=_Connected(self), progress=False)
         return _catch(lambda: client.ask(NAME, inputs).outputs)
 
     def ask_command(self, *, file: Path | None = None, data: str | None = None, seldon: bool = False) -> Any:
@@ -91,8 +103,8 @@ class ServedModel:
             encode_grpc_request(NAME, as_arrays(fit_inputs(inputs, self.list_inputs())))
         )
         try:
-            call = self._application.infer(NAME, "", read_grpc(message, allow_nan=True), 60)
-            answer = asyncio.run_coroutine_threadsafe(call, self._loop).result(60)
+            call = self.application.infer(NAME, "", read_grpc(message, allow_nan=True), 60)
+            answer = asyncio.run_coroutine_threadsafe(call, self.loop).result(60)
         except ProblemError as problem:
             return Refused(problem.status, problem.detail)
         return _decode_grpc(write_response(answer, raw=True))
@@ -119,7 +131,7 @@ class ServedModel:
     def _answer(self, request: httpx.Request) -> httpx.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
         asked = Request(request.method, request.url.path, "", headers, request.read())
-        answer = asyncio.run_coroutine_threadsafe(self._application.handle(asked), self._loop).result(60)
+        answer = asyncio.run_coroutine_threadsafe(self.application.handle(asked), self.loop).result(60)
         sent = {"content-type": answer.content_type, **dict(answer.headers)}
         return httpx.Response(answer.status, content=answer.join_body(), headers=sent)
 

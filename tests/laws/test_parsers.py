@@ -148,8 +148,8 @@ def ask_by_grpc(served: ServedModel, content: bytes) -> int:
     except DecodeError:
         return 400  # gRPC's own answer, before the server's
     try:
-        call = served._application.infer("m", "", read_request(request, allow_nan=True), 60)
-        answer = asyncio.run_coroutine_threadsafe(call, served._loop).result(60)
+        call = served.application.infer("m", "", read_request(request, allow_nan=True), 60)
+        answer = asyncio.run_coroutine_threadsafe(call, served.loop).result(60)
         write_response(answer, raw=bool(request.raw_input_contents))
     except ProblemError as problem:
         return problem.status

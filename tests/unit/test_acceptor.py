@@ -77,7 +77,7 @@ class Served:
 
     def count(self) -> int:
         (accepting,) = self.server.servers
-        return len(self.server.server_state.connections) + len(accepting._handshakes)  # type: ignore[attr-defined]
+        return len(accepting)  # type: ignore[arg-type]
 
     async def connect(self, sent: bytes = b"") -> asyncio.StreamReader:
         """Connect with TCP alone if nothing is sent."""

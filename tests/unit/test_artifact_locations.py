@@ -107,7 +107,7 @@ def test_a_damaged_database_is_left_to_whoever_uses_it(tmp_path: Path) -> None:
 
 def test_a_database_that_cannot_be_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_tracker(tmp_path / "now", tmp_path / "before" / "tracker" / "artifacts")
-    monkeypatch.setattr("scanflow.knowledge.artifact_locations._TIMEOUT_S", 0.01)
+    monkeypatch.setattr("scanflow.knowledge.artifact_locations.TIMEOUT_S", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UnavailableError, match=r"mlflow\.db.*locked.*Try again"):

@@ -24,7 +24,6 @@ from scanflow.backends import journal
 from scanflow.backends.journal import Journal
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.settings import Settings
-from scanflow_client.backup import restore as restoring
 from scanflow_client.backup.manifest import FILES, FORMAT, HEADER, MANIFEST, Entry, Header, Manifest, check_archive
 from scanflow_client.backup.restore import restore_home
 from scanflow_client.backup.save import save_home
@@ -287,7 +286,7 @@ def test_a_restore_that_fails_in_the_middle_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "_check_databases", fail)
+        patch.setattr(os, "sync", fail)
         with pytest.raises(UnavailableError, match="disk is full"):
             restore_home(file, tmp_path / "now")
     (tmp_path / ".now.restoring" / "of a killed one").mkdir(parents=True)

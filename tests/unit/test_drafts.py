@@ -16,7 +16,7 @@ from scanflow.http.home_token import keep_home_token
 from scanflow.outputs import write_output
 from scanflow.processes.background_jobs import write_whole
 from scanflow.processes.shared_files import write_atomically
-from scanflow.processes.shim import _write
+from scanflow.processes.shim import write_record
 
 ROOM = 65_536
 LARGE = "x" * (4 * ROOM)
@@ -25,7 +25,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "record": lambda folder: write_atomically(folder / "run.json", LARGE.encode()),
     "pickle": lambda folder: write_signed(folder / "value", LARGE.encode(), b"key"),
     "job": lambda folder: write_whole(folder / "job", LARGE),
-    "shim": lambda folder: _write(str(folder / "began"), {"reason": LARGE}),
+    "shim": lambda folder: write_record(str(folder / "began"), {"reason": LARGE}),
     "token": lambda folder: keep_home_token(folder, LARGE),
     "detector": lambda folder: detector_storage.write(folder, "table", {"columns": LARGE}, {"mean": np.zeros(1)}),
 }

@@ -237,7 +237,7 @@ def test_a_file_hides_no_module_of_its_name(write: Write, name: str) -> None:
 def test_our_own_packages_stay_where_an_application_is_in_a_checkout_of_ours(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modules, "_folders", {Path(modules.__file__).parents[1]})
+    monkeypatch.setattr(modules, "user_folders", {Path(modules.__file__).parents[1]})
     before = sys.modules["scanflow"]
     load_module(write("scanflow.py", "x = 1\n"))
     assert sys.modules["scanflow"] is before

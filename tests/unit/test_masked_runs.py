@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +52,8 @@ def test_the_definition_of_a_listed_run_is_read_once() -> None:
 def test_only_so_many_listed_runs_stay_in_memory() -> None:
     runs = MaskedRuns(lambda _run: MASKER)
     failed = RunRecord(name=RunName("r"), app="a", team="t", workflow="w", state="failed", created=0.0, error="no")
-    for number in range(3 * masked_deployer._MAX_RUNS):
-        runs.mask(failed.model_copy(update={"name": RunName(f"r-{number}")}))
-    assert len(runs._runs) <= masked_deployer._MAX_RUNS
+    masked = [
+        weakref.ref(runs.mask(failed.model_copy(update={"name": RunName(f"r-{number}"), "error": PASSWORD})))
+        for number in range(3 * masked_deployer.MAX_RUNS)
+    ]
+    assert 0 < sum(record() is not None for record in masked) <= masked_deployer.MAX_RUNS

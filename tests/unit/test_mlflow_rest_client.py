@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,7 @@ def api(handler: Handler) -> MlflowApi:
 
 
 def client(handler: Handler) -> RestClient:
-    made = RestClient("http://127.0.0.1:5000")
-    made._api = api(handler)
-    return made
+    return RestClient("http://127.0.0.1:5000", api=api(handler))
 
 
 def refused(status: int, code: str) -> Handler:
@@ -156,10 +155,17 @@ def test_a_tracker_is_served_for_as_long_as_the_process_that_listens_lives(tmp_p
 def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And so is one elsewhere whose token is known; one without waits for no process that starts."""
     sockets, waited = [tmp_path / "sock"], list[str]()
+
+    def note(text: str) -> AbstractContextManager[None]:
+        waited.append(text)
+        return nullcontext()
+
     monkeypatch.setattr(f"{_CONNECTION}.find_server_socket", lambda _: next(iter(sockets), None))
-    monkeypatch.setattr(f"{_CONNECTION}._wait_for_socket", lambda path: waited.append(path.name))
-    monkeypatch.setattr(f"{_CONNECTION}._check_reachable", lambda uri, _: waited.append(uri.partition(":")[0]))
-    monkeypatch.setattr(MlflowConnection, "_load", lambda _: "MLflow")
+    monkeypatch.setattr(f"{_CONNECTION}.is_listening", lambda path: note(path.name))
+    monkeypatch.setattr(f"{_CONNECTION}.check_database", lambda _: note("sqlite"))
+    monkeypatch.setattr(f"{_CONNECTION}.make_database", lambda *_: None)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: note("http"))
+    monkeypatch.setattr("mlflow.MlflowClient", lambda **_: "MLflow")
     place, elsewhere = locate_tracker(tmp_path), locate_tracker(tmp_path, "http://127.0.0.1:9/mlflow")
     light = MlflowConnection(place, connect_timeout_s=1, served=True)
     full = MlflowConnection(place, connect_timeout_s=1)
@@ -183,7 +189,7 @@ def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkey
 def test_what_the_server_refuses_is_raised_as_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, kind: type[Exception]
 ) -> None:
-    monkeypatch.setattr(f"{_CONNECTION}._check_reachable", lambda *_: None)
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: nullcontext())
     place = locate_tracker(tmp_path, "http://127.0.0.1:9")
     light = MlflowConnection(place, connect_timeout_s=1, token="t")
     with pytest.raises(kind, match=r"Could not look in http://127\.0\.0\.1:9: No\."), light.open("look"):

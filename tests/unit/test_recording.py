@@ -10,7 +10,7 @@ from scanflow.knowledge import MemoryKnowledge
 
 def test_a_file_of_predictions_becomes_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     knowledge = MemoryKnowledge()
-    monkeypatch.setattr(recording, "_open_knowledge", lambda _home, _uri: knowledge)
+    monkeypatch.setattr(recording, "open_knowledge", lambda *_, **__: knowledge)
     file = tmp_path / "1000-1-0.npz"
     file.write_bytes(b"predictions")
     run_id = recording.log_predictions(

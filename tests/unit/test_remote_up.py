@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from scanflow.deployer.remote_home import (
 )
 from scanflow.errors import InvalidError, MissingExtraError, UnavailableError, UsageError
 from scanflow.installation import explain_install
-from scanflow.processes import ports
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.ports import forget_ports
 from scanflow.settings import Settings
@@ -126,7 +126,7 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(SERVER)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
-    monkeypatch.setattr(ports, "_get_notes_file", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(control_plane, "READY_S", PATIENCE_S)
     monkeypatch.setattr(control_plane, "GRACE_S", 0.2)
     monkeypatch.setattr(control_plane, "ENDS_S", PATIENCE_S)
@@ -223,7 +223,7 @@ def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypa
 
 
 def test_missing_libraries_name_their_extra(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "_NEEDS", ("fastapi", "no_such_library"))
+    monkeypatch.setattr(control_plane, "NEEDS", ("fastapi", "no_such_library"))
     how = re.escape(explain_install("server"))
     with pytest.raises(MissingExtraError, match=f"needs no_such_library, .* {how}"):
         control_plane.start_control_plane(standin)
@@ -251,7 +251,8 @@ def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
 
 def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = up(standin).up.server
-    monkeypatch.setattr(control_plane, "_choose_port", lambda *_: other.port)  # both chose it before either listened
+    # Both chose it before either listened.
+    monkeypatch.setattr(control_plane, "choose_server_port", lambda *_: other.port)
     with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was started.*Address already in use"):
         up(Settings(home=tmp_path / "late"))
     assert other.is_alive()

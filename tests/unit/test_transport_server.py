@@ -11,7 +11,7 @@ import stamina
 from scanflow.errors import InternalError, InvalidError, NotFoundError, OverLimitError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient, build_path
-from scanflow.transport.server_client import _TooManyError
+from scanflow.transport.server_client import read_wait_s
 
 Handler = Callable[[httpx.Request], httpx.Response]
 URL = "http://127.0.0.1:46666"
@@ -117,7 +117,7 @@ def test_what_was_too_much_at_once_is_repeated_whatever_it_is_and_not_for_ever()
     with pytest.raises(OverLimitError, match="4 requests wait"):
         server(handler).get("/runs")
     assert len(asked) == ATTEMPTS
-    assert [_TooManyError(httpx.Response(429, headers=headers)).wait_s for headers in WAITS] == [3.0, 5.0, 0.1]
+    assert [read_wait_s(httpx.Headers(headers)) for headers in WAITS] == [3.0, 5.0, 0.1]
 
 
 WAITS = ({"retry-after": "3"}, {"retry-after": "3600"}, {"retry-after": "soon"})

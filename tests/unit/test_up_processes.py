@@ -13,7 +13,7 @@ import pytest
 from scanflow.deployer.remote_home import UpProcess
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.shims import read_started
-from scanflow_client.control_plane import _end_process, _keep_if_alive
+from scanflow_client.control_plane import end_process, keep_if_alive
 from tests.waiting import until
 
 pytestmark = pytest.mark.processes
@@ -33,7 +33,7 @@ def kill_shim(server: UpProcess) -> None:
     until(lambda: not server.is_alive(), "its shim has gone")
 
 
-@pytest.mark.parametrize("look", [_keep_if_alive, lambda server: _end_process("server", server) or None])
+@pytest.mark.parametrize("look", [keep_if_alive, lambda server: end_process("server", server) or None])
 def test_a_process_whose_shim_was_killed_is_ended_so_that_its_port_is_free(server: UpProcess, look: object) -> None:
     kill_shim(server)
     assert psutil.Process(server.pid).is_running()
@@ -43,7 +43,7 @@ def test_a_process_whose_shim_was_killed_is_ended_so_that_its_port_is_free(serve
 
 
 def test_a_process_under_its_shim_runs_on(server: UpProcess) -> None:
-    assert _keep_if_alive(server) is server
+    assert keep_if_alive(server) is server
     assert server.is_alive()
-    assert _end_process("server", server) == [f"the server at {server.url} (process {server.pid})"]
-    assert _keep_if_alive(None) is None
+    assert end_process("server", server) == [f"the server at {server.url} (process {server.pid})"]
+    assert keep_if_alive(None) is None

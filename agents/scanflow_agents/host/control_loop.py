@@ -176,6 +176,10 @@ class ControlLoop:
         running = [runner.task for runner in self._runners.values() if runner.task is not None]
         if running:
             await asyncio.wait(running, timeout=patience_s)
+        self.close()
+
+    def close(self) -> None:
+        """End at once: what runs is cancelled, and retried at the next start."""
         self._closed = True
         for runner in self._runners.values():
             if runner.limit is not None:

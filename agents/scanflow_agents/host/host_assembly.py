@@ -65,7 +65,7 @@ def build(
         clock=clock,
         workers=workers,
         outbox=lambda: outbox,
-        tracker=_open_tracker(spec, app.team),
+        tracker=open_tracker(spec, app.team),
         services=None if spec.server is None else _build_control_plane(spec, spec.server, token),
     )
     host = AgentHost(
@@ -124,7 +124,7 @@ def list_accepted_tokens(spec: AgentSpec) -> set[str]:
     return {get_peer_token(spec), *([] if home is None else [home])}
 
 
-def _open_tracker(spec: AgentSpec, team: str) -> KnowledgeBase | None:
+def open_tracker(spec: AgentSpec, team: str) -> KnowledgeBase | None:
     try:
         return open_knowledge(Path(spec.home), spec.tracker_uri, served=True).for_team(team)
     except MissingExtraError:

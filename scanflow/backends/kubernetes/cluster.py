@@ -93,7 +93,7 @@ class Cluster:
             ConflictError: another manager set a field to something else.
         """
         params = {"fieldManager": MANAGER, "force": str(force).lower(), **_build_dry_run_params(dry_run)}
-        return self._fetch_json(
+        return self.fetch_json(
             "PATCH",
             _build_path(manifest),
             params=params,
@@ -108,7 +108,7 @@ class Cluster:
             ConflictError: there is one of that name.
         """
         path = _build_path(manifest).rpartition("/")[0] if "name" in manifest["metadata"] else _build_path(manifest)
-        return self._fetch_json(
+        return self.fetch_json(
             "POST",
             path,
             params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
@@ -122,7 +122,7 @@ class Cluster:
         """Return an object, or only its ``metadata``; None: there is none."""
         headers = {"Accept": _METADATA} if metadata_only else None
         try:
-            return self._fetch_json("GET", build_object_path(kind, name, namespace=namespace), headers=headers)
+            return self.fetch_json("GET", build_object_path(kind, name, namespace=namespace), headers=headers)
         except NotFoundError:
             return None
 
@@ -148,7 +148,7 @@ class Cluster:
         own_type = {"apiVersion": KINDS[kind].api_version, "kind": kind}
         headers = {"Accept": _METADATA_LIST} if metadata_only else None
         while True:
-            page = self._fetch_json("GET", build_object_path(kind, namespace=namespace), params=params, headers=headers)
+            page = self.fetch_json("GET", build_object_path(kind, namespace=namespace), params=params, headers=headers)
             objects += [{**own_type, **_drop_managed_fields(manifest), **own_type} for manifest in page["items"] or ()]
             if not (more := page["metadata"].get("continue")):
                 return objects, page["metadata"].get("resourceVersion", "")
@@ -165,7 +165,7 @@ class Cluster:
         """Return whether the cluster has a kind, which each user may ask, whatever else he may do."""
         resource = KINDS[kind]
         try:
-            listing = self._fetch_json("GET", build_group_path(resource.api_version))
+            listing = self.fetch_json("GET", build_group_path(resource.api_version))
         except NotFoundError:
             return False
         return any(entry["name"] == resource.plural for entry in listing["resources"])
@@ -173,14 +173,14 @@ class Cluster:
     def has_any(self, kind: str, *, labels: str) -> bool:
         """Return whether there is an object of a kind, in any namespace."""
         return bool(
-            self._fetch_json("GET", build_object_path(kind), params={"limit": "1", "labelSelector": labels})["items"]
+            self.fetch_json("GET", build_object_path(kind), params={"limit": "1", "labelSelector": labels})["items"]
         )
 
     def patch(
         self, kind: str, name: str, namespace: str | None, patch: Any, *, subresource: str = "", dry_run: bool = False
     ) -> Manifest:
         """Change fields of an object by a JSON merge patch (None removes one); return it."""
-        return self._fetch_json(
+        return self.fetch_json(
             "PATCH",
             build_object_path(kind, name, namespace=namespace) + (f"/{subresource}" if subresource else ""),
             params={"fieldManager": MANAGER, **_build_dry_run_params(dry_run)},
@@ -206,7 +206,7 @@ class Cluster:
         if version is not None:
             options = {**options, "preconditions": {"resourceVersion": version}}
         try:
-            self._fetch_json("DELETE", build_object_path(kind, name, namespace=namespace), json=options)
+            self.fetch_json("DELETE", build_object_path(kind, name, namespace=namespace), json=options)
         except NotFoundError:
             return False
         return True
@@ -369,7 +369,11 @@ class Cluster:
         weakref.finalize(self, client.close)  # what nobody closes, such as a notebook's
         return client
 
-    def _fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
+    def fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
+        """Send a request to a path of the API server, and return the object that it answers.
+
+        For what no other method sends, such as a pod's eviction; ``request``: parts of an HTTP request of httpx.
+        """
         manifest: Manifest = from_json(self._send(method, path, **request).content, cache_strings="all")
         return manifest
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,9 +74,9 @@ def is_ready(python: Path) -> bool:
 class Patience:
     """The time limit and cancellation of creating an environment."""
 
-    def __init__(self, limit_s: float = BUILD_TIMEOUT_S) -> None:
-        self._limit_s = limit_s
-        self._give_up = time.monotonic() + limit_s
+    def __init__(self, limit_s: float = BUILD_TIMEOUT_S, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._give_up = clock() + limit_s
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
@@ -90,7 +90,7 @@ class Patience:
         """
         if self._cancelled.is_set():
             raise UnavailableError("The environment was not created, because the run was stopped.")
-        if time.monotonic() > self._give_up:
+        if self._clock() > self._give_up:
             raise UnavailableError(
                 f"The environment was not ready after {self._limit_s:.0f} s. Resume the run to continue."
             )

@@ -140,7 +140,7 @@ def _log_model(model: Any, signature: Any) -> Any:
         return mlflow.keras.log_model(model, pip_requirements=libraries, **options)
     if _is_sklearn(model):
         return mlflow.sklearn.log_model(
-            model, **options, **_choose_sklearn_format(model), pip_requirements=_list_sklearn_libraries()
+            model, **options, **choose_sklearn_format(model), pip_requirements=_list_sklearn_libraries()
         )
     if isinstance(model, mlflow.pyfunc.PythonModel):
         return mlflow.pyfunc.log_model(python_model=model, **options)
@@ -150,7 +150,7 @@ def _log_model(model: Any, signature: Any) -> Any:
     )
 
 
-def _choose_sklearn_format(model: Any) -> dict[str, Any]:
+def choose_sklearn_format(model: Any) -> dict[str, Any]:
     """Choose the format in which a scikit-learn model is saved: without pickles if it contains only trusted types.
 
     Left to itself, MLflow refuses trees, whose types skops does not trust.

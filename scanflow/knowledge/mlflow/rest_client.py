@@ -53,10 +53,13 @@ class Page(list[Any]):
 class RestClient:
     """Thread-safe. Every method may raise a ``MlflowApiError`` or an ``UnavailableError``."""
 
-    def __init__(self, url: str, *, token: str | None = None, socket: Path | None = None) -> None:
-        """``token``: for the server at ``url``. ``socket``: the server's, in place of an address."""
+    def __init__(
+        self, url: str, *, token: str | None = None, socket: Path | None = None, api: MlflowApi | None = None
+    ) -> None:
+        """``token``: for the server at ``url``. ``socket``: the server's, in place of an address. ``api``: used in
+        place of both."""
         self.tracking_uri = url
-        self._api = MlflowApi("http://localhost" if socket else url, token=token, socket=socket)
+        self._api = api or MlflowApi("http://localhost" if socket else url, token=token, socket=socket)
 
     # -- experiments
 

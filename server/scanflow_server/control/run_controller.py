@@ -25,7 +25,7 @@ from scanflow_server.store import event_store, run_store
 from scanflow_server.store.run_store import Drive, RequestedRun
 
 _log = logging.getLogger(__name__)
-_MAX_NEW = 50
+MAX_NEW = 50
 """How many queued runs are entered in a tick, where a server finds many that it has not entered itself."""
 
 _MAX_REASON_LENGTH = 500
@@ -43,9 +43,11 @@ class _LookedRun:
 
 
 class RunsController:
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(self, context: ServerContext, processes: Processes | None = None) -> None:
+        """``processes``: starts the runs' drivers. None: as processes of their own."""
         self._context = context
-        self._processes, self._isolation = Processes(context.work_notifier.notify), ErrorIsolation()
+        self._processes = Processes(context.work_notifier.notify) if processes is None else processes
+        self._isolation = ErrorIsolation()
         self._queue = JobQueue(context.deployer)
         self._queued = set[tuple[str, int]]()
         """Drives that were entered, and which only this controller can start: until their turn nothing is done."""
@@ -81,7 +83,7 @@ class RunsController:
                 alive = job.alive
                 run = _LookedRun(drive, job, alive=alive, begun=alive or job.starts > 0)
                 new += not run.begun
-                if run.begun or drive.stop or new <= _MAX_NEW:
+                if run.begun or drive.stop or new <= MAX_NEW:
                     looked.append(run)
         return looked
 

@@ -41,7 +41,7 @@ EVENTS_GONE_HEADER = "Scanflow-Events-Gone"
 EVENTS_SEEN = "events.seen"
 """The name of stream messages with the newest event of any type, sent while no matching one comes."""
 
-_SEEN_INTERVAL_S = 5.0
+SEEN_INTERVAL_S = 5.0
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
@@ -194,8 +194,8 @@ async def _stream(
         if batch:
             continue
         after = max(after, newest)  # so that events already read are not reported as gone when they are deleted
-        if seen and after > announced and loop.time() - announced_at >= _SEEN_INTERVAL_S:
+        if seen and after > announced and loop.time() - announced_at >= SEEN_INTERVAL_S:
             announced, announced_at = after, loop.time()
             for event in await run_in_threadpool(load_numbered, after):
                 yield format_event(event.model_dump_json(), name=EVENTS_SEEN, id=str(event.id))
-        await context.store_notifier.wait_async(since, _SEEN_INTERVAL_S if seen and after > announced else quiet_s)
+        await context.store_notifier.wait_async(since, SEEN_INTERVAL_S if seen and after > announced else quiet_s)

@@ -33,10 +33,10 @@ from scanflow_server.store.tables import events
 
 _Columns = ReadOnlyColumnCollection[str, Any]
 
-_NEAR: Final = 5_000
+NEAR: Final = 5_000
 """So many of the newest events are looked at one by one: streams, which begin there, need no index."""
 
-_MAX_TYPES: Final = 200
+MAX_TYPES: Final = 200
 """Of more types than so many all events are read: a database limits how much one query may join."""
 
 
@@ -130,10 +130,10 @@ def _select_matching(
     after, own = events.c.id > id, _match_names(app, team)
     if not types and not own:
         return select(events).where(after).limit(limit)
-    if get_newest_id(connection) - id > _NEAR:
+    if get_newest_id(connection) - id > NEAR:
         names = _select_distinct(events.c.type, *own[:1]).c.value
-        exact = connection.execute(select(names).where(names.is_not(None)).limit(_MAX_TYPES + 1)).scalars().all()
-        if len(exact) <= _MAX_TYPES:
+        exact = connection.execute(select(names).where(names.is_not(None)).limit(MAX_TYPES + 1)).scalars().all()
+        if len(exact) <= MAX_TYPES:
             listed = [name for name in exact if not types or any(_matches(name, type) for type in types)]
             each = (
                 select(events.c.id).where(events.c.type == name, after, *own).order_by(order).limit(limit)
@@ -147,7 +147,7 @@ def _select_matching(
             return select(events).where(events.c.id.in_(ids)).limit(limit)
         rows: FromClause = events
     else:  # limited, so that no index is taken that has to be sorted
-        rows = select(events).where(after).order_by(events.c.id).limit(_NEAR).subquery()
+        rows = select(events).where(after).order_by(events.c.id).limit(NEAR).subquery()
     among = or_(*(_match_type(rows.c, type) for type in types)) if types else true()
     matching = select(rows.c.id).where(rows.c.id > id, *_match_names(app, team, rows.c), among)
     return select(events).where(events.c.id.in_(matching)).limit(limit)

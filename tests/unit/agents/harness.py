@@ -185,7 +185,7 @@ class Agent:
     async def kill(self) -> None:
         self.clock.scheduler.clear()
         self.clock.timers.clear()
-        self.host.loop._closed = True
+        self.host.loop.close()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await turns()

@@ -21,7 +21,7 @@ def test_it_has_the_models_of_the_agent_s_team_alone(monkeypatch: pytest.MonkeyP
         return knowledge
 
     monkeypatch.setattr(host_assembly, "open_knowledge", open_memory)
-    own, other = (host_assembly._open_tracker(spec, team) for team in ("data", "other"))  # type: ignore[arg-type]
+    own, other = (host_assembly.open_tracker(spec, team) for team in ("data", "other"))  # type: ignore[arg-type]
     assert own is not None
     assert other is not None
     assert own.get_model("net").version == 1

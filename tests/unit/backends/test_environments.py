@@ -85,14 +85,15 @@ def test_several_may_ask_for_one_environment_at_once(tmp_path: Path) -> None:
 def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path, why: str) -> None:
     wanted = [source_that_says_when_it_is_built_and_never_ends(tmp_path)]
     python = locate_python(tmp_path / "venvs", wanted)
-    patience, begun = Patience(), tmp_path / "begun"
+    now, begun = [0.0], tmp_path / "begun"
+    patience = Patience(60.0, clock=lambda: now[0])
 
     def give_up() -> None:
         until(begun.exists, "it is built")
         if why == "stopped":
             patience.cancel()
         else:
-            patience._give_up = 0.0  # the time is over
+            now[0] = 61.0
 
     threading.Thread(target=give_up, daemon=True).start()
     with pytest.raises(UnavailableError, match=why):

@@ -212,12 +212,22 @@ def test_a_damaged_journal_says_what_to_look_at(tmp_path: Path) -> None:
         Journal(tmp_path / "journal.db")
 
 
-def test_a_full_disk_is_an_error_of_the_outside(journal: Journal) -> None:
+def test_a_full_disk_is_an_error_of_the_outside(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = enter(journal, random.Random(1))
-    journal._db.execute(f"PRAGMA max_page_count = {journal._db.execute('PRAGMA page_count').fetchone()[0]}")
+
+    def connect_without_room(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = sqlite3.Connection(*args, **options)
+        connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
+        return connection
+
     long = Failure(summary="x" * 100_000)
-    with pytest.raises(UnavailableError, match="its disk is full"):
-        journal.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", connect_without_room)
+        full = Journal(tmp_path / "journal.db")
+    with closing(full), pytest.raises(UnavailableError, match="its disk is full"):
+        full.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
     assert journal.read_tasks(run) == {}
 
 

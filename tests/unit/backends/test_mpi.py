@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -152,14 +152,14 @@ def test_a_program_is_started_by_the_flavor_that_it_is_linked_with(tmp_path: Pat
 
 
 def test_a_job_ends_with_the_exit_code_of_the_rank_that_failed_as_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> NoReturn:
         failure = launcher.RankFailedError("Rank 1 of 'ring' exited with code 7")
         failure.exit_code = 7
         raise failure
 
-    monkeypatch.setattr(launcher, "_launch", fail)
+    monkeypatch.setattr(launcher, "get_launcher", fail)
     with pytest.raises(SystemExit) as ended:
-        launcher.launch({}, ["ring"])
+        launcher.launch(workload().model_dump(), ["ring"])
     assert ended.value.code == 7
     text = "".join(traceback.format_exception(ended.value))  # as a step's process prints it
     cause = parse_failure(text, summary="exit code 7").cause

@@ -12,7 +12,7 @@ import scanflow as sf
 from scanflow.backends.local.mpi.profiling.classify import MEMORY_BYTES, MeasuredTotals, classify
 from scanflow.backends.local.mpi.profiling.mpi_calls import CallCounters, compile_library, read_calls, sum_calls
 from scanflow.backends.local.mpi.profiling.perf import build_record_command, parse_mpi_share
-from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, _build_end_predicate
+from scanflow.backends.local.mpi.profiling.profile import MAX_DURATION_S, START_S, build_end_predicate
 from scanflow.backends.local.mpi.profiling.touched_pages import TouchedBytes, estimate_traffic
 from scanflow.errors import InvalidError
 from scanflow.placement.mpi.groups import ClusterNode
@@ -128,7 +128,7 @@ def test_a_core_can_do_more_than_what_counts_as_memory_bound() -> None:
 
 def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_begin(tmp_path: Path) -> None:
     now = [0.0]
-    enough = _build_end_predicate(tmp_path, 2, clock=lambda: now[0])
+    enough = build_end_predicate(tmp_path, 2, clock=lambda: now[0])
     (tmp_path / "0.pid").touch()
     now[0] = 20.0
     assert not enough()
@@ -136,6 +136,6 @@ def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_beg
     for at, over in ((25.0, False), (54.0, False), (56.0, True)):
         now[0] = at
         assert enough() is over
-    never = _build_end_predicate(tmp_path, 3, clock=lambda: now[0])
+    never = build_end_predicate(tmp_path, 3, clock=lambda: now[0])
     now[0] = 56.0 + START_S + MAX_DURATION_S + 1
     assert never()

@@ -138,7 +138,7 @@ def test_a_secret_that_is_split_between_two_blocks_of_an_output_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
-    monkeypatch.setattr(secret_process, "_BLOCK", 10)
+    monkeypatch.setattr(secret_process, "BLOCK_BYTES", 10)
     (tmp_path / ".outputs").mkdir()
     (tmp_path / ".outputs" / "result").write_text('"0123canary-key-1"')
     assert secret_process.check_outputs({"env:KEY": "canary-key-1"}) == 1

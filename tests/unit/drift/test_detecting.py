@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scanflow.drift.detecting import _drop_repeated_pictures, restore_missing
+from scanflow.drift.detecting import drop_repeated_pictures, restore_missing
 from scanflow.drift.prediction_data import PredictionData
 from scanflow.drift.table import DataTable
 from scanflow.drift.two_sample import compare
@@ -16,11 +16,11 @@ def test_pictures_that_were_sent_again_count_once_and_alike_rows_of_tables_each(
     pictures = np.repeat(np.arange(3, dtype=np.uint8), 2)[[0, 2, 4, 1, 3, 5]].reshape(6, 1, 1) * np.ones(
         (8, 8), np.uint8
     )
-    once = _drop_repeated_pictures(PredictionData(x=pictures, ids=ids))
+    once = drop_repeated_pictures(PredictionData(x=pictures, ids=ids))
     assert once.ids == ids[:3]
     assert np.array_equal(once.x, pictures[:3])
     flags = PredictionData(x=pd.DataFrame({"flag": [0, 0, 1, 0, 1, 1]}), ids=ids)
-    assert _drop_repeated_pictures(flags) is flags
+    assert drop_repeated_pictures(flags) is flags
 
 
 def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None:

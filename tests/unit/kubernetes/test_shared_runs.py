@@ -316,7 +316,7 @@ def test_a_home_sees_that_another_one_has_resumed_its_run(homes: TwoHomes, monke
     run = homes.enter().name
     homes.ends(a="Succeeded", b="Failed")
     assert homes.drive(run).state == "failed"
-    homes.cluster._players.clear()
+    homes.cluster.stop_playing()
     homes.leave(run, monkeypatch, homes.other)
     homes.end(f"{run}-2", "Running", b="Running")
     assert list_states(homes.runs.show(run)) == {"a": "succeeded", "b": "running"}
@@ -381,7 +381,7 @@ def test_a_drive_that_another_home_has_begun_is_waited_for(homes: TwoHomes, monk
     run = homes.enter().name
     homes.ends(a="Succeeded", b="Failed")
     homes.drive(run)
-    homes.cluster._players.clear()
+    homes.cluster.stop_playing()
     workflow = break_off(homes, run, monkeypatch)
     assert homes.other.show(run).state == "interrupted"
     waited: list[str] = []
@@ -487,7 +487,8 @@ def play_reader(cluster: MemoryCluster, files: dict[str, bytes]) -> None:
         cluster.logs[NAMESPACE, name] = base64.b64encode(packed.getvalue())
         cluster.edit("Pod", name, NAMESPACE, {"status": {"phase": "Succeeded"}}, manager="kubelet")
 
-    cluster._players["Pod"] = [play]
+    cluster.stop_playing("Pod")
+    cluster.play("Pod", play)
 
 
 def read_log(runs: KubernetesRuns, run: str, task: str) -> str:
@@ -683,7 +684,7 @@ def test_a_job_is_resumed_from_another_home_and_seen_in_its_own(jobs: TwoMPIHome
     record, _ = test_mpi_runs.drive(jobs.runs, test_mpi_runs.application(jobs.folder))
     assert record.state == "failed"
     jobs.folder.rename(jobs.folder.with_name("elsewhere"))
-    jobs.cluster._players.clear()
+    jobs.cluster.stop_playing()
     jobs.cluster.play("Job", test_mpi_runs.plays(0))
     again = jobs.other.drive(
         record.name, jobs.other.definition(record.name), environment=lambda _: {}, observe=lambda _: None

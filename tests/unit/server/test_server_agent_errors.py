@@ -97,7 +97,7 @@ def streamed(api: Api, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, A
 def test_a_stream_tells_now_and_then_up_to_which_event_none_was_wanted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "_SEEN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(routes, "SEEN_INTERVAL_S", 0.0)
     with streamed(api, type="made", seen="true") as told:
         append(api.context, "sold", "sold")
         name, event = next(told)

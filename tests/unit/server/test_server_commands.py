@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UsageError
 from scanflow.processes.background_jobs import Job
+from scanflow.processes.restart_backoff import Processes
 from scanflow_server.arbiter.acting import MAX_ATTEMPTS
 from scanflow_server.arbiter.arbitrate import QUEUE_S
 from scanflow_server.arbiter.engine_assembly import build_engine
@@ -142,14 +144,14 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     with context.store.write() as connection:
         intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
     looked = list[Job]()
-    advance = ServiceDrivers._advance
+    drive = ServiceDrivers.drive
 
-    def look(drivers: ServiceDrivers, job: Job, order: dict[str, Any]) -> Any:
-        looked.append(job)
-        assert (order["kind"], order["service"], order["request"]) == ("change", "digits", {"instances": 3})
-        return advance(drivers, job, order)
+    def look(drivers: ServiceDrivers, by: Any, kind: str, service: str, request: Any, *, part: str = "") -> Any:
+        looked.append(context.get_operation_job(by.id, part))
+        assert (kind, service, request) == ("change", "digits", {"instances": 3})
+        return drive(drivers, by, kind, service, request, part=part)
 
-    monkeypatch.setattr(ServiceDrivers, "_advance", look)
+    monkeypatch.setattr(ServiceDrivers, "drive", look)
 
     def act() -> Job:
         with pytest.raises(ShutdownError, match="The server is shutting down"):
@@ -223,12 +225,17 @@ def test_a_command_outlives_any_number_of_servers(desk: Desk) -> None:
     assert desk.told("service.changed") == [{"operation": id, "kind": "delete"}]
 
 
-def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(desk: Desk) -> None:
+def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with desk.context.store.write() as connection:
         intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
         for id, team in (("change-1", "ml"), ("change-2", "vision")):
             intent_store.add(connection, requested(id, team=team))
-    assert [row.id for row, _ in desk.engine._plan_jobs(desk.engine._load_due())] == ["change-1"]
+    started = list[str]()
+    monkeypatch.setattr(Thread, "start", lambda thread: started.append(thread.name))
+    desk.engine.tick()
+    assert started == ["scanflow-change-1"]
 
 
 def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_action_is(
@@ -236,11 +243,11 @@ def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_
 ) -> None:
     drivers, looked = ServiceDrivers(context), list[str]()
 
-    def look(_: ServiceDrivers, job: Job, _order: object) -> None:
-        if not context.shutdown.is_set():
-            looked.append(job.path.name)
+    def start(_: Processes, job: Job, _environ: object, **_how: object) -> bool:
+        looked.append(job.path.name)
+        return True
 
-    monkeypatch.setattr(ServiceDrivers, "_advance", look)
+    monkeypatch.setattr(Processes, "start", start)
     with ThreadPoolExecutor() as pool:
         made = (wanted_by_agent("i1", target="workflow/digits"), wanted_by_agent("i2"))
         running = [pool.submit(drivers.drive, one, "change", "digits", {}) for one in made]

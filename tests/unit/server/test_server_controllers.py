@@ -48,8 +48,8 @@ class Driving:
     """The controller of runs, with runs to go on with that are in the backend's journal."""
 
     def __init__(self, context: ServerContext, folder: Path) -> None:
-        self.context, self.controller, processes = context, RunsController(context), Started()
-        self.controller._processes = processes  # type: ignore[assignment]
+        processes = Started()
+        self.context, self.controller = context, RunsController(context, processes)  # type: ignore[arg-type]
         self.started = processes.names
         (folder / "fit.py").touch()
         node = {"kind": "executor", "name": "fit", "mainfile": "fit.py"}
@@ -68,7 +68,7 @@ def test_a_run_that_waits_in_a_long_queue_is_looked_at_once(
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(context, "settings", context.settings.model_copy(update={"max_runs": 0}))
-    monkeypatch.setattr(runs_control, "_MAX_NEW", 2)
+    monkeypatch.setattr(runs_control, "MAX_NEW", 2)
     looked = list[str]()
     monkeypatch.setattr(runs_control, "ensure_entered", lambda _context, run: looked.append(run.name))
     names = [f"run-{number}" for number in range(5)]

@@ -103,12 +103,15 @@ def test_a_greedy_token_is_refused_with_when_to_come_again_and_another_is_answer
     }
     shares = api.context.requests
     shares.max_waiting = 0
-    shares._by_token["greedy", "red"] = shares.max_of_token
+    greedy = TokenHolder("greedy", team="red")
+    for _ in range(shares.max_of_token):
+        asyncio.run(shares.acquire(greedy))
     refused = api.get("/runs", headers=tokens["greedy"])
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert refused.json()["type"] == "urn:scanflow:error:OverLimitError"
     assert api.get("/runs", headers=tokens["modest"]).status_code == 200
-    del shares._by_token["greedy", "red"]
+    for _ in range(shares.max_of_token):
+        shares.release(greedy)
     assert api.get("/runs", headers=tokens["greedy"]).status_code == 200
     assert 'scanflow_things{kind="requests_refused"} 1.0' in read_metrics(api)
     assert (shares.answered, shares.waiting) == (0, 0)

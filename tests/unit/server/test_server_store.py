@@ -322,8 +322,8 @@ def test_events_are_found_by_number_type_and_application(store: Store) -> None:
 def test_events_are_found_alike_however_they_are_looked_for(
     store: Store, monkeypatch: pytest.MonkeyPatch, near: int, max_types: int
 ) -> None:
-    monkeypatch.setattr(event_store, "_NEAR", near)
-    monkeypatch.setattr(event_store, "_MAX_TYPES", max_types)
+    monkeypatch.setattr(event_store, "NEAR", near)
+    monkeypatch.setattr(event_store, "MAX_TYPES", max_types)
     types, apps, teams = ("run.started", "run.failed", "run_started", "sample"), ("a", "b", ""), ("red", "blue")
     with store.write() as connection:
         listed = [
@@ -351,7 +351,7 @@ def test_events_are_found_alike_however_they_are_looked_for(
 
 
 def test_no_list_of_events_reads_or_sorts_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_store, "_NEAR", 0)
+    monkeypatch.setattr(event_store, "NEAR", 0)
     plans = list[str]()
     with closing(open_store(f"sqlite:///{tmp_path / 'store.db'}")) as store:
         migrate(store)

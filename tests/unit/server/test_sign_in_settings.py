@@ -83,7 +83,7 @@ def test_a_server_starts_only_where_people_can_sign_in(
     def listen(_settings: ServerSettings) -> None:
         raise UsageError("It would start.")
 
-    monkeypatch.setattr("scanflow_server.main._open_listener", listen)
+    monkeypatch.setattr("scanflow_server.main.open_listener", listen)
     with standing_in(0.0) as provider:
         for name, text in {**RIGHT, "ISSUER": provider.issuer, "CLIENT_SECRET": "env:OIDC_TEST"}.items():
             monkeypatch.setenv(f"SCANFLOW_OIDC_{name}", text)

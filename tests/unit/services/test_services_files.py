@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,6 @@ from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.processes import ports
 from scanflow.processes.ports import FIRST_PORT, choose_port, is_free
 from scanflow.processes.shims import Exit
 from scanflow.wire import ModelFiles, Node, Revision
@@ -167,7 +167,7 @@ def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(record
 
 @pytest.fixture
 def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_get_notes_file", lambda: tmp_path / "ports.json")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.mark.usefixtures("noted")

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
@@ -63,12 +64,14 @@ def test_an_instance_that_answers_with_an_error_is_not_silent(
     pool: InstancePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (instance,) = pool.instances
-    instance.update_state({"ready": True, "generation": 1}, NOW)
     channel: Any = Mock(is_awaiting=Mock(return_value=False))
     error = (ControlMessage(kind="state"), {"error": "[Errno 24] Too many open files"})
     channel.receive_answers.return_value = ([error], True)
-    instance.channel = channel
+    monkeypatch.setattr(Channel, "connect", Mock(return_value=channel))
+    pool.poll(NOW, eager=False, serving=False)
+    instance.update_state({"ready": True, "generation": 1}, NOW)
     monkeypatch.setattr(time, "monotonic", lambda: NOW + SILENT_S)
-    pool._receive(instance, channel)
+    _, receive = channel.watch.call_args.args
+    receive()
     assert list_actions(TARGET, pool, NOW + SILENT_S + 1) == []
     assert instance.phase == "ready"

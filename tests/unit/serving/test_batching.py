@@ -113,13 +113,26 @@ def test_what_has_no_rows_goes_alone(value: Any) -> None:
 
 class Waiting:
     def __init__(
-        self, engine: Engine, call: Call, batching: BatchingOptions, *, is_async: bool, row_wise: bool | None
+        self,
+        engine: Engine,
+        call: Call,
+        batching: BatchingOptions,
+        *,
+        is_async: bool,
+        row_wise: bool | None,
+        traffic: Traffic,
     ) -> None:
         node = Node(name="n", implementation="a.py:A", batching=batching)
         component = Component(node, call, is_async=is_async, subject=SimpleNamespace(row_wise=row_wise))
-        self.engine = engine
+        self.engine, self.others = engine, asyncio.all_tasks()
         self.sizes: list[int] = []
-        self.batcher = Batcher(GraphStep(0, node, component), engine, called=self.sizes.append)
+        self.step = GraphStep(0, node, component)
+        self.batcher = Batcher(self.step, engine, called=self.sizes.append, traffic=traffic)
+
+    async def end_tasks(self) -> None:
+        """Wait for the tasks that were begun here: trials, and calls."""
+        if tasks := asyncio.all_tasks() - self.others:
+            await asyncio.wait(tasks, timeout=PATIENCE_S)
 
     def ask(self, value: Any, *, names: Any = (), allowed_s: float = 3600) -> asyncio.Future[Any]:
         async def wait() -> Any:
@@ -137,11 +150,12 @@ async def waiting(
     max_delay_s: float = 0.0,
     is_async: bool = False,
     row_wise: bool | None = True,
+    traffic: Traffic = QUIET,
 ) -> AsyncIterator[Waiting]:
     engine = Engine(asyncio.get_running_loop(), threads=1, queue=1000, deadline_s=3600)
     try:
         options = BatchingOptions(max_size=max_size, max_delay_s=max_delay_s)
-        yield Waiting(engine, call, options, is_async=is_async, row_wise=row_wise)
+        yield Waiting(engine, call, options, is_async=is_async, row_wise=row_wise, traffic=traffic)
     finally:
         await engine.close()
 
@@ -162,6 +176,9 @@ class Gate:
         return self._answer(value)
 
 
+BUSY = Traffic(company=1.0, gap_s=10.0)
+
+
 def row(*numbers: float) -> Any:
     return np.array([numbers])
 
@@ -172,7 +189,7 @@ async def test_those_that_come_while_a_call_runs_go_together_in_the_next() -> No
         first = here.ask(row(1))
         await until(gate.inside.is_set)
         others = [here.ask(np.array([[float(place)]] * 2)) for place in range(3)]
-        await until(lambda: len(here.batcher._waiting) == 3)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         assert (await first).tolist() == [[2]]
         assert [one.tolist() for one in await asyncio.gather(*others)] == [[[0], [0]], [[2], [2]], [[4], [4]]]
@@ -186,7 +203,7 @@ async def test_a_batch_is_no_larger_than_allowed() -> None:
         first = here.ask(row(1))
         await until(gate.inside.is_set)
         others = [here.ask(np.ones((rows, 1))) for rows in (2, 1, 2, 3)]
-        await until(lambda: len(here.batcher._waiting) == 4)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(first, *others)
         assert here.sizes == [1, 3, 2, 3]
@@ -198,7 +215,7 @@ async def test_those_that_do_not_fit_together_do_not_go_together() -> None:
         first = here.ask(row(0))
         await until(gate.inside.is_set)
         others = [here.ask(row(1)), here.ask(row(1, 2)), here.ask(row(3)), here.ask(row(4), names=["a"])]
-        await until(lambda: len(here.batcher._waiting) == 4)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(first, *others)
         assert [one.shape for one in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
@@ -225,7 +242,7 @@ async def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> Non
         first = here.ask(row(0))
         await until(held.inside.is_set)
         others = [here.ask(row(number)) for number in (1, -1, 2)]
-        await until(lambda: len(here.batcher._waiting) == 3)
+        await asyncio.sleep(0)  # they wait
         gate.set()
         held.open.set()
         results: list[Any] = list(await asyncio.gather(first, *others, return_exceptions=True))
@@ -234,18 +251,18 @@ async def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> Non
         assert results[2].detail == "The node 'n' raised ValueError: negative"
 
 
-async def test_results_without_a_row_for_each_end_the_batching() -> None:
+async def test_results_without_a_row_for_each_end_the_batching(caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate(lambda value: np.array([value.sum()]))
     async with waiting(gate) as here:
         first = here.ask(np.ones((2, 1)))
         await until(gate.inside.is_set)
         others = [here.ask(np.full((2, 1), number)) for number in (1.0, 2.0)]
-        await until(lambda: len(here.batcher._waiting) == 2)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         results = await asyncio.gather(first, *others)
         assert [one.tolist() for one in results] == [[2], [2], [4]]
         assert len(gate.calls) == 3
-        assert here.batcher._alone
+    assert "no longer batched" in caplog.text
 
 
 async def test_who_is_gone_before_the_call_is_not_in_it() -> None:
@@ -265,8 +282,7 @@ async def test_who_is_gone_before_the_call_is_not_in_it() -> None:
 async def test_the_first_of_many_waits_for_the_others() -> None:
     gate = Gate()
     gate.open.set()
-    async with waiting(gate, max_size=4, max_delay_s=30) as here:
-        here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+    async with waiting(gate, max_size=4, max_delay_s=30, traffic=BUSY) as here:
         results = await asyncio.gather(*(here.ask(row(number)) for number in range(4)))
         assert [one.tolist() for one in results] == [[[0]], [[2]], [[4]], [[6]]]
         assert here.sizes == [4]
@@ -275,8 +291,7 @@ async def test_the_first_of_many_waits_for_the_others() -> None:
 async def test_the_alarm_goes_off_for_those_whose_company_does_not_come() -> None:
     gate = Gate()
     gate.open.set()
-    async with waiting(gate, max_size=4, max_delay_s=0.01) as here:
-        here.batcher._traffic = Traffic(company=1.0, gap_s=10.0)
+    async with waiting(gate, max_size=4, max_delay_s=0.01, traffic=BUSY) as here:
         assert (await here.ask(row(1))).tolist() == [[2]]
 
 
@@ -301,10 +316,10 @@ async def prove(here: Waiting, gate: Gate) -> None:
     first = here.ask(row(0))
     await until(gate.inside.is_set)
     others = [here.ask(row(1)), here.ask(row(2))]
-    await until(lambda: len(here.batcher._waiting) == 2)
+    await asyncio.sleep(0)  # they wait
     gate.open.set()
     await asyncio.gather(first, *others)
-    await until(lambda: not here.batcher._trials)
+    await here.end_tasks()
 
 
 async def send_together(here: Waiting, gate: Gate, *values: Any) -> list[Any]:
@@ -314,7 +329,7 @@ async def send_together(here: Waiting, gate: Gate, *values: Any) -> list[Any]:
     first = here.ask(row(9))
     await until(gate.inside.is_set)
     asked = [here.ask(value) for value in values]
-    await until(lambda: len(here.batcher._waiting) == len(values))
+    await asyncio.sleep(0)  # they wait
     gate.open.set()
     await first
     return [np.asarray(answer).tolist() for answer in await asyncio.gather(*asked)]
@@ -370,10 +385,10 @@ async def test_equal_rows_prove_nothing_about_others() -> None:
         first = here.ask(row(1))
         await until(gate.inside.is_set)
         others = [here.ask(row(1)), here.ask(row(1))]
-        await until(lambda: len(here.batcher._waiting) == 2)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(first, *others)
-        await until(lambda: not here.batcher._trials)
+        await here.end_tasks()
         assert await send_together(here, gate, row(1), row(1)) == [[[0]], [[0]]]
         assert here.sizes[-1] == 2
         assert await send_together(here, gate, row(1), row(5)) == [[[0]], [[0]]]
@@ -399,12 +414,15 @@ async def test_a_trial_that_a_bad_row_fails_says_nothing() -> None:
         first = here.ask(row(0))
         await until(gate.inside.is_set)
         others = [here.ask(row(-1)), here.ask(row(2))]
-        await until(lambda: len(here.batcher._waiting) == 2)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         results = await asyncio.gather(first, *others, return_exceptions=True)
         assert isinstance(results[1], ProblemError)
-        await until(lambda: not here.batcher._trials)
-        assert (here.batcher._alone, here.batcher._proved) == (False, {})
+        await here.end_tasks()
+        for size in (1, 2):  # of the last call: another trial is made, and then they go together
+            await send_together(here, gate, row(3), row(4))
+            await here.end_tasks()
+            assert here.sizes[-1] == size
 
 
 def test_the_parts_of_a_result_share_nothing() -> None:
@@ -428,12 +446,13 @@ async def test_a_batch_of_which_all_clients_are_gone_is_not_called_or_cancelled(
     async with waiting(later if is_async else gate, is_async=is_async) as here:
         blocker = here.engine.run(lambda: gate.open.wait(PATIENCE_S))
         request = here.ask(row(1))
-        await until(gate.inside.is_set if is_async else lambda: here.batcher._running and here.engine.waiting == 1)
+        await until(gate.inside.is_set if is_async else lambda: here.sizes and here.engine.waiting == 1)
         request.cancel()
         await asyncio.wait([request])
         gate.open.set()
         await blocker
-        await until(lambda: not here.batcher._running)
+        await here.engine.run(lambda: None)  # the thread has done all before it
+        await here.end_tasks()
         assert (gate.calls, ended) == ([], [1] if is_async else [])
 
 
@@ -463,7 +482,7 @@ async def test_a_request_with_parameters_for_a_model_is_called_alone() -> None:
         requests = [ask()]
         await until(gate.inside.is_set)
         requests += [ask(), ask(parameters={"k": 2}), ask(), ask(parameters={"k": 3})]
-        await until(lambda: len(batcher._waiting) == 4)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(*requests)
     finally:
@@ -475,8 +494,8 @@ async def test_a_request_with_parameters_for_a_model_is_called_alone() -> None:
 async def test_requests_of_other_metadata_are_not_stacked_for_a_class_that_takes_it() -> None:
     gate = Gate()
     async with waiting(gate) as here:
-        here.batcher._step.component.subject = Metadata(gate)
-        batcher = Batcher(here.batcher._step, here.engine, called=here.sizes.append)
+        here.step.component.subject = Metadata(gate)
+        batcher = Batcher(here.step, here.engine, called=here.sizes.append)
 
         def ask(puid: str) -> asyncio.Future[Any]:
             return asyncio.ensure_future(batcher.call(row(1), (), GraphTraversal({"puid": puid})))
@@ -484,7 +503,7 @@ async def test_requests_of_other_metadata_are_not_stacked_for_a_class_that_takes
         first = ask("a")
         await until(gate.inside.is_set)
         others = [ask("b"), ask("c"), ask("b")]
-        await until(lambda: len(batcher._waiting) == 3)
+        await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(first, *others)
         assert gate.metas == [{"puid": "a"}, {"puid": "b"}, {"puid": "c"}]

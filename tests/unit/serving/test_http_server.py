@@ -392,7 +392,7 @@ def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: S
 
 def test_silent_connections_make_room_while_files_are_few(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_http, "is_only_reserve_left", lambda _: len(server.http) >= 3)
-    monkeypatch.setattr(instance_http, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(instance_http, "PAUSE_S", 0.01)
     with ExitStack() as stack:
         busy = stack.enter_context(server.connect())
         busy.sendall(get("/hold"))
@@ -542,7 +542,7 @@ def test_a_few_connections_more_than_a_fair_share_stay(server: Server) -> None:
             server.until_held()
         server.call(partial(server.http.balance, 8))
         since = server.http.now
-        until(lambda: server.http.now > since + 2 * instance_http._BALANCE_INTERVAL_S, "the others had time")
+        until(lambda: server.http.now > since + 2 * instance_http.BALANCE_INTERVAL_S, "the others had time")
         server.call(partial(server.http.balance, 8))
         for _ in clients:
             server.release()
@@ -578,7 +578,7 @@ def test_a_client_that_has_finished_sending_but_waits_is_answered(server: Server
         server.until_held()
         interim = b"HTTP/1.1 100 Continue\r\n\r\n"
         assert sock.recv(len(interim), socket.MSG_WAITALL) == interim
-        server.call(server.http._sweep)
+        server.call(server.http.sweep)
         server.release()
         rest = b""
         while piece := sock.recv(65536):

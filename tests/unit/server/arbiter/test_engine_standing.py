@@ -10,7 +10,7 @@ import pytest
 from scanflow.agent.agent_records import Event, Guard
 from scanflow.errors import UsageError
 from scanflow_server.arbiter.engine_assembly import read_posted_metric
-from scanflow_server.store import event_store
+from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import Store
 from tests.unit.server.arbiter.standin import World
 from tests.unit.server.arbiter.test_engine import action, trail, wanted
@@ -72,7 +72,7 @@ def test_somebody_elses_value_is_still_somebody_elses_after_an_action_that_faile
     world.engine.approve("i2", by="ann")
     world.engine.settle()
     assert action(world, "i2").state == "failed"
-    assert "it is 9, and the server last wrote 4" in world.engine.submit(wanted("i3", 5)).reason
+    assert "last wrote 4" in world.engine.submit(wanted("i3", 5)).reason
 
 
 def test_what_is_tried_again_later_is_not_done_after_what_comes_after_it(world: World) -> None:
@@ -114,7 +114,7 @@ def test_what_was_written_into_one_that_was_deleted_is_nothing_to_the_next_of_it
     assert world.engine.submit(wanted("i3", 5, strategy="other")).verdict == "act"
     world.engine.settle()
     world.replicas["serve"] = 9
-    assert "it is 9, and the server last wrote 5" in world.engine.submit(wanted("i4", 6, strategy="other")).reason
+    assert "last wrote 5" in world.engine.submit(wanted("i4", 6, strategy="other")).reason
 
 
 def test_what_could_not_be_taken_back_says_so_and_stands(world: World) -> None:
@@ -185,14 +185,14 @@ def test_what_the_engine_stumbles_over_it_leaves_alone_for_longer_and_longer(wor
 
 def test_an_engine_that_cannot_look_or_begin_goes_on_when_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = [RuntimeError("can't start new thread"), MemoryError(), ValueError("a row that cannot be read")]
-    jobs = world.engine._plan_jobs
+    list_due = intent_store.list_due
 
-    def stumble(found: Any) -> Any:
+    def stumble(connection: Any) -> Any:
         if failing:
             raise failing.pop()
-        return jobs(found)
+        return list_due(connection)
 
-    monkeypatch.setattr(world.engine, "_plan_jobs", stumble)
+    monkeypatch.setattr(intent_store, "list_due", stumble)
     monkeypatch.setattr("scanflow_server.controller_loop.RETRY_PAUSE_S", 0.01)
     with world.engine:
         world.engine.submit(wanted("i1"))

@@ -76,7 +76,7 @@ def measure(
         launcher=launcher,
         topology=topology,
         folder=folder,
-        enough=_build_end_predicate(folder, job.n_tasks),
+        enough=build_end_predicate(folder, job.n_tasks),
     )
     if observed is None:
         package = "libopenmpi-dev" if launcher.flavor == "openmpi" else "libmpich-dev"
@@ -86,7 +86,7 @@ def measure(
     return compute_profile(observed)
 
 
-def _build_end_predicate(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+def build_end_predicate(folder: Path, n_tasks: int, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
     """Return a predicate: whether all ranks have run for :data:`MAX_DURATION_S`, or failed to start in time."""
     began, running = clock(), list[float]()
 
