@@ -66,9 +66,7 @@ def test_a_planner_has_a_job_cut_for_the_nodes_of_the_cluster(acting: Acting, cl
     told = result(done)
     assert there >= 2
     assert (told["tasks"], told["workers"], told["nodes"], told["groups"]) == (4, 2, 2, 2)
-    assert told["why"][0] == (
-        "4 tasks in 2 workers on 2 nodes: the program is memory-bound, and the policy is 'scale' (Algorithm 2)"
-    )
+    assert all(text in told["why"][0] for text in ("memory-bound", "'scale' (Algorithm 2)"))
     assert told["queue"] == "Volcano's"
     assert state == "succeeded"
     ranks = [task for task in acting.run(run)["tasks"] if task["step"] == "ranks"]

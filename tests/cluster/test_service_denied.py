@@ -32,7 +32,7 @@ def test_a_quota_that_is_used_up_is_told_at_once_and_what_served_is_served_on(pl
     changes: list[Callable[[], object]] = [lambda: here.change(instances=3), lambda: here.deploy(3)]
     for change in changes:
         began = time.monotonic()
-        with pytest.raises(UsageError, match="The previous version is still served") as failed:
+        with pytest.raises(UsageError, match="did not take effect") as failed:
             change()
         assert time.monotonic() - began < 30, "it is told, and not waited for"
         assert "exceeded quota: one" in str(failed.value)

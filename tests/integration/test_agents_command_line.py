@@ -102,7 +102,7 @@ def test_a_story_of_an_agent_that_asks_before_it_acts(quick_cli: Cli, server: Se
     assert [line.split()[0] + " " for line in story.splitlines() if not line.startswith(" ")] == order
     assert "looks right" in story
     assert f"{id}  " in quick_cli("why").stdout
-    assert quick_cli("approve").stdout.startswith("No action is waiting for approval.")
+    assert quick_cli("approve").stdout.startswith("No action is waiting")
     again = quick_cli("approve", id)
     assert (again.returncode, "needs no approval" in again.stderr) == (2, True)
 
@@ -168,7 +168,7 @@ def test_agents_from_python_run_the_functions_of_the_notebook_that_is_gone(
 
 
 def test_labels_are_given_from_the_queue(quick_cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
-    assert quick_cli("labels").stdout == "No sample is waiting for a label.\n"
+    assert quick_cli("labels").stdout.startswith("No sample is waiting")
     items = [{"id": f"img/{one}", "data": {"index": one}, "guess": one, "score": one / 10} for one in range(4)]
     server.api.post("/labels", json={"app": "mnist", "items": items}).raise_for_status()
     assert [one["id"] for one in told(quick_cli, "labels", "--app", "mnist")] == ["img/3", "img/2", "img/1", "img/0"]

@@ -77,14 +77,14 @@ def test_a_failing_step_costs_at_most_twelve_lines_and_ends_with_what_to_do(cli:
     assert len(said) <= 12
     assert any('app.py:13 in train: raise ValueError("item 1 is bad")' in line for line in said)
     assert any("ValueError: item 1 is bad" in line for line in said)
-    assert said[-1].startswith("Continue from here: scanflow resume ")
+    assert "scanflow resume " in said[-1]
     assert "Traceback" not in failed.stdout + failed.stderr
     app.write_text(APP.replace('raise ValueError("item 1 is bad")', "return 100"))
     resumed = cli("resume")
     assert (resumed.returncode, "2 tasks kept" in resumed.stdout) == (0, True)
     assert cli("output").stdout == "total = 100\n", "the file was read again"
     refused = cli("spin", "total", "-p", "values=[3, 4]")
-    assert (refused.returncode, "write the full name: total.values" in refused.stderr) == (2, True)
+    assert (refused.returncode, "total.values" in refused.stderr) == (2, True)
     spun = cli("spin", "total", "-p", "total.values=[3, 4]", "--json")
     assert json.loads(spun.stdout)["state"] == "succeeded"
     assert cli("output").stdout == "total = 7\n"

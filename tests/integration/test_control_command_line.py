@@ -134,8 +134,8 @@ def test_over_tls_everything_of_the_home_trusts_its_own_authority(
 
 
 def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:
-    assert "The control plane is not running. Start it: scanflow up" in (nothing := quick_cli("status")).stdout
-    assert nothing.returncode == 3
+    nothing = quick_cli("status")
+    assert (nothing.returncode, "Start it: scanflow up" in nothing.stdout) == (3, True)
     asked = quick_cli("events")
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
     raised = cli("up", "--no-tracker", "--port", str(port))

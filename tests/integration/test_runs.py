@@ -172,7 +172,7 @@ def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_l
     assert any("bad.py:2 in read: return row['age']" in line for line in lines)
     assert any("KeyError: 'age'" in line for line in lines)
     assert any("row 3 is bad" in line for line in lines)
-    assert lines[-1].startswith("Continue from here: scanflow resume ")
+    assert "scanflow resume " in lines[-1]
 
 
 @sf.step(in_process=True)

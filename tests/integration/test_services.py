@@ -136,9 +136,7 @@ def test_what_cannot_be_is_refused_by_name_and_changes_nothing(services: Service
         services.deploy("d", serving=sf.Serving(port=urlsplit(urls[0]).port, grpc_port=0))
     after = services.local.service("w")
     assert (after.state, after.generation, pids(after)) == ("ready", before.generation, pids(before))
-    with pytest.raises(
-        UsageError, match="was reverted, and the previous version is still served: instance 2: model cannot"
-    ):
+    with pytest.raises(UsageError, match=r"was reverted, and .*: instance 2: model cannot"):
         services.deploy(parameters={"fail": "configuration"})
     undone = services.local.service("w")
     assert (undone.state, pids(undone)) == ("ready", pids(before))

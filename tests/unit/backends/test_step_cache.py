@@ -137,9 +137,9 @@ def test_what_is_unknown_says_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(UnknownContentError) as caught:
         compute(tmp_path)
     assert describe_unknown(caught.value) == (
-        "not cached: helper.py, line 1, imports a module by a name known only when it runs. If that does not matter: "
-        "cache='v1', and another text when it does"
+        f"not cached: {caught.value}. If that does not matter: cache='v1', and another text when it does"
     )
+    assert "helper.py, line 1" in str(caught.value)
     assert compute(tmp_path, node=NODE.replace(cache="v1")).text
     with pytest.raises(UnknownContentError) as caught:
         compute(tmp_path, node=NODE.replace(cache="v1"), parameters={"n": (n for n in [1])})

@@ -112,7 +112,8 @@ def mix(seed: int, *words: str, each: int, shift: float = 0.0, rows: int = 400) 
 def test_numbers_with_many_words_are_compared_as_numbers_in_both_tables(tmp_path: Path) -> None:
     old, new = write_column(tmp_path / "a.csv", mix(1, "ERR", each=120)), tmp_path / "b.csv"
     before, after, notes, _left_out = read_pair(old, write_column(new, mix(2, "ERR", each=120, shift=1.0)))
-    assert notes == ["'q' is of numbers, and has 'ERR' too: counted as missing."]
+    [note] = notes
+    assert all(text in note for text in ("'q'", "'ERR'", "counted as missing"))
     assert compare(before, after).drifted_columns[0].test == "ks"
     before, after, _, _left_out = read_pair(old, write_column(new, mix(2, "ERR", each=130)))
     assert not compare(before, after).drifted

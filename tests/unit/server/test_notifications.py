@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.agent_records import Event, Sample
+from scanflow.drift.promotion import format_decision
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.transport import webhook_sender
 from scanflow_server.control.notifications import GIVE_UP_S, NotificationsController, build_targets
@@ -155,7 +156,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     approval, failed, drift, promoted, rejected, reverted = sent.texts
     assert approval.startswith(
         "[mnist] executor requests upgrade_workflow on service/serve, which needs approval. "
-        "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+16.0 to +28.0); drift in `latitude`"
+        f"{format_decision(EVIDENCE)}"
     )
     assert (
         failed == "[mnist] The run tall-fox of training failed: &lt;!channel&gt; &amp; co. See: scanflow show tall-fox"

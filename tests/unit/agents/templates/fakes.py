@@ -338,6 +338,11 @@ class World:
         self.control_plane.give_labels("mnist", dict.fromkeys(ids, 7), by="ada")
 
 
+def describe_progress(intent: Intent) -> str:
+    """Return how a change of a model stands whose intent is not done yet."""
+    return f"its change is in progress: {intent.id}"
+
+
 def answers(name: str, n: int, champion: float, challenger: float, *, churn: int = 0) -> dict[str, Any]:
     """Return two models' answers to n points, of which each has ``churn`` right that the other has wrong."""
     old, new = round(champion * n), round(challenger * n)

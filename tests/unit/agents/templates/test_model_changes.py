@@ -15,7 +15,7 @@ from scanflow.knowledge.version_tags import (
     describe_out_of_use,
     format_decision_tags,
 )
-from tests.unit.agents.templates.fakes import World, told
+from tests.unit.agents.templates.fakes import World, describe_progress, told
 
 AWAY = "MLflow does not answer"
 STUCK = "The service 'serve' does not answer"
@@ -243,7 +243,7 @@ def test_a_version_is_out_of_use_only_where_the_service_was_looked_at_after_its_
         return record
 
     world.control_plane.service = ends_after_this_look  # type: ignore[method-assign]
-    assert stands(world, version) == f"its change is in progress: {swap.id}"
+    assert stands(world, version) == describe_progress(swap)
     assert world.promotion(version) is None
 
 

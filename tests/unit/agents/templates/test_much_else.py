@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.agent.agent_records import Action, Decision, Intent
 from scanflow_agents.templates import bookmarks
-from tests.unit.agents.templates.fakes import World
+from tests.unit.agents.templates.fakes import World, describe_progress
 
 
 def an_intent(id: str, **changes: Any) -> Intent:
@@ -81,7 +81,7 @@ def test_a_swap_on_its_way_keeps_another_waiting_beside_suggestions_of_its_own(w
     much_is_refused(world, state="succeeded", verdict="act")
     much_is_refused(world, state="pending", verdict="suggest", agent="executor", strategy=swap.strategy)
     found = world.fire("executor", "change_model", version=version)
-    assert found["stands"] == f"its change is in progress: {swap.id}"
+    assert found["stands"] == describe_progress(swap)
 
 
 def test_a_detection_noted_by_a_clock_that_was_ahead_does_not_hide_what_comes(world: World) -> None:

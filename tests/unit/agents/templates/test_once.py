@@ -11,7 +11,7 @@ import pytest
 
 from scanflow.agent.agent_records import Intent
 from scanflow.backends.service_records import RevisionRecord
-from tests.unit.agents.templates.fakes import World, told
+from tests.unit.agents.templates.fakes import World, describe_progress, told
 from tests.waiting import PATIENCE_S
 
 
@@ -91,7 +91,7 @@ def test_a_version_whose_wish_is_on_its_way_to_the_server_is_not_wanted_again_no
     first, second = (world.retrained(f"bold-fox-{number}", 0.8, 0.9) for number in (2, 3))
     intent = world.intent("executor", "change_model", version=first)
     world.unanswered = [intent]
-    assert world.fire("executor", "change_model", version=first)["stands"] == f"its change is in progress: {intent.id}"
+    assert world.fire("executor", "change_model", version=first)["stands"] == describe_progress(intent)
     stands = world.fire("executor", "change_model", version=second)["stands"]
     assert stands == f"another change is in progress: models:/mnist_cnn/{first}"
 
@@ -101,9 +101,7 @@ def test_a_version_that_is_on_its_way_is_not_changed_to_again(world: World, stat
     version = world.retrained("bold-fox-2", 0.8, 0.9)
     intent = world.intent("executor", "change_model", version=version)
     world.control_plane.acted(intent, state)
-    assert (
-        world.fire("executor", "change_model", version=version)["stands"] == f"its change is in progress: {intent.id}"
-    )
+    assert world.fire("executor", "change_model", version=version)["stands"] == describe_progress(intent)
     world.control_plane.acted(intent, "failed")
     stands = world.fire("executor", "change_model", version=version)["stands"]
     assert stands == f"its last attempt failed, which is not recorded yet: {intent.id}"

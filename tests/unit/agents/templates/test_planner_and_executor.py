@@ -16,7 +16,7 @@ from scanflow.drift.promotion import format_decision
 from scanflow.knowledge.labelled_points import read_json
 from scanflow.knowledge.memory import MemoryKnowledge
 from scanflow_agents.templates.bookmarks import get_end_time, select_oldest
-from tests.unit.agents.templates.fakes import World, answers, told
+from tests.unit.agents.templates.fakes import World, answers, describe_progress, told
 
 # -- retraining
 
@@ -117,7 +117,7 @@ def test_a_person_weighs_what_nobody_sends_any_more_and_is_asked_once(world: Wor
     assert (want.strategy, want.autonomy) == ("change_model_on_approval", "approve")
     waits = Decision(intent=want.id, verdict="approve", reason="", at=world.control_plane.now)
     world.control_plane.acted(want, "pending", decision=waits)
-    assert world.fire("executor", "change_model", version=version)["stands"] == f"its change is in progress: {want.id}"
+    assert world.fire("executor", "change_model", version=version)["stands"] == describe_progress(want)
     other = world.version()
     assert world.fire("executor", "change_model", version=other)["stands"] is None, "the next one takes its place"
 

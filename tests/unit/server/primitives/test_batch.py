@@ -105,7 +105,7 @@ def test_an_input_from_another_step_is_set_by_its_full_name_only(doing: Batch, p
     if primitive == "run_executor":
         doing("run_workflow", workflow="sums")
     where: dict[str, Any] = {"workflow": "sums"} | ({"executor": "total"} if primitive.endswith("executor") else {})
-    with pytest.raises(InvalidError, match=r"is fed by 'load\.result'\. .*write the full name: total\.values"):
+    with pytest.raises(InvalidError, match=r"is fed by 'load\.result'\. .*total\.values"):
         doing(primitive, key="short", **where, parameters={"values": [1]})
     done = doing(primitive, key="full", **where, parameters={"total.values": [1]})
     if primitive.startswith("run"):
