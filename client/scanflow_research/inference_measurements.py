@@ -149,7 +149,6 @@ def _claim_finer(metric: str, statement: str, published: float, *, affinity: str
 _CUT = tuple(f"SUT_{count} {affinity}" for affinity in ("ANY", "CPUMEM") for count in (1, 2, 4, 8, 16, 32))
 _UNPINNED_CUTS = tuple(name for name in _CUT if name.endswith("ANY"))
 _CPUMEM = tuple(name for name in _CUT if name.endswith("CPUMEM"))
-_NUMA = "CPUMEM differs from ANY only by memory of one NUMA node, and this machine has only one"
 
 FIGURES = (
     Figure(

@@ -24,8 +24,6 @@ from scanflow.agent.strategy_limits import get_limits
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
-_RESERVED_PARAMETERS = ("sample", "parameters", "situation")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionContext:

@@ -157,10 +157,6 @@ class CertificateAuthority:
         former = sorted(self._read(self._former), key=lambda record: record.expires, reverse=True)
         return sorted([*self._read_issued(), *former], key=lambda record: record.name)
 
-    def read_revoked_serials(self) -> frozenset[int]:
-        """Return the serial numbers of revoked certificates."""
-        return frozenset(serial for serial, _ in self._read_revocations())
-
     @contextmanager
     def _hold(self) -> Iterator[None]:
         _check_installed()

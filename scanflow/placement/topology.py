@@ -169,10 +169,6 @@ class Topology(Model):
             amounts.append(self.memory_limit_bytes)
         return min(amounts, default=None)
 
-    def without_limits(self) -> Topology:
-        """Return the same machine without limits, to plan for another process."""
-        return self.replace(allowed=None, quota=None, allowed_nodes=None, memory_limit_bytes=None)
-
 
 def _check_once(groups: Iterable[Sequence[int]], where: str) -> None:
     seen: set[int] = set()

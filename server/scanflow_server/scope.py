@@ -125,5 +125,3 @@ OwnService = Annotated[str, Depends(_get_service)]
 OwnOperation = Annotated[ActionRow, Depends(_get_operation)]
 OwnAgent = Annotated[AgentRow, Depends(_get_agent)]
 OwnIntent = Annotated[ActionRow, Depends(_get_intent)]
-OWN = (_get_run, _get_service, _get_operation, _get_agent, _get_intent)
-"""The dependencies that find the resources named in paths."""

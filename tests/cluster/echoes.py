@@ -19,7 +19,7 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import build_labels, derive_namespace
-from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, read_route_state
+from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT
 from scanflow.errors import UnsupportedError
 from tests.waiting import until
 
@@ -130,7 +130,7 @@ class Echoes:
 
             def taken(one: Manifest = one) -> bool:
                 found = self.cluster.get(one["kind"], one["metadata"]["name"], self.namespace)
-                return found is not None and read_route_state(found).accepted
+                return found is not None and is_accepted(found)
 
             until(taken, f"the {one['kind']} is accepted", patience_s=20)
 
@@ -226,3 +226,18 @@ def seconds_until(true: Callable[[], object], what: str, *, patience_s: float = 
     began = time.monotonic()
     until(true, what, patience_s=patience_s)
     return time.monotonic() - began
+
+
+def is_accepted(route: Manifest) -> bool:
+    """Return whether each of a route's Gateways has accepted it as it is now, and none refuses a part of it."""
+    parents = route.get("status", {}).get("parents", ())
+    conditions = [
+        condition
+        for parent in parents
+        for condition in parent.get("conditions", ())
+        if condition.get("observedGeneration") == route["metadata"]["generation"]
+    ]
+    accepting = sum(condition["type"] == "Accepted" for condition in conditions)
+    return accepting >= len(route["spec"]["parentRefs"]) and all(
+        condition["status"] == "True" for condition in conditions
+    )

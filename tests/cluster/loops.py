@@ -28,6 +28,7 @@ from scanflow.loading import load_application
 from scanflow.processes.ports import choose_port
 from scanflow.reports.loop_events import select_loop_events
 from scanflow.settings import Settings
+from tests.cluster.online import get_tracker_url
 from tests.waiting import until
 
 READY_S = 60.0
@@ -92,9 +93,7 @@ class Loop:
 
     def tracker(self) -> str:
         """Return the tracker's address from outside the cluster."""
-        found = self.cluster.get("Service", "tracker", self.namespace)
-        assert found is not None
-        return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
+        return get_tracker_url(self.cluster, self.namespace)
 
     def knowledge(self) -> KnowledgeBase:
         return open_knowledge(self.home, self.tracker(), connect_timeout_s=30, token=self.tracker_token())

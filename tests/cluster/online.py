@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.deployer.direct_predictions import predict
+from scanflow.errors import ScanflowError
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
@@ -56,6 +57,21 @@ def register_factors(knowledge: KnowledgeBase, folder: Path, app: str, factors: 
         knowledge.register_model("multiply", files, app=app, team="tests")
 
 
+def get_tracker_url(cluster: Cluster, namespace: str) -> str:
+    """Return the address of an environment's own tracker that reaches it from outside the cluster."""
+    service = cluster.get("Service", "tracker", namespace)
+    assert service is not None
+    return f"http://{service['spec']['clusterIP']}:{service['spec']['ports'][0]['port']}"
+
+
+def doubles(answer: Callable[[], Any]) -> bool:
+    """Return whether a service answers, and with twice the number 1."""
+    try:
+        return bool(answer() == [2])
+    except ScanflowError:
+        return False
+
+
 class Place:
     """An application of its own on the cluster, and the deployer that serves it there."""
 
@@ -81,9 +97,7 @@ class Place:
     @property
     def tracker_uri(self) -> str:
         """The address of the application's own tracker that reaches it from outside the cluster."""
-        found = self.cluster.get("Service", "tracker", self.namespace)
-        assert found is not None
-        return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
+        return get_tracker_url(self.cluster, self.namespace)
 
     @property
     def tracker_token(self) -> str | None:

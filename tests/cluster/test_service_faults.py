@@ -16,7 +16,7 @@ from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import NotFoundError, ScanflowError
 from tests.cluster.drains import cordoned
-from tests.cluster.online import Place
+from tests.cluster.online import Place, doubles
 from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -74,7 +74,7 @@ def test_an_instance_that_takes_too_much_memory_is_named_and_comes_back(place: C
     until(killed, "the restart is seen", patience_s=30)
     assert "OOMKilled" in (killed() or "")
     assert "sf.Resources(memory=" in (killed() or "")
-    until(lambda: ready(here) and _answers(here), "it answers again", patience_s=60)
+    until(lambda: ready(here) and doubles(here.answer), "it answers again", patience_s=60)
 
 
 def test_what_a_person_does_to_a_service_is_named_and_put_right(place: Callable[..., Place]) -> None:
@@ -85,7 +85,7 @@ def test_what_a_person_does_to_a_service_is_named_and_put_right(place: Callable[
         here.cluster.delete("Service", here.name, here.namespace)
         service = f"recreated the Service {here.namespace}/{here.name}, which another client deleted"
         until(lambda: any(service in one for one in told), "it is told")
-        until(lambda: _answers(here), "it answers again")
+        until(lambda: doubles(here.answer), "it answers again")
         _edit(here, "Deployment", name, {"spec": {"replicas": 0}})
         until(lambda: any(".spec.replicas: 0 -> 1" in one for one in told), "the number is told")
         containers = [{"name": "instance", "image": "nowhere/none:1"}]
@@ -94,7 +94,7 @@ def test_what_a_person_does_to_a_service_is_named_and_put_right(place: Callable[
         here.cluster.delete("Deployment", name, here.namespace)
         deployment = f"recreated the Deployment {here.namespace}/{name}, which another client deleted"
         until(lambda: any(deployment in one for one in told), "and this")
-        until(lambda: ready(here) and _answers(here), "it answers again", patience_s=90)
+        until(lambda: ready(here) and doubles(here.answer), "it answers again", patience_s=90)
     assert here.deployer.service(here.name).generation == 1, "nothing else was asked for"
 
 
@@ -144,13 +144,6 @@ def test_two_servers_make_each_change_once_while_it_is_asked(place: Callable[...
 
 def _replaced(here: Place, pod: str) -> bool:
     return pod not in here.pods() and ready(here) is not None
-
-
-def _answers(here: Place) -> bool:
-    try:
-        return bool(here.answer() == [2])
-    except ScanflowError:
-        return False
 
 
 def _edit(here: Place, kind: str, name: str, document: dict[str, object]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from scanflow.errors import ScanflowError
 from tests.cluster.echoes import seconds_until
+from tests.cluster.online import doubles
 from tests.cluster.test_service_traffic import Shop, shop
 
 __all__ = ["shop"]
@@ -64,7 +65,7 @@ class Callers:
 def test_no_request_fails_while_a_service_is_swapped_again_and_again(shop: Shop) -> None:
     shop.deploy(shop.spare, 2)
     shop.deploy(shop.name, 2)
-    seconds_until(lambda: _answers(shop), "the Gateway has heard of it", patience_s=60)
+    seconds_until(lambda: doubles(shop.answer), "the Gateway has heard of it", patience_s=60)
     swaps, began = 0, time.monotonic()
     with Callers(shop) as callers:
         while callers.asked < REQUESTS or swaps < SWAPS:
@@ -73,10 +74,3 @@ def test_no_request_fails_while_a_service_is_swapped_again_and_again(shop: Shop)
     took = time.monotonic() - began
     print(f"\n{swaps} swaps in {took:.0f} s, {callers.asked} requests: {dict(callers.answers)}")
     assert set(callers.answers) == {"[2]", "[3]"}
-
-
-def _answers(shop: Shop) -> bool:
-    try:
-        return bool(shop.answer() == [2])
-    except ScanflowError:
-        return False

@@ -19,6 +19,7 @@ from scanflow.errors import ScanflowError
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
 from tests.cluster.echoes import TEAM, Echoes, echoes, gateway_address, seconds_until
+from tests.cluster.online import doubles
 from tests.cluster.repeated import repeated
 
 pytestmark = pytest.mark.cluster
@@ -105,7 +106,7 @@ def test_a_service_behind_a_gateway_is_changed_without_a_failure_and_its_backup_
     shop.deploy(shop.spare, 2)
     url = shop.deploy(shop.name, 2)
     assert url.endswith(f"/{shop.here.namespace}/{shop.name}")
-    seconds_until(lambda: _answered(shop), "the Gateway has heard of it", patience_s=20)
+    seconds_until(lambda: doubles(shop.answer), "the Gateway has heard of it", patience_s=20)
     with shop.load() as seen:
         shop.deploy(shop.name, 3)
         seconds_until(lambda: _latest(seen) == "[3]", "the new one answers", patience_s=20)
@@ -129,13 +130,6 @@ def test_a_service_behind_a_gateway_is_changed_without_a_failure_and_its_backup_
         seconds_until(lambda: shop.deployer.service(shop.name).state == "ready", "that is noted", patience_s=20)
     failed = [what for _, what in seen if not what.startswith("[")]
     print(f"backup {first - last:.1f} s after the last answer, {len(failed)} of {len(seen)} failed; back: {back:.1f} s")
-
-
-def _answered(shop: Shop) -> bool:
-    try:
-        return bool(shop.answer() == [2])
-    except ScanflowError:
-        return False
 
 
 def _latest(seen: list[tuple[float, str]]) -> str | None:

@@ -59,11 +59,6 @@ def format_hostfile(hosts: Iterable[tuple[str, int]]) -> str:
     return "".join(f"{host} slots={slots}\n" for host, slots in hosts)
 
 
-def format_machinefile(hosts: Iterable[tuple[str, int]]) -> str:
-    """Return MPICH's machine file: a line ``host:n`` for each worker."""
-    return "".join(f"{host}:{slots}\n" for host, slots in hosts)
-
-
 def assign_ranks(workers: Sequence[MPIWorker]) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each worker, numbered consecutively, worker after worker, as ``mpirun`` fills slots."""
     numbered: list[tuple[int, ...]] = []

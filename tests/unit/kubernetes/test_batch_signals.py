@@ -17,10 +17,7 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import TaskRecord, TaskState
 from scanflow.backends.task_parameters import StepInputs
 from scanflow.names import StepName
-
-
-def step(name: str, **fields: Any) -> sf.Executor:
-    return sf.Executor(name=name, mainfile=f"{name}.py", **fields)
+from tests.golden.batch_shapes import step
 
 
 def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], only: str | None = None) -> dict[str, str]:

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from scanflow.backends.kubernetes.online.closed_routes import build_closed_routes
 from scanflow.backends.kubernetes.online.traffic import (
-    RouteState,
     Routing,
     build_http_route,
     build_routes,
     compute_shares,
     detect_mirroring,
     find_gateway_url,
-    read_route_state,
 )
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
@@ -59,30 +57,6 @@ def test_weights_are_whole_and_near_the_shares(parts: list[int]) -> None:
 
 def test_a_route_without_any_weight_shares_out_nothing() -> None:
     assert compute_shares(build_http_route(routing(shares={"a": 0.0, "b": 0.0}))) == {"a": 0.0, "b": 0.0}
-
-
-def accepted(generation: int = 2, **condition: Any) -> dict[str, Any]:
-    """A route of generation 2, and what its Gateway's controller says of it."""
-    route = build_http_route(routing())
-    route["metadata"]["generation"] = 2
-    said = {"type": "Accepted", "status": "True", "reason": "Accepted", "observedGeneration": generation, **condition}
-    parent = {"name": "public", "namespace": "infra"}
-    route["status"] = {"parents": [{"parentRef": parent, "controllerName": "example.org/it", "conditions": [said]}]}
-    return route
-
-
-def test_a_route_is_accepted_once_its_gateway_has_taken_it_as_it_is_now() -> None:
-    assert read_route_state(accepted()) == RouteState(True, ("infra/public",), None)
-    assert read_route_state(accepted(generation=1)) == RouteState(False, (), None)
-    assert read_route_state(build_http_route(routing())) == RouteState(False, (), None)
-
-
-def test_a_refused_route_says_why() -> None:
-    route = accepted()
-    route["status"]["parents"][0]["conditions"].append(
-        {"type": "ResolvedRefs", "status": "False", "reason": "BackendNotFound", "message": "no service serving-3"}
-    )
-    assert read_route_state(route) == RouteState(False, (), "ResolvedRefs: no service serving-3")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from scanflow.placement.mpi.task_allocation import (
     allocate_tasks,
     assign_ranks,
     format_hostfile,
-    format_machinefile,
     make_workers,
 )
 from tests.counting import count_instructions
@@ -71,7 +70,6 @@ def test_algorithm_3_deals_tasks_in_turn(n_tasks: int, data: st.DataObject) -> N
 def test_the_hostfile_says_how_many_tasks_each_worker_takes() -> None:
     hosts = list(zip(["w-0", "w-1"], allocate_tasks(5, 2), strict=True))
     assert format_hostfile(hosts) == "w-0 slots=3\nw-1 slots=2\n"
-    assert format_machinefile(hosts) == "w-0:3\nw-1:2\n"
 
 
 def printed_groups(workers: Sequence[MPIWorker], n_groups: int) -> list[list[int]]:

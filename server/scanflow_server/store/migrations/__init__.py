@@ -22,10 +22,6 @@ _LOCK = 4_666_602
 """The advisory lock of PostgreSQL that one migration at a time holds."""
 
 
-def get_head() -> str:
-    return str(_load_script()[1].get_current_head())
-
-
 def migrate(store: Store) -> None:
     """Migrate the database to the current schema; concurrent callers wait for the first."""
     config, script = _load_script()
