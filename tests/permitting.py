@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import insert
 
 from scanflow.agent.agent_records import Intent, PermittedCall, StrategyLimits
-from scanflow.agent.decide import Want
+from scanflow.agent.decide import StrategyAction
 from scanflow.agent.primitives import catalogue
 from scanflow.agent.registry import Declared
 from scanflow.agent.strategy_limits import describe_limits
@@ -46,7 +46,7 @@ def permit_strategies_at(home: Path, *strategies: StrategyLimits | str, **names:
     store.close()
 
 
-def assert_permitted(declared: Declared, wants: Iterable[Want], parameters: Mapping[str, Any]) -> None:
+def assert_permitted(declared: Declared, wants: Iterable[StrategyAction], parameters: Mapping[str, Any]) -> None:
     """Check that a server which stored an agent's strategies lets all of its intents act as they say."""
     limits = {one.name: describe_limits(one, parameters) for one in declared.strategies}
     for want in wants:

@@ -54,7 +54,7 @@ class Replay:
             "app": self.app,
             "agent": self.agent,
             "samples": len(self.trace.samples),
-            "moments": [moment.model_dump(mode="json", exclude={"answers"}) for moment in self.moments],
+            "moments": [moment.model_dump(mode="json", exclude={"verdicts"}) for moment in self.moments],
             "recorded": [moment.model_dump(mode="json") for moment in self.trace.moments],
             "differences": [
                 difference.model_dump(mode="json") | {"sign": difference.symbol} for difference in self.differences

@@ -55,7 +55,7 @@ class FunctionCall:
         return f"function/{self.name}"
 
 
-Want: TypeAlias = Intent | Call | FunctionCall
+StrategyAction: TypeAlias = Intent | Call | FunctionCall
 """What a strategy requests on a sample."""
 
 
@@ -69,21 +69,21 @@ class Evaluation:
     rule: str
     """The rule and the values it compared, as text."""
 
-    wants: tuple[Want, ...] = ()
+    actions: tuple[StrategyAction, ...] = ()
     error: str | None = None
     """Why the evaluation failed: the rule raised an error or returned no bool."""
 
 
-def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[Want]:
+def decide(strategy: Strategy, sample: Sample, situation: DecisionContext) -> list[StrategyAction]:
     """Return what a strategy requests on a sample; nothing if its rule does not hold or fails, see :func:`evaluate`."""
-    return list(evaluate(strategy, sample, situation).wants)
+    return list(evaluate(strategy, sample, situation).actions)
 
 
 def evaluate(strategy: Strategy, sample: Sample, situation: DecisionContext) -> Evaluation:
     """Evaluate a strategy on a sample of its sensor. Never raises for errors in the author's functions.
 
     A function in ``then`` that only chooses is called; one that does something itself
-    (:func:`~scanflow.agent.effects.find_effect`) is not: it is among the ``wants``.
+    (:func:`~scanflow.agent.effects.find_effect`) is not: it is among the ``actions``.
 
     A rule, or a function in ``then``, gets by name: ``sample``, ``parameters`` (the agent's), ``situation``.
     Of its other parameters, a single one gets what the sensor returned; several get what is under their names, the
@@ -102,12 +102,12 @@ def evaluate(strategy: Strategy, sample: Sample, situation: DecisionContext) -> 
             rule_text = explain(strategy.rule, values.shown)
             if not _to_bool(values.apply(), strategy.rule):
                 return Evaluation(strategy=strategy.name, sample=sample, held=False, rule=rule_text)
-        wants = tuple(_build_wants(strategy, sample, situation, rule_text))
+        actions = tuple(_build_actions(strategy, sample, situation, rule_text))
     except Exception as error:  # noqa: BLE001  whatever an author's function raises is told, and nothing is done
         text = f"Strategy {strategy.name!r}: {_summarize_error(error)}"
         failed = sample.model_copy(update={"error": text})
         return Evaluation(strategy=strategy.name, sample=failed, held=False, rule=rule_text, error=text)
-    return Evaluation(strategy=strategy.name, sample=sample, held=True, rule=rule_text, wants=wants)
+    return Evaluation(strategy=strategy.name, sample=sample, held=True, rule=rule_text, actions=actions)
 
 
 class Evaluator:
@@ -218,7 +218,9 @@ def _format_name(rule: Rule) -> str:
     return f" {rule.name!r}" if rule.name else ""
 
 
-def _build_wants(strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str) -> Iterator[Want]:
+def _build_actions(
+    strategy: Strategy, sample: Sample, situation: DecisionContext, rule_text: str
+) -> Iterator[StrategyAction]:
     key = f"{sample.agent}/{strategy.name}/{sample.cause}"
 
     def build(action: Act | Call, action_key: str) -> Intent | Call:

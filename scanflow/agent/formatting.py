@@ -9,7 +9,7 @@ from typing import Any
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
 from scanflow.agent.agent_records import JSON
-from scanflow.agent.decide import FunctionCall, Want
+from scanflow.agent.decide import FunctionCall, StrategyAction
 from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
@@ -22,16 +22,18 @@ def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) 
     return f"{name}({', '.join([*map(_format_value, args), *named])})"
 
 
-def describe_intent(want: Want) -> str:
+def describe_action(action: StrategyAction) -> str:
     """Describe an intent or a call: the same text whether it was just made or read from a journal.
 
     An intent without the autonomy ``auto`` shows it: ``run_workflow(workflow="training") [approve]``.
     """
-    if isinstance(want, FunctionCall):
-        return f"{want.name}(...)"
-    if isinstance(want, Call):
-        return format_call(f"{want.agent}.{want.sensor}", dict(sorted(want.kwargs.items())), want.args)
-    return format_call(want.primitive, want.arguments) + ("" if want.autonomy == "auto" else f" [{want.autonomy}]")
+    if isinstance(action, FunctionCall):
+        return f"{action.name}(...)"
+    if isinstance(action, Call):
+        return format_call(f"{action.agent}.{action.sensor}", dict(sorted(action.kwargs.items())), action.args)
+    return format_call(action.primitive, action.arguments) + (
+        "" if action.autonomy == "auto" else f" [{action.autonomy}]"
+    )
 
 
 def build_strategy_documents(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.agent.actions import Call
 from scanflow.agent.agent_records import Intent, Sample
 from scanflow.agent.decide import Evaluation, Evaluator, FunctionCall
-from scanflow.agent.formatting import describe_intent
+from scanflow.agent.formatting import describe_action
 from scanflow.errors import InvalidError
 
 
@@ -33,7 +33,7 @@ class StrategyEvaluation(_Frozen):
     rule: str = ""
     """The rule and the values it compared. Empty for recorded moments: the journal stores it in each intent."""
 
-    wants: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
     """Its actions as text, in order: ``run_workflow(workflow="training")`` or ``checker.look(5)``."""
 
     not_called: tuple[str, ...] = ()
@@ -45,8 +45,8 @@ class StrategyEvaluation(_Frozen):
     sensor_error: str | None = None
     """Why the sample has no value."""
 
-    answers: tuple[str, ...] = ()
-    """For recorded moments: the answers to its actions, ``act``, ``refuse``, ``taken``, if any."""
+    verdicts: tuple[str, ...] = ()
+    """For recorded moments: the verdicts on its actions, ``act``, ``refuse``, ``taken``, if any."""
 
     @property
     def place(self) -> tuple[float, str, str]:
@@ -55,13 +55,13 @@ class StrategyEvaluation(_Frozen):
     @property
     def decision(self) -> tuple[tuple[str, ...], str | None]:
         """The value :func:`compare_moments` compares. A rule that held without actions equals one that did not hold."""
-        return self.wants, self.error
+        return self.actions, self.error
 
     @property
     def outcome(self) -> str:
         if self.error is not None:
             return f"failed ({self.error})"
-        return "; ".join(self.wants) or "nothing"
+        return "; ".join(self.actions) or "nothing"
 
 
 class Difference(_Frozen):
@@ -103,9 +103,9 @@ class Trace(_Frozen):
 def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
     """Build a trace from the entries of a journal, the oldest first. Entries without their sample are skipped."""
     samples: list[Sample] = []
-    wants: dict[tuple[str, str], list[str]] = {}
+    actions: dict[tuple[str, str], list[str]] = {}
     errors: dict[tuple[str, str], str] = {}
-    answers: dict[str, str] = {}
+    verdicts: dict[str, str] = {}
     inner: dict[str, int] = {}
     """How many requests of a strategy's function follow."""
 
@@ -116,9 +116,9 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
                 samples.append(Sample.model_validate(body))
                 inner.clear()
             elif kind == "decision":
-                answers[body["key"]] = _format_answer(body["answer"])
+                verdicts[body["key"]] = _format_answer(body["answer"])
             elif kind == "refused":
-                answers[body["key"]] = f"given up: {body['error']}"
+                verdicts[body["key"]] = f"given up: {body['error']}"
             elif not samples:  # the journal was trimmed between a sample and its evaluation
                 continue
             elif kind == "error":
@@ -127,15 +127,15 @@ def build_trace(entries: Iterable[Mapping[str, Any]]) -> Trace:
                 if inner.get(subject):  # a function requested it, which a replay does not call
                     inner[subject] -= 1
                     continue
-                wants.setdefault((samples[-1].id, subject), []).append(_describe_entry(kind, body))
+                actions.setdefault((samples[-1].id, subject), []).append(_describe_entry(kind, body))
                 if kind == "function":
                     inner[subject] = int(body["requested"])
                 elif kind == "withheld":
-                    answers[body["key"]] = f"withheld: {body['reason']}"
+                    verdicts[body["key"]] = f"withheld: {body['reason']}"
         except (KeyError, TypeError, ValidationError, InvalidError) as error:
             words = " ".join(str(error).split())
             raise InvalidError(f"The entry {number} of the journal cannot be read: {words:.300}") from error
-    return Trace(samples=tuple(samples), moments=tuple(_build_recorded_moments(samples, wants, errors, answers)))
+    return Trace(samples=tuple(samples), moments=tuple(_build_recorded_moments(samples, actions, errors, verdicts)))
 
 
 def replay(evaluator: Evaluator, samples: Iterable[Sample]) -> list[StrategyEvaluation]:
@@ -151,7 +151,7 @@ def compare_moments(before: Sequence[StrategyEvaluation], after: Sequence[Strate
     differences: list[Difference] = []
     for place in sorted(old.keys() | new.keys()):
         moment = new.get(place) or old[place]
-        nothing = moment.model_copy(update={"held": False, "wants": (), "error": None})
+        nothing = moment.model_copy(update={"held": False, "actions": (), "error": None})
         was, now = old.get(place, nothing), new.get(place, nothing)
         if was.decision == now.decision:
             continue
@@ -171,8 +171,10 @@ def _build_moment(sample: Sample, evaluation: Evaluation) -> StrategyEvaluation:
         strategy=evaluation.strategy,
         held=evaluation.held,
         rule=evaluation.rule,
-        wants=tuple(describe_intent(want) for want in evaluation.wants),
-        not_called=tuple(f"{want.name}: {want.effect}" for want in evaluation.wants if isinstance(want, FunctionCall)),
+        actions=tuple(describe_action(action) for action in evaluation.actions),
+        not_called=tuple(
+            f"{action.name}: {action.effect}" for action in evaluation.actions if isinstance(action, FunctionCall)
+        ),
         error=evaluation.error if sample.error is None else None,
         sensor_error=sample.error,
     )
@@ -180,28 +182,28 @@ def _build_moment(sample: Sample, evaluation: Evaluation) -> StrategyEvaluation:
 
 def _build_recorded_moments(
     samples: Iterable[Sample],
-    wants: Mapping[tuple[str, str], Sequence[str]],
+    actions: Mapping[tuple[str, str], Sequence[str]],
     errors: Mapping[tuple[str, str], str],
-    answers: Mapping[str, str],
+    verdicts: Mapping[str, str],
 ) -> Iterator[StrategyEvaluation]:
     strategies: dict[str, list[str]] = {}
-    for sample_id, strategy in dict.fromkeys([*wants, *errors]):
+    for sample_id, strategy in dict.fromkeys([*actions, *errors]):
         strategies.setdefault(sample_id, []).append(strategy)
     for sample in samples:
         for strategy in strategies.get(sample.id, ()):
             place = (sample.id, strategy)
             key = f"{sample.agent}/{strategy}/{sample.cause}"
-            keys = [key if number == 1 else f"{key}/{number}" for number in range(1, len(wants.get(place, ())) + 1)]
+            keys = [key if number == 1 else f"{key}/{number}" for number in range(1, len(actions.get(place, ())) + 1)]
             yield StrategyEvaluation(
                 at=sample.at,
                 sample=sample.id,
                 sensor=sample.sensor,
                 strategy=strategy,
-                held=place in wants,
-                wants=tuple(wants.get(place, ())),
+                held=place in actions,
+                actions=tuple(actions.get(place, ())),
                 error=errors.get(place),
                 sensor_error=sample.error,
-                answers=tuple(answers[answer_key] for answer_key in keys if answer_key in answers),
+                verdicts=tuple(verdicts[intent] for intent in keys if intent in verdicts),
             )
 
 
@@ -209,8 +211,8 @@ def _describe_entry(kind: str, body: Mapping[str, Any]) -> str:
     if kind in {"function", "withheld"}:
         return str(body["requests"])
     if kind == "intent":
-        return describe_intent(Intent.model_validate(body))
-    return describe_intent(Call(agent=body["agent"], sensor=body["sensor"], args=body["args"], kwargs=body["kwargs"]))
+        return describe_action(Intent.model_validate(body))
+    return describe_action(Call(agent=body["agent"], sensor=body["sensor"], args=body["args"], kwargs=body["kwargs"]))
 
 
 def _format_answer(answer: Any) -> str:

@@ -43,7 +43,7 @@ _MAX_ADDRESSES: Final = 1024
 _MAX_PATH: Final = 500
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _REGISTRY: Final = ("/registered-models/", "/model-versions/")
-_HEARTBEAT: Final = "/here"
+_HEARTBEATS: Final = ("/heartbeat", "/here")
 _READING: Final = ("/search", "/get-latest-versions")
 CALLBACK: Final = "/login/callback"
 """Where the provider of OpenID Connect sends browsers back to."""
@@ -213,7 +213,7 @@ def should_record(scope: Scope, status: int, caller: Any) -> bool:
     if scope["method"] not in _CHANGES or (is_program and status != 404):
         return False
     path: str = scope["path"]
-    if path.endswith(_HEARTBEAT):
+    if path.endswith(_HEARTBEATS):
         return False
     if status == 404:  # what another team has is answered so
         return caller is not None

@@ -330,7 +330,9 @@ class ServingApplication:
         finally:
             self.engine.in_flight -= 1
             self.revisions.release(loaded)
-        return documents.to_response({"meta": {"tags": {"told": count}}}, self._processor.headers.get(loaded.id, ()))
+        return documents.to_response(
+            {"meta": {"tags": {"notified": count}}}, self._processor.headers.get(loaded.id, ())
+        )
 
 
 def _make_state_response(word: str, well: bool) -> Response:

@@ -64,8 +64,8 @@ def _hosted(module: str) -> Iterator[tuple[str, int]]:
         with (folder / "log").open("wb") as log:
             agent = subprocess.Popen([sys.executable, "-m", "scanflow_agents", name], stderr=log, stdout=log)
         try:
-            until((folder / "here.json").exists, "the agent is there")
-            yield json.loads((folder / "here.json").read_text())["url"], agent.pid
+            until((folder / "address.json").exists, "the agent is there")
+            yield json.loads((folder / "address.json").read_text())["url"], agent.pid
         finally:
             agent.send_signal(signal.SIGTERM)
             agent.wait(timeout=30)

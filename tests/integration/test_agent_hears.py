@@ -31,7 +31,7 @@ def unheard():
 def agent(tmp_path: Path, server: ServerProcess) -> Iterator[Hosted]:
     happen(server, -3)  # before its first start: the past, which no test hears of
     made = Hosted(tmp_path / "tracker", server, CODE).start()
-    until(lambda: made.ask("GET", "/healthz")["hears"], "it hears")
+    until(lambda: made.ask("GET", "/healthz")["subscribed"], "it hears")
     yield made
     if made.process is not None and made.process.poll() is None:
         made.kill()

@@ -124,7 +124,7 @@ class StandInServer:
                 return {"intent": body["id"], "verdict": "act" if first else "duplicate", "reason": "", "at": 0.0}
             if path.startswith("/checker/sensors/"):
                 self.calls.append((str(key), body))
-            if path.endswith("/here"):
+            if path.endswith("/heartbeat"):
                 self.here = body
             return {}
 
@@ -152,7 +152,7 @@ class Hosted:
             "agent": "tracker",
             "server": f"http://127.0.0.1:{server.port}",
             "home": str(folder / "home"),
-            "beat_s": 0.2,
+            "heartbeat_s": 0.2,
             "token": self.token,
             **fields,
         }
@@ -161,7 +161,7 @@ class Hosted:
         self.url = ""
 
     def launch(self) -> subprocess.Popen[bytes]:
-        (self.folder / "here.json").unlink(missing_ok=True)
+        (self.folder / "address.json").unlink(missing_ok=True)
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "scanflow_agents", str(self.folder)], stdout=log, stderr=log
@@ -170,9 +170,9 @@ class Hosted:
 
     def start(self) -> Hosted:
         process = self.launch()
-        until(lambda: (self.folder / "here.json").exists() or process.poll() is not None, "the agent is there")
+        until(lambda: (self.folder / "address.json").exists() or process.poll() is not None, "the agent is there")
         assert process.poll() is None, (self.folder / "log").read_text()
-        self.url = json.loads((self.folder / "here.json").read_text())["url"]
+        self.url = json.loads((self.folder / "address.json").read_text())["url"]
         return self
 
     def kill(self) -> None:

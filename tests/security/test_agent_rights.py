@@ -227,7 +227,7 @@ def test_what_an_earlier_deployment_reports_is_not_stored_for_the_next_one(
         ("POST", "/intents", {**INTENT, "agent": "other", "key": "other/scale/1"}),
         ("POST", "/intents", {**INTENT, "app": "till"}),
         ("POST", "/intents", {**INTENT, "key": "other/scale/1"}),
-        ("POST", "/agents/shop/other/here", HERE),
+        ("POST", "/agents/shop/other/heartbeat", HERE),
         ("PUT", "/agents/shop/other/strategies", []),
         ("POST", "/events", [{"at": 1.0, "type": "sample", "app": "shop", "subject": "agent/other"}]),
         ("POST", "/events", [{"at": 1.0, "type": "x", "app": "shop", "subject": "y", "data": {"agent": "other"}}]),
@@ -244,7 +244,7 @@ def test_an_agent_s_own_token_speaks_for_no_other_agent(shop: Shop, method: str,
 def test_an_agent_s_own_token_speaks_for_that_agent(shop: Shop) -> None:
     event = {"at": 1.0, "type": "sample", "app": "shop", "subject": "agent/watcher", "data": {"agent": "watcher"}}
     for method, path, body in (
-        ("POST", "/agents/shop/watcher/here", HERE),
+        ("POST", "/agents/shop/watcher/heartbeat", HERE),
         ("POST", "/events", [event]),
         ("POST", "/events", [{**event, "subject": "model/m", "app": "", "data": {}}]),
         ("POST", "/labels", {"app": "shop", "team": "red", "items": [{"id": "a"}]}),
@@ -290,7 +290,7 @@ def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another
     blue = shop.make_token("blue")
     told = []
     for name in ("watcher", "nobody"):
-        refused = shop.ask("POST", f"/agents/shop/{name}/here", blue, HERE)
+        refused = shop.ask("POST", f"/agents/shop/{name}/heartbeat", blue, HERE)
         assert refused.status_code == 404
         told.append(refused.text.replace(name, "NAME"))
     assert told[0] == told[1]
@@ -298,7 +298,7 @@ def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another
         assert (
             shop.ask(
                 "POST",
-                f"/agents/shop/made-{number}/here",
+                f"/agents/shop/made-{number}/heartbeat",
                 shop.make_token(role="editor") if not number else shop.home,
                 HERE,
             ).status_code
@@ -310,9 +310,9 @@ def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another
 
 def test_a_token_made_by_hand_does_not_say_where_an_agent_is(shop: Shop) -> None:
     by_hand = shop.make_token()
-    assert shop.ask("POST", "/agents/shop/watcher/here", shop.own(), HERE).status_code == 204
+    assert shop.ask("POST", "/agents/shop/watcher/heartbeat", shop.own(), HERE).status_code == 204
     for body in (HERE, {**HERE, "url": "http://127.0.0.1:666"}):
-        assert shop.ask("POST", "/agents/shop/watcher/here", by_hand, body).status_code == 403
+        assert shop.ask("POST", "/agents/shop/watcher/heartbeat", by_hand, body).status_code == 403
     assert known_by(shop.context.store, agent_store.find, "shop", "watcher").url == HERE["url"]
 
 

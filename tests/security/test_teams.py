@@ -42,7 +42,7 @@ NEEDED: Mapping[Permission, tuple[str, ...]] = {
     ),
     "propose": (
         "POST /events", "POST /intents", "POST /labels", "POST /labels/{id}", "PATCH /labels",
-        "POST /agents/{app}/{agent}/here", "PUT /agents/{app}/{agent}/strategies",
+        "POST /agents/{app}/{agent}/heartbeat", "PUT /agents/{app}/{agent}/strategies",
     ),
     "change": (
         "POST /runs", "POST /runs/plan", "POST /runs/{run}/resume", "POST /runs/{run}/spin", "POST /runs/{run}/stop",
@@ -81,7 +81,7 @@ SENT: Mapping[str, Any] = {
     "POST /labels": {"app": "alpha-app", "team": "alpha", "items": [{"id": "alpha-sample"}]},
     "POST /labels/{id}": {"label": 3},
     "PATCH /labels": {"labels": [{"id": "alpha-sample", "label": 3}]},
-    "POST /agents/{app}/{agent}/here": {"url": "http://127.0.0.1:9", "pid": 5},
+    "POST /agents/{app}/{agent}/heartbeat": {"url": "http://127.0.0.1:9", "pid": 5},
     "PUT /agents/{app}/{agent}/strategies": [],
     "POST /runs": {"application": APP, "workflow": "alpha-work"},
     "POST /runs/plan": {"application": APP, "workflow": "alpha-work"},
@@ -410,7 +410,7 @@ def test_a_token_is_not_valid_any_more_when_it_has_expired(two: Two) -> None:
 def test_an_agent_s_token_reaches_its_own_team_alone_and_is_no_editor_s(two: Two) -> None:
     agent = hosted_token(two)
     assert two.ask("GET /runs/{run}", agent, two.alphas).status_code == 200
-    assert two.ask("POST /agents/{app}/{agent}/here", agent, two.alphas).status_code == 204
+    assert two.ask("POST /agents/{app}/{agent}/heartbeat", agent, two.alphas).status_code == 204
     own = {**INTENT, "agent": "alpha-agent", "key": "alpha-agent/s/1"}
     assert two.ask("POST /intents", agent, {}, json=own).status_code == 200
     for route in (*NEEDED["change"], *NEEDED["approve"], *NEEDED["administer"]):
@@ -462,7 +462,7 @@ def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
     monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", lambda url, *_, **__: asked.append(url))
     at = {"url": place, "pid": 5}
     permit_strategies(two.context.store, app="any", agent="evil", team="beta")  # as an earlier release let it be
-    HTTP.post(f"{two.url}/agents/any/evil/here", json=at, headers=two.token("beta", "agent")).raise_for_status()
+    HTTP.post(f"{two.url}/agents/any/evil/heartbeat", json=at, headers=two.token("beta", "agent")).raise_for_status()
     reply = HTTP.get(f"{two.url}/agents/any/evil/journal", headers=two.token("beta", "viewer"))
     assert (reply.status_code, "outside this server" in reply.text, asked) == (503, True, [])
 

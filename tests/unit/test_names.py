@@ -60,6 +60,17 @@ INSTEAD = {
 }
 REFUSED = {word: better for better, words in INSTEAD.items() for word in words.split()}
 
+INSTEAD_SENT = {
+    "actions": "wants",
+    "active_backup": "answering",
+    "event_position": "heard",
+    "heartbeat": "here",
+    "notified": "told",
+    "subscribed": "hears",
+    "(a verb for each route: create_intent)": "want",
+}
+"""Words that no other program sends or stores: paths of routes, fields of models, and keys of JSON."""
+
 PLAIN = {
     "__post_init__": "dataclasses call it so",
     "model_post_init": "pydantic calls it so",
@@ -114,6 +125,29 @@ def names(place: str, module: ast.Module) -> Iterator[str]:
             yield ast.unparse(node.value)
 
 
+def list_sent_names(module: ast.Module) -> Iterator[str]:
+    """Yield what is in the paths of published routes, their names, the fields of classes, and the keys of dicts."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ClassDef):
+            yield from (
+                field.target.id
+                for field in node.body
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            )
+        elif isinstance(node, ast.Dict):
+            yield from (str(key.value) for key in node.keys if isinstance(key, ast.Constant))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            routes = [
+                decorator
+                for decorator in node.decorator_list
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).startswith("router.")
+            ]
+            yield from [node.name] if routes else []
+            for route in routes:
+                if "include_in_schema=False" not in map(ast.unparse, route.keywords):
+                    yield from str(ast.literal_eval(route.args[0])).split("/")
+
+
 def words(name: str) -> set[str]:
     """Return the words of a name. The sign-in of OpenID Connect is one, and no approval."""
     name = re.sub("sign_?in", "signin", name, flags=re.IGNORECASE)
@@ -129,6 +163,13 @@ def test_no_private_word_is_in_a_name() -> None:
         for word in sorted(words(name) & REFUSED.keys())
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_private_word_is_sent() -> None:
+    refused = {word: better for better, word in INSTEAD_SENT.items()}
+    sent = [(place, name) for place, module in modules() for name in list_sent_names(module)]
+    assert ("server/scanflow_server/routes/agent_routes.py", "heartbeat") in sent
+    assert [f"{place}: {name!r}. Write: {refused[name]}." for place, name in sent if name in refused] == []
 
 
 def test_no_class_name_is_used_twice() -> None:

@@ -58,17 +58,17 @@ class AgentHost:
         clock: Callable[[], float],
         call_later: Timer,
         client: DeliveryClient | None = None,
-        beat_s: float = 5.0,
+        heartbeat_s: float = 5.0,
         source: EventSource | None = None,
         report_trouble: Callable[[str | None], None] = lambda _why: None,
         masker: Masker | None = None,
     ) -> None:
-        """``client`` sends heartbeats every ``beat_s``, less often where nothing changed. Without a ``source``, events
-        arrive through the agent's own API.
+        """``client`` sends heartbeats every ``heartbeat_s``, less often where nothing changed. Without a ``source``,
+        events arrive through the agent's own API.
         ``report_trouble`` receives a description of the failures in the agent, and None once there are none."""
         self.app, self.agent, self.state = app, agent, state
         self._outbox, self._scheduler, self._clock = outbox, scheduler, clock
-        self._client, self._beat_s = client, beat_s
+        self._client, self._heartbeat_s = client, heartbeat_s
         self._reporter = None if client is None else EventReporter(client)
         self._beating: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class AgentHost:
         if self.subscriber is not None:
             self._listening = asyncio.get_running_loop().create_task(self.subscriber.run())
         elif self.state.position is not None:
-            self.state.set_position(replace(self.state.position, listens=False))
+            self.state.set_position(replace(self.state.position, subscribed=False))
         self._beating = asyncio.get_running_loop().create_task(self._send_heartbeats(url))
 
     async def stop(self, *, patience_s: float = 2.0) -> None:
@@ -167,8 +167,8 @@ class AgentHost:
             "undelivered": self._outbox.count,
             "refused": self._outbox.refused,
             "server": self._registered,
-            "hears": self.subscriber is not None and self.subscriber.connected,
-            "heard": 0 if self.state.position is None else self.state.position.number,
+            "subscribed": self.subscriber is not None and self.subscriber.connected,
+            "event_position": 0 if self.state.position is None else self.state.position.number,
         }
 
     def build_reports(self) -> list[SensorReport]:
@@ -269,7 +269,7 @@ class AgentHost:
             if abs(self._clock() - trimmed) >= TRIM_S:
                 trimmed = self._clock()
                 self.state.trim()
-            await asyncio.sleep(self._beat_s)
+            await asyncio.sleep(self._heartbeat_s)
 
     async def _ensure_registered(self, client: DeliveryClient, url: str) -> bool:
         states = self.loop.sensor_states.values()

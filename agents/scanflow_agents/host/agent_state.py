@@ -31,9 +31,13 @@ CREATE TABLE IF NOT EXISTS journal (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS acted (
     key TEXT PRIMARY KEY, strategy TEXT NOT NULL, target TEXT NOT NULL, at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS heard (
+CREATE TABLE IF NOT EXISTS event_position (
     id INTEGER PRIMARY KEY CHECK (id = 1), number INTEGER NOT NULL, mark TEXT NOT NULL, generation INTEGER NOT NULL,
-    listens INTEGER NOT NULL);
+    subscribed INTEGER NOT NULL);
+-- What an earlier version called the same:
+CREATE TABLE IF NOT EXISTS heard (id INTEGER, number INTEGER, mark TEXT, generation INTEGER, listens INTEGER);
+INSERT OR IGNORE INTO event_position SELECT id, number, mark, generation, listens FROM heard;
+DROP TABLE heard;
 """
 SENSOR_STATES = TypeAdapter(SensorState)
 _FIRINGS = TypeAdapter(FiringRequest)
@@ -48,8 +52,8 @@ class EventPosition:
     generation: int = 0
     """The number of times that the server's list was replaced; in a new one, numbers start again."""
 
-    listens: bool = True
-    """Whether the agent listened when it last ran; if not, missed events are skipped."""
+    subscribed: bool = True
+    """Whether the agent was subscribed when it last ran; if not, missed events are skipped."""
 
     def format_event_key(self, number: int) -> str:
         """Return a key for an event that is unique also among those of earlier lists."""
@@ -85,9 +89,11 @@ class AgentStore:
         calls = read("SELECT id, sensor, cause, done FROM calls ORDER BY id")
         self._known = {(sensor, cause): number for number, sensor, cause, _ in calls}  # the oldest first
         self._open = {number for number, _, _, done in calls if not done}
-        row = next(iter(read("SELECT number, mark, generation, listens FROM heard")), None)
+        row = next(iter(read("SELECT number, mark, generation, subscribed FROM event_position")), None)
         self.position = (
-            None if row is None else EventPosition(number=row[0], mark=row[1], generation=row[2], listens=bool(row[3]))
+            None
+            if row is None
+            else EventPosition(number=row[0], mark=row[1], generation=row[2], subscribed=bool(row[3]))
         )
         """The position in the server's events. None: never subscribed."""
 
@@ -134,8 +140,8 @@ class AgentStore:
     def set_position(self, position: EventPosition) -> None:
         self.position = position
         self.writer.add(
-            "INSERT OR REPLACE INTO heard VALUES (1, ?, ?, ?, ?)",
-            (position.number, position.mark, position.generation, position.listens),
+            "INSERT OR REPLACE INTO event_position VALUES (1, ?, ?, ?, ?)",
+            (position.number, position.mark, position.generation, position.subscribed),
         )
 
     def complete_call(self, sensor: str, cause: str) -> None:

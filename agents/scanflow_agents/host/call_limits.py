@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from scanflow.agent.agent_records import Intent
-from scanflow.agent.decide import FunctionCall, Want
-from scanflow.agent.formatting import describe_intent
+from scanflow.agent.decide import FunctionCall, StrategyAction
+from scanflow.agent.formatting import describe_action
 from scanflow.agent.strategy import Strategy
 from scanflow.agent.strategy_limits import get_limits
 from scanflow.app.quantities import format_duration
@@ -91,20 +91,20 @@ class LocalLimits:
         self._store = store
         self._limits: dict[str, Mapping[str, Any]] = {strategy.name: get_limits(strategy) for strategy in strategies}
 
-    def withhold(self, strategy: str, want: Want, now: float) -> Withheld | None:
+    def withhold(self, strategy: str, action: StrategyAction, now: float) -> Withheld | None:
         """Return why a call or a function is not let through now; None: it is, and that is recorded."""
-        if isinstance(want, Intent):
+        if isinstance(action, Intent):
             return None
         limits = self._limits[strategy]
-        target = want.target if isinstance(want, FunctionCall) else f"agent/{want.agent}/{want.sensor}"
-        objection = self._object(strategy, limits, want, target, now)
+        target = action.target if isinstance(action, FunctionCall) else f"agent/{action.agent}/{action.sensor}"
+        objection = self._object(strategy, limits, action, target, now)
         if objection is None:
             if limits["cool_down_s"] or limits["budget"] is not None:
-                self._store.add_acted(strategy, want.key, ActedRow(target, now))
+                self._store.add_acted(strategy, action.key, ActedRow(target, now))
             return None
         limit, reason = objection
-        requests = describe_intent(want)
-        return Withheld(strategy=strategy, requests=requests, key=want.key, target=target, limit=limit, reason=reason)
+        requests = describe_action(action)
+        return Withheld(strategy=strategy, requests=requests, key=action.key, target=target, limit=limit, reason=reason)
 
     def bound(self, strategy: str, intent: Intent, now: float) -> Intent:
         """Return an intent with what calls and functions left of the strategy's budget, and record it until its
@@ -119,16 +119,16 @@ class LocalLimits:
         return intent.model_copy(update={"budget": max(0, budget - used)}) if used else intent
 
     def _object(
-        self, strategy: str, limits: Mapping[str, Any], want: Want, target: str, now: float
+        self, strategy: str, limits: Mapping[str, Any], action: StrategyAction, target: str, now: float
     ) -> tuple[str, str] | None:
         acted = self._load_acted(strategy, now)
-        if want.key in acted:  # this firing was cut short, and begins again
+        if action.key in acted:  # this firing was cut short, and begins again
             return None
         cool_down_s, budget = float(limits["cool_down_s"]), limits["budget"]
         if limits["autonomy"] == "observe":
             return "autonomy", "the strategy only observes"
         if limits["autonomy"] != "auto":
-            return "autonomy", _explain_autonomy(limits["autonomy"], want)
+            return "autonomy", _explain_autonomy(limits["autonomy"], action)
         last = max((row.at for row in acted.values() if row.target == target), default=None)
         if last is not None and now - last < cool_down_s:
             waits = f"the strategy did this {format_duration(max(0.0, now - last))} ago, and waits"
@@ -150,9 +150,9 @@ class LocalLimits:
         return acted
 
 
-def _explain_autonomy(autonomy: str, want: Want) -> str:
-    what = f"the function does something itself: {want.effect}" if isinstance(want, FunctionCall) else "a call"
+def _explain_autonomy(autonomy: str, action: StrategyAction) -> str:
+    what = f"the function does something itself: {action.effect}" if isinstance(action, FunctionCall) else "a call"
     rest = "waits for a person" if autonomy == "approve" else "is suggested to people"
-    if isinstance(want, FunctionCall):
+    if isinstance(action, FunctionCall):
         return f"autonomy={autonomy!r}, and {what}. Have it return a primitive, which {rest}"
     return f"autonomy={autonomy!r}, and {what} to an agent is not among what people approve. Request a primitive"

@@ -134,7 +134,7 @@ class EventSubscriber:
     async def _synchronize(self) -> None:
         """Set the position to listen from: start at the newest event, or check that the server's list is the same."""
         position = self._state.position
-        if position is None or not position.listens:
+        if position is None or not position.subscribed:
             newest = await self._source.fetch_newest()
             self._state.set_position(_build_position(newest, 0 if position is None else position.generation))
             return
@@ -150,7 +150,7 @@ class EventSubscriber:
                 position.number,
                 now.number,
             )
-            self._note("hearing", {"began_anew": True, "was": position.number, "now": now.number})
+            self._note("subscription", {"restarted": True, "before": position.number, "now": now.number})
             self._state.set_position(now)
 
     async def _listen(self) -> None:

@@ -87,7 +87,7 @@ def build(
         clock=clock,
         call_later=asyncio.get_running_loop().call_later,
         client=None if server is None else client,
-        beat_s=spec.beat_s,
+        heartbeat_s=spec.heartbeat_s,
         source=None if server is None else ServerEvents(server),
         report_trouble=report_trouble,
         masker=output.masker,

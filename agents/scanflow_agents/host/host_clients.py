@@ -84,7 +84,7 @@ class DeliveryClient:
     async def send_heartbeat(self, url: str, pid: int, sensors: Sequence[SensorReport]) -> None:
         reports = [report.model_dump(mode="json") for report in sensors]
         body = {"url": url, "pid": pid, "sensors": reports}
-        await self._connected.ask("POST", f"{self._build_path(self._agent)}/here", body)
+        await self._connected.ask("POST", f"{self._build_path(self._agent)}/heartbeat", body)
 
     async def send_events(self, events: list[Event]) -> None:
         await self._connected.ask("POST", f"{BASE}/events", [event.model_dump(mode="json") for event in events])

@@ -89,7 +89,7 @@ async def _serve(folder: Path, spec: AgentSpec, output: OutputMask) -> int:
         host.start(url)
         await host.state.writer.flush()
         api = loop.create_task(server.serve([listener]))
-        _write_document(folder, "here.json", {"url": url, "pid": os.getpid()})
+        _write_document(folder, "address.json", {"url": url, "pid": os.getpid()})
         _write_document(folder, "failure.json", None)  # only now: while it starts, the last failure is shown
         _log.info("agent %s of %s is at %s", spec.agent, host.app, url)
         watched = loop.create_task(host.state.writer.broken.wait())

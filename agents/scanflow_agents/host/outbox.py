@@ -43,11 +43,11 @@ class Delivery:
     """JSON: an intent; or the agent, the sensor, ``args`` and ``kwargs`` of a call."""
 
     @classmethod
-    def build(cls, queue: str, want: Intent | Call, *, at: float) -> Delivery:
-        if isinstance(want, Intent):
-            return cls(queue=queue, kind="intent", key=want.key, at=at, body=want.model_dump_json())
-        body = json.dumps({"agent": want.agent, "sensor": want.sensor, **want.payload()})
-        return cls(queue=queue, kind="call", key=want.key, at=at, body=body)
+    def build(cls, queue: str, action: Intent | Call, *, at: float) -> Delivery:
+        if isinstance(action, Intent):
+            return cls(queue=queue, kind="intent", key=action.key, at=at, body=action.model_dump_json())
+        body = json.dumps({"agent": action.agent, "sensor": action.sensor, **action.payload()})
+        return cls(queue=queue, kind="call", key=action.key, at=at, body=body)
 
 
 class DeliveryTransport(Protocol):

@@ -74,8 +74,8 @@ class _Caller:
         )
         return await self._deliver(intent)
 
-    async def _deliver(self, want: Intent | Call) -> JSON:
-        delivery = Delivery.build(self.sensor, want, at=self.environment.clock())
+    async def _deliver(self, action: Intent | Call) -> JSON:
+        delivery = Delivery.build(self.sensor, action, at=self.environment.clock())
         answer: JSON = await self.environment.outbox().deliver(delivery, patience_s=ACCEPT_TIMEOUT_S)
         return answer
 

@@ -56,7 +56,7 @@ class AgentSpec(BaseModel):
     sensor_limit_s: float = Field(default=60.0, gt=0)
     """The timeout of a firing."""
 
-    beat_s: float = Field(default=5.0, gt=0)
+    heartbeat_s: float = Field(default=5.0, gt=0)
     """The heartbeat interval."""
 
     def parse(self) -> tuple[Application, Agent]:

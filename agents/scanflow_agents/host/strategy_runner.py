@@ -11,7 +11,7 @@ from scanflow.agent.actions import Call
 from scanflow.agent.agent_records import Intent, Sample
 from scanflow.agent.decide import Evaluator, FunctionCall
 from scanflow.agent.error_text import format_error
-from scanflow.agent.formatting import describe_intent
+from scanflow.agent.formatting import describe_action
 from scanflow.agent.strategy import Strategy
 from scanflow_agents.host.call_limits import ActedStore, LocalLimits, MemoryActedStore, Withheld
 from scanflow_agents.host.control_loop import Decisions
@@ -41,24 +41,24 @@ class Strategies(Evaluator):
             strategy = evaluation.strategy
             if evaluation.error is not None and sample.error is None:
                 errors[strategy] = evaluation.error
-            waiting = deque(evaluation.wants)
+            waiting = deque(evaluation.actions)
             while waiting:
-                want = waiting.popleft()
-                objection = self._limits.withhold(strategy, want, sample.at)
+                action = waiting.popleft()
+                objection = self._limits.withhold(strategy, action, sample.at)
                 if objection is not None:
                     withheld.append(objection)
                     body = {name: getattr(objection, name) for name in ("requests", "key", "limit", "reason")}
                     notes.append(("withheld", strategy, json.dumps(body)))
-                elif isinstance(want, FunctionCall):
-                    requested, error = _run_function(strategy, want)
+                elif isinstance(action, FunctionCall):
+                    requested, error = _run_function(strategy, action)
                     if error is not None:
                         errors[strategy] = error
-                    body = {"requests": describe_intent(want), "key": want.key, "requested": len(requested)}
+                    body = {"requests": describe_action(action), "key": action.key, "requested": len(requested)}
                     notes.append(("function", strategy, json.dumps(body)))
                     waiting.extendleft(reversed(requested))
                 else:
-                    want = self._limits.bound(strategy, want, sample.at) if isinstance(want, Intent) else want
-                    delivery = Delivery.build(strategy, want, at=sample.at)
+                    action = self._limits.bound(strategy, action, sample.at) if isinstance(action, Intent) else action
+                    delivery = Delivery.build(strategy, action, at=sample.at)
                     deliveries.append(delivery)
                     notes.append((delivery.kind, strategy, delivery.body))
         return Decisions(deliveries=tuple(deliveries), errors=errors, withheld=tuple(withheld), notes=tuple(notes))

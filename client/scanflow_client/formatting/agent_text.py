@@ -263,7 +263,7 @@ def _describe_command(action: Action) -> str:
 
 
 def _format_moments(moments: Iterable[StrategyEvaluation], trace: Trace) -> list[tuple[str, ...]]:
-    recorded = {moment.place: moment.answers for moment in trace.moments}
+    recorded = {moment.place: moment.verdicts for moment in trace.moments}
     return [
         (
             format_time(moment.at),

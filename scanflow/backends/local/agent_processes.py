@@ -26,8 +26,8 @@ _LOG_TAIL_BYTES = 8192
 class LocalAgents:
     """See :class:`~scanflow.backends.agent_hosting.AgentBackend`.
 
-    ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``told`` (its version), ``code``
-    and ``team`` are what it was started with, and beside them are its log and the process' attempts.
+    ``<home>/server/agents/<app>/<name>`` is an agent's folder: ``host`` is its own, ``version``, ``code`` and
+    ``team`` are what it was started with, and beside them are its log and the process' attempts.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LocalAgents:
 
     def start(self, agent: HostedAgent, *, observe: Callable[[str], object] = ignore_message) -> bool:  # noqa: ARG002
         job = self._get_job(agent.app, agent.name)
-        is_restart = _read_text(job.path / "told") == agent.version and self._is_of_home(job)
+        is_restart = _read_version(job) == agent.version and self._is_of_home(job)
         if job.alive:
             if is_restart:
                 self._processes.note_alive(job)
@@ -77,7 +77,7 @@ class LocalAgents:
             name=name,
             alive=alive,
             started=pid is not None,
-            version=_read_text(job.path / "told"),
+            version=_read_version(job),
             code=_read_text(job.path / "code"),
             pid=pid,
             failure=failure if failure is not None or alive else _read_last_line(job.log),
@@ -130,11 +130,16 @@ class LocalAgents:
         (_get_folder(job) / "failure.json").unlink(missing_ok=True)  # of the previous version
         write_whole(_get_folder(job) / "agent.json", json.dumps(spec))
         write_whole(job.path / "code", agent.code)
-        write_whole(job.path / "told", agent.version)
+        write_whole(job.path / "version", agent.version)
 
 
 def _get_folder(job: Job) -> Path:
     return job.path / "host"
+
+
+def _read_version(job: Job) -> str | None:
+    version = _read_text(job.path / "version")
+    return _read_text(job.path / "told") if version is None else version  # as an earlier version wrote it
 
 
 def _read_text(path: Path) -> str | None:

@@ -171,7 +171,8 @@ def report_strategies(
     return Response(status_code=204)
 
 
-@router.post("/{app}/{agent}/here", name="here", status_code=204)
+@router.post("/{app}/{agent}/heartbeat", name="heartbeat", status_code=204)
+@router.post("/{app}/{agent}/here", include_in_schema=False, status_code=204)  # by agents from before an upgrade
 async def record_heartbeat(
     context: ContextDep, caller: Proposer, app: Name, agent: Name, body: HeartbeatBody
 ) -> Response:

@@ -43,7 +43,7 @@ class Approval(BaseModel):
 
 
 @router.post("")
-def want(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
+def create_intent(engine: EngineDep, caller: Proposer, intent: Intent) -> Decision:
     """Submit an intent, and return the decision on it. A repeated key gets the first decision again.
 
     What it may do is what its strategy may, as stored when its agent was deployed. An intent that exceeds it, or of an

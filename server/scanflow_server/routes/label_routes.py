@@ -100,7 +100,7 @@ Id = Annotated[str, Path(min_length=1, max_length=256)]
 
 
 @router.post("", status_code=201, response_model=list[Label])
-def want(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> Response:
+def add_samples(context: ContextDep, caller: Proposer, picked: SelectedSamplesBody) -> Response:
     """Add samples to the queue; existing ones are not changed, and keep their labels."""
     check_text(picked.model_dump(mode="json"))
     team = picked.team or caller.team or ""

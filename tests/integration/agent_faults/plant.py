@@ -182,7 +182,7 @@ class Plant:
         app, source, _ = load_application(str(self.folder / "app.py"))
         permit_strategies_at(self.home, app=app.name, agent=agent, team=app.team)
         spec = {"application": dump_document(app), "source": str(source), "agent": agent, **fields}
-        spec |= {"server": self.server.url, "home": str(self.home), "beat_s": 0.5}
+        spec |= {"server": self.server.url, "home": str(self.home), "heartbeat_s": 0.5}
         (folder / "agent.json").write_text(json.dumps(spec))
         with (folder / "log").open("ab") as log:
             process = subprocess.Popen(

@@ -85,9 +85,9 @@ def test_a_rule_that_holds_makes_an_intent_with_all_that_the_arbiter_needs() -> 
 
 def test_a_rule_that_does_not_hold_and_a_sample_with_an_error_want_nothing_and_say_why() -> None:
     found = evaluate(strategy(lambda n: n >= 1000), sample(12), situation())
-    assert (found.held, found.wants, found.error, found.rule) == (False, (), None, "n >= 1000, n=12")
+    assert (found.held, found.actions, found.error, found.rule) == (False, (), None, "n >= 1000, n=12")
     found = evaluate(strategy(), sample(None, error="it hung"), situation())
-    assert (found.held, found.wants, found.error) == (False, (), "it hung")
+    assert (found.held, found.actions, found.error) == (False, (), "it hung")
 
 
 def with_parameters(n: int, parameters: dict[str, int]) -> bool:
@@ -137,7 +137,7 @@ def check(counted: Counted) -> Call:
 
 def test_a_parameter_that_is_annotated_with_a_model_gets_that() -> None:
     found = evaluate(strategy(is_enough, check), sample({"n": 1204, "due": True}), situation())
-    assert (found.error, found.wants) == (
+    assert (found.error, found.actions) == (
         None,
         (call("checker", "check_predictions", n=1204).replace(key="tracker/count/interval:1"),),
     )
@@ -158,7 +158,7 @@ def test_a_parameter_that_is_annotated_with_a_model_gets_that() -> None:
 )
 def test_a_sample_that_is_not_the_model_of_a_rule_is_an_error(value: Any, why: str) -> None:
     found = evaluate(strategy(is_enough, check), sample(value), situation())
-    assert (found.held, found.wants) == (False, ())
+    assert (found.held, found.actions) == (False, ())
     assert why in (found.error or "")
 
 
@@ -206,7 +206,7 @@ def test_a_rule_that_fails_is_recorded_with_the_sample_and_never_taken_for_true(
     if_: Any, value: Any, told: str
 ) -> None:
     found = evaluate(strategy(if_), sample(value), situation())
-    assert (found.held, found.wants) == (False, ())
+    assert (found.held, found.actions) == (False, ())
     assert found.error is not None
     assert found.error.startswith("Strategy 'count': ")
     assert told in found.error
@@ -278,7 +278,7 @@ def test_a_function_in_then_gets_what_the_rule_gets() -> None:
 )
 def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any, told: str) -> None:
     found = evaluate(strategy(then=[CHECK, then]), sample(1), situation())
-    assert (found.held, found.wants) == (False, ())
+    assert (found.held, found.actions) == (False, ())
     assert told in (found.error or "")
     assert found.sample.error == found.error
 

@@ -56,7 +56,7 @@ def journal(judges: Evaluator, samples: Sequence[Sample]) -> Iterator[dict[str, 
             if each.error is not None and one.error is None:
                 yield entry("error", each.strategy, {"strategy": each.strategy, "sample": one.id, "error": each.error})
         for each in found:
-            for want in each.wants:
+            for want in each.actions:
                 if isinstance(want, Intent):
                     yield entry("intent", each.strategy, want.model_dump(mode="json"))
                     yield entry("decision", each.strategy, {"key": want.key, "answer": {"verdict": "refuse"}})
@@ -72,7 +72,7 @@ def entry(kind: str, subject: str, body: Any) -> dict[str, Any]:
 
 def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
     timeline = replay(strategies(), TRACE)
-    told = [(moment.at, moment.strategy, moment.wants) for moment in timeline if moment.held]
+    told = [(moment.at, moment.strategy, moment.actions) for moment in timeline if moment.held]
     looked = "checker.look(3, a=2, b=1)"
     trained = 'run_workflow(workflow="training", parameters={"epochs": 2, "rate": 0.5})'
     assert told == [
@@ -88,7 +88,7 @@ def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
 def test_what_was_decided_then_is_found_in_the_journal() -> None:
     trace = build_trace(journal(strategies(), TRACE))
     assert list(trace.samples) == TRACE
-    assert [(one.sample, one.strategy, one.answers) for one in trace.moments] == [
+    assert [(one.sample, one.strategy, one.verdicts) for one in trace.moments] == [
         ("s2", "enough", ()),
         ("s3", "enough", ()),
         ("s3", "many", ("refuse",)),

@@ -169,12 +169,12 @@ async def test_a_server_that_is_away_or_refuses_is_tried_until_it_answers(tmp_pa
     server = FakeServer()
     server.refusal = UnavailableError("away")
     async with Listening(tmp_path, server, sensor("made", MADE), clock=FakeClock()) as agent:
-        assert not agent.host.describe_health()["hears"]
+        assert not agent.host.describe_health()["subscribed"]
         server.refusal = InvalidError("no")
         await turns(30)
         server.refusal = None
         await turns(30)
-        assert agent.host.describe_health()["hears"]
+        assert agent.host.describe_health()["subscribed"]
         await server.happen()
         await agent.settled()
         assert agent.keys() == ["tracker/made/event:1"]
@@ -200,7 +200,7 @@ async def test_a_list_that_was_begun_anew_is_heard_from_then_on_also_where_its_n
         await agent.settled()
         server.events = [Event(id=n + 1, at=1000.0 + n, type="made", app="mnist") for n in range(count)]
         await server.end()
-        assert [entry["body"]["now"] for entry in await agent.journal("hearing")] == [count]
+        assert [entry["body"]["now"] for entry in await agent.journal("subscription")] == [count]
         await server.happen()
         await agent.settled()
         before = [f"tracker/made/event:{number}" for number in range(1, 6)]

@@ -10,7 +10,7 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import UnavailableError
-from scanflow_agents.host.agent_state import AgentStore
+from scanflow_agents.host.agent_state import AgentStore, EventPosition
 from scanflow_agents.host.group_commit import GroupWriter
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 
@@ -117,3 +117,20 @@ async def test_a_journal_is_bounded_in_bytes_also_after_a_restart(tmp_path: Path
         assert [len(entry["body"]) for entry in state.journal()] == [9000], "the newest is kept in any case"
         state.note("sample", "s", 11.0, "{}")
         await state.writer.close()
+
+
+async def test_the_position_that_an_earlier_version_stored_is_read_once(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "agent.db") as database:
+        database.execute("CREATE TABLE heard (id INTEGER PRIMARY KEY, number, mark, generation, listens)")
+        database.execute("INSERT INTO heard VALUES (1, 41, 'm', 2, 0)")
+    database.close()
+    former = EventPosition(number=41, mark="m", generation=2, subscribed=False)
+    for position in (former, EventPosition(number=42, mark="n")):
+        state = AgentStore(tmp_path / "agent.db")
+        assert state.position == former
+        state.set_position(position)
+        await state.writer.flush()
+        await state.writer.close()
+    state = AgentStore(tmp_path / "agent.db")
+    assert state.position == EventPosition(number=42, mark="n")
+    await state.writer.close()

@@ -34,6 +34,16 @@ class TestLocalAgents(AgentsContract):
         made.stop(*KEY)
         self.wait_until(lambda: not made.show(*KEY).alive, "it has ended")
 
+    def test_one_that_an_earlier_version_started_goes_on(self, agents: LocalAgents, tmp_path: Path) -> None:
+        agent = self.agent()
+        agents.start(agent)
+        self.wait_until(lambda: agents.show(*KEY).alive, "it runs")
+        [written] = (tmp_path / "home").rglob("version")
+        written.rename(written.with_name("told"))
+        before = agents.show(*KEY)
+        assert (before.version, agents.start(agent)) == (agent.version, False)
+        assert (agents.show(*KEY).alive, agents.show(*KEY).pid) == (True, before.pid)
+
 
 class TestMemoryAgents(AgentsContract):
     @pytest.fixture

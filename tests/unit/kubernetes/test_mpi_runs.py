@@ -339,6 +339,16 @@ def test_a_line_that_ranks_did_not_end_is_kept_when_they_have(tmp_path: Path) ->
     assert output.read().parts == ()
 
 
+def test_a_job_goes_on_that_an_earlier_version_followed(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"ranks": [{}, {}]}')
+    output = RankOutput(tmp_path, tmp_path / "attempt")
+    output.add([LogLine("1", b"[1,0]<stdout>:hello\n")])
+    (tmp_path / "ranks.json").rename(tmp_path / "told.json")
+    assert output.read().until == "1"
+    output.add([LogLine("2", b"[1,1]<stdout>:hello\n")])
+    assert output.read().until == "2"
+
+
 def test_how_a_job_stands_is_read_from_its_pods() -> None:
     job: Manifest = {"kind": "Job", "metadata": {"name": "j"}, "status": {"state": {"phase": "Pending"}}}
     queued = observe_job(job, [])

@@ -195,10 +195,12 @@ def test_of_a_service_whose_instances_all_answer_nothing_is_asked() -> None:
     assert len(shop.cluster.calls) == before
 
 
-def test_who_was_ended_between_two_steps_is_gone_on_for() -> None:
+@pytest.mark.parametrize("annotation", ["active-backup", "answers"])  # and as an earlier version called it
+def test_who_was_ended_between_two_steps_is_gone_on_for(annotation: str) -> None:
     shop = Shop()
     shop.pod("spare")
-    shop.store.annotate(shop.store.get("serving"), answers="spare")  # and then it was ended
+    noted = shop.store.annotate(shop.store.get("serving"), **{annotation: "spare"})  # and then it was ended
+    assert noted.active_backup == "spare"
     shop.look()
     assert shop.answers == "spare"
     shop.pod("serving")

@@ -27,8 +27,8 @@ def test_a_time_without_a_date_is_refused(api: Api, at: float) -> None:
         ("/events", [{"at": at, "type": "a.b"}]),
         ("/intents", intent("one", at=at).model_dump(mode="json")),
         ("/intents", intent("two", sample=sample).model_dump(mode="json")),
-        ("/agents/shop/watch/here", {**heartbeat, "sensors": [{**sensor, "last": at}]}),
-        ("/agents/shop/watch/here", {**heartbeat, "sensors": [{**sensor, "next": at}]}),
+        ("/agents/shop/watch/heartbeat", {**heartbeat, "sensors": [{**sensor, "last": at}]}),
+        ("/agents/shop/watch/heartbeat", {**heartbeat, "sensors": [{**sensor, "next": at}]}),
     ]
     for path, body in bodies:
         refused = api.post(path, json=body)

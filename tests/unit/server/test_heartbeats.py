@@ -16,7 +16,7 @@ from tests.permitting import permit_strategies
 from tests.unit.server.arbiter.making import intent
 from tests.unit.server.keeping import Api, known_by
 
-HERE = "/agents/shop/watcher/here"
+HEARTBEAT = "/agents/shop/watcher/heartbeat"
 REPORT = {"name": "count", "trigger": {"kind": "call"}, "fired": 3, "missed": 0, "errors": 0}
 
 
@@ -48,7 +48,7 @@ def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
     permit_strategies(store, app="shop", agent="watcher", team="default")
 
     def say(**changes: Any) -> None:
-        reply = api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7, "sensors": [REPORT], **changes})
+        reply = api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7, "sensors": [REPORT], **changes})
         assert reply.status_code == 204
 
     say()
@@ -69,14 +69,21 @@ def test_a_strategy_keeps_its_field_for_as_long_as_its_agent_says_that_it_is_the
     monkeypatch.setattr(api.context, "clock", lambda: now)
     permit_strategies(api.context.store, app="shop", agent="watcher", team="tests")
     permit_strategies(api.context.store, "other")
-    assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
+    assert api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
     mine = {"app": "shop", "agent": "watcher", "strategy": "default/shop/watcher/scale", "intent": "i1"}
     with api.context.store.write() as connection:
         field = FieldRow.model_validate({"field": "replicas", "until": now + 1, **mine})
         kept.put_field(connection, "service/tests/serve", field)
     now += 10_000
-    assert api.post(HERE, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
+    assert api.post(HEARTBEAT, json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
     engine = build_engine(api.context)
     assert engine.submit(intent("i2", strategy="other")).winner == "i1"
     now += SILENT_S + 1
     assert engine.submit(intent("i3", strategy="other")).winner is None
+
+
+def test_an_agent_from_before_an_upgrade_is_heard_of(api: Api) -> None:
+    permit_strategies(api.context.store, app="shop", agent="watcher", team="default")
+    assert api.post("/agents/shop/watcher/here", json={"url": "http://127.0.0.1:1", "pid": 7}).status_code == 204
+    assert api.get("/agents/shop/watcher").json()["state"] == "running"
+    assert not any(path.endswith("/here") for path in api.get("/openapi.json").json()["paths"])

@@ -25,7 +25,7 @@ def folder(context: ServerContext) -> Path:
         one = agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     made = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
     made.mkdir(parents=True)
-    (made.parent / "told").write_text(compute_version(context, one))  # as its controller does when it starts it
+    (made.parent / "version").write_text(compute_version(context, one))  # as its controller does when it starts it
     return made
 
 

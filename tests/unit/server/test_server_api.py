@@ -366,7 +366,7 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(api: Api, bod
     started = api.put(path, json=body).json()
     assert (started["state"], started["url"], started["team"]) == ("starting", None, "ml")
     for _ in range(2):
-        assert api.post(f"{path}/here", json=HERE).status_code == 204
+        assert api.post(f"{path}/heartbeat", json=HERE).status_code == 204
     assert [one["type"] for one in api.get("/events").json()] == ["agent.started"]
     assert api.delete(path).json()["state"] == "stopped"
     assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
@@ -379,11 +379,11 @@ def test_an_agent_says_how_its_sensors_fare(api: Api) -> None:
     path, trigger = "/agents/mnist/elsewhere", {"kind": "call"}
     permit_strategies(api.context.store, agent="elsewhere")
     count = {"name": "count", "trigger": trigger, "next": None, "last": 5.0, "fired": 12, "missed": 3, "errors": 1}
-    assert api.post(f"{path}/here", json=HERE).status_code == 204, "one of an earlier version says nothing of them"
+    assert api.post(f"{path}/heartbeat", json=HERE).status_code == 204, "one of an earlier version says nothing of them"
     assert api.get(path).json()["sensors"] is None
-    assert api.post(f"{path}/here", json={**HERE, "sensors": [count]}).status_code == 204
+    assert api.post(f"{path}/heartbeat", json={**HERE, "sensors": [count]}).status_code == 204
     assert [one["sensors"] for one in api.get("/agents").json()] == [[count]]
-    assert problem(api.post(f"{path}/here", json={**HERE, "sensors": [{"name": "count"}]}))[0] == 422
+    assert problem(api.post(f"{path}/heartbeat", json={**HERE, "sensors": [{"name": "count"}]}))[0] == 422
 
 
 def of_team(body: dict[str, Any], team: str) -> dict[str, Any]:
@@ -403,7 +403,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
     assert (found.team, found.wanted, found.generation) == ("red", True, 1)
     assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
     assert api.put(path, json=of_team(body, "red")).status_code == 200
-    api.post(f"{path}/here", json=HERE)
+    api.post(f"{path}/heartbeat", json=HERE)
     with api.context.store.write() as connection:
         agent_store.count_restart(connection, "mnist", "tracker")
     api.delete(path)
@@ -435,7 +435,7 @@ def test_an_agent_of_an_earlier_release_that_nobody_started_here_is_where_it_say
 ) -> None:
     for name in ("own", "tracker"):
         permit_strategies(api.context.store, agent=name)
-        api.post(f"/agents/mnist/{name}/here", json=HERE)
+        api.post(f"/agents/mnist/{name}/heartbeat", json=HERE)
     told = api.get("/agents/mnist/own").json()
     assert (told["state"], told["url"], told["pid"]) == ("running", HERE["url"], HERE["pid"])
     assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"

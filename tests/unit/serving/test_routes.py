@@ -384,7 +384,7 @@ async def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) ->
         path.parent, node("learner", path, "Learner"), node("same", path, "Same", parents=("learner",))
     ) as here:
         answer = await here.ask("/api/v1.0/feedback", json.dumps({"reward": 0.5}).encode())
-        assert (answer.status, answer.json["meta"]["tags"]) == (200, {"told": 1})
+        assert (answer.status, answer.json["meta"]["tags"]) == (200, {"notified": 1})
         assert module().Learner.told == [(0.5, "scanflow-worker-1")]
         assert (await here.ask("/api/v1.0/feedback", b"{}")).status == 400
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,9 @@ REPORT_PREFIX: Final = "##scanflow"
 
 _TAG: Final = re.compile(rb"\[(?:[^\]\s]*@)?\d+,(\d+)\]<(stdout|stderr)>:")
 _EVENT: Final = re.compile(rb"^(.*?)" + REPORT_PREFIX.encode() + rb" (began|ended) (\S+)\s*$", re.DOTALL)
-_STATE: Final = "told.json"
+_STATE: Final = "ranks.json"
+_FORMER_STATE: Final = "told.json"
+"""What an earlier version called the same."""
 
 RankStream = tuple[int, str]
 """A rank, and ``stdout`` or ``stderr``."""
@@ -132,10 +135,10 @@ class RankOutput:
 
     def read(self) -> ObservedRanks:
         """Return the observed state of the ranks."""
-        try:
-            return ObservedRanks.model_validate_json((self._folder / _STATE).read_bytes())
-        except FileNotFoundError:
-            return ObservedRanks()
+        for name in (_STATE, _FORMER_STATE):
+            with suppress(FileNotFoundError):
+                return ObservedRanks.model_validate_json((self._folder / name).read_bytes())
+        return ObservedRanks()
 
     def add(self, lines: list[LogLine], *, over: bool = False) -> None:
         """Append new lines of the log; ``over``: the last ones."""

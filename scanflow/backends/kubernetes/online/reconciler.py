@@ -139,14 +139,14 @@ class ServiceReconciler:
             hand_back_after=definition.serving.hand_back_after,
         )
         if to_backup and not backup_active:
-            stored = self._store.annotate(stored, answers=backup)
+            stored = self._store.note_active_backup(stored, backup)
         elif backup_active and not self._store.is_unchanged(stored):
             raise ConflictError(f"The service {stored.state.name!r} was changed since it was read.")
         if to_backup:
             self._switch.route_traffic(self._switch.render_routes(definition, backup=backup_service.state.definition))
         elif backup_active:
             self._switch.route_traffic(self._switch.render_routes(definition))
-            stored = self._store.annotate(stored, answers=None)
+            stored = self._store.note_active_backup(stored, None)
         return stored
 
     def _take_over(self, stored: ServiceConfigMap, backup: ServiceConfigMap | None) -> ServiceConfigMap:
@@ -154,10 +154,10 @@ class ServiceReconciler:
         definition = stored.state.definition
         if any(observed_objects.is_ready(pod) for pod in self._list_pods(stored)):
             self._switch.route_traffic(self._switch.render_routes(definition))
-            return self._store.annotate(stored, answers=None)
+            return self._store.note_active_backup(stored, None)
         if backup is not None and any(observed_objects.is_ready(pod) for pod in self._list_pods(backup)):
             self._switch.route_traffic(self._switch.render_routes(definition, backup=backup.state.definition))
-            return self._store.annotate(stored, answers=backup.state.name)
+            return self._store.note_active_backup(stored, backup.state.name)
         return stored
 
     def _decide_canary_change(self, stored: ServiceConfigMap) -> ServiceChange | None:

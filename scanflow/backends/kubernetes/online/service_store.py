@@ -25,8 +25,11 @@ _DOCUMENT: Final = "service.json"
 RENDERED_ANNOTATION: Final = "scanflow.dev/rendered"
 """An annotation of a service's ConfigMap: the hashes of its manifests as last applied, by kind and name."""
 
-ACTIVE_BACKUP_ANNOTATION: Final = "scanflow.dev/answers"
+ACTIVE_BACKUP_ANNOTATION: Final = "scanflow.dev/active-backup"
 """An annotation of a service's ConfigMap: the backup that serves its requests, while one does."""
+
+_FORMER_ACTIVE_BACKUP: Final = "scanflow.dev/answers"
+"""What an earlier version called the same."""
 
 
 class ServiceConfigMap(NamedTuple):
@@ -53,7 +56,7 @@ class ServiceConfigMap(NamedTuple):
     @property
     def active_backup(self) -> str | None:
         """The backup, while it serves requests."""
-        return self.annotations.get(ACTIVE_BACKUP_ANNOTATION)
+        return self.annotations.get(ACTIVE_BACKUP_ANNOTATION, self.annotations.get(_FORMER_ACTIVE_BACKUP))
 
 
 class ServiceStore:
@@ -117,6 +120,10 @@ class ServiceStore:
 
         return retry_on_conflict(f"The service {name!r}", attempt)
 
+    def note_active_backup(self, stored: ServiceConfigMap, backup: str | None) -> ServiceConfigMap:
+        """Note which backup serves a service's requests; None: none does. See :meth:`annotate`."""
+        return self._annotate(stored, {ACTIVE_BACKUP_ANNOTATION: backup, _FORMER_ACTIVE_BACKUP: None})
+
     def annotate(self, stored: ServiceConfigMap, **annotations: str | None) -> ServiceConfigMap:
         """Set annotations of a service's ConfigMap, or remove them (None); return the updated service.
 
@@ -125,8 +132,10 @@ class ServiceStore:
         Raises:
             ConflictError: it was changed since it was read.
         """
-        prefixed = {f"scanflow.dev/{name}": text for name, text in annotations.items()}
-        change = {"metadata": {"resourceVersion": stored.version, "annotations": prefixed}}
+        return self._annotate(stored, {f"scanflow.dev/{name}": text for name, text in annotations.items()})
+
+    def _annotate(self, stored: ServiceConfigMap, annotations: Mapping[str, str | None]) -> ServiceConfigMap:
+        change = {"metadata": {"resourceVersion": stored.version, "annotations": annotations}}
         service = _parse_service(self._cluster.patch("ConfigMap", stored.object, stored.namespace, change))
         self._list_cache.renew("ConfigMap", _SERVICES)
         return service

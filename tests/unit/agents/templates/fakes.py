@@ -237,11 +237,11 @@ class World:
         declared = self.load(agent)
         found = [evaluate(one, sample, situation) for one in declared.select_strategies(sensor)]
         assert [one.error for one in found] == [None] * len(found)
-        assert_permitted(declared, [want for one in found for want in one.wants], self.parameters.get(agent, {}))
+        assert_permitted(declared, [want for one in found for want in one.actions], self.parameters.get(agent, {}))
         return found
 
     def wants(self, agent: str, sensor: str, **kwargs: Any) -> list[Intent | Call]:
-        wants = [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.wants]
+        wants = [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.actions]
         assert not any(isinstance(want, FunctionCall) for want in wants), "a template's function only chooses"
         return [want for want in wants if isinstance(want, Intent | Call)]
 

@@ -37,8 +37,8 @@ class Agent:
         situation = DecisionContext(app="mnist", team="data", at=at)
         found = [evaluate(one, sample, situation) for one in self.declared.select_strategies(self.name)]
         assert [one.error for one in found] == [None] * len(found)
-        assert_permitted(self.declared, [want for one in found for want in one.wants], {})
-        return [want for one in found for want in one.wants if isinstance(want, Intent)]
+        assert_permitted(self.declared, [want for one in found for want in one.actions], {})
+        return [want for one in found for want in one.actions if isinstance(want, Intent)]
 
 
 # -- backups

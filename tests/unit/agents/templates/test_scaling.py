@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.agent.agent_records import Intent, Sample
-from scanflow.agent.decide import DecisionContext, Want, evaluate
+from scanflow.agent.decide import DecisionContext, StrategyAction, evaluate
 from scanflow.app.scaling import Scaling
 from scanflow.placement.queueing import Load, Recommendation
 from scanflow_agents.templates.threshold_tuning import compute_threshold
@@ -28,14 +28,14 @@ def looks(world: World, times: int, **served: Any) -> list[dict[str, Any]]:
     world.control_plane.serves("models:/mnist_cnn/1", **served)
     declared = world.load("planner")
     (strategy,) = declared.select_strategies("service_latency")
-    wanted: list[Want] = []
+    wanted: list[StrategyAction] = []
     for _ in range(times):
         world.control_plane.now += 60
         at, found = world.control_plane.now, world.look(declared, "planner", "service_latency")
         sample = Sample(id="s", agent="planner", sensor="service_latency", at=at, value=found, cause=f"c:{at}")
         evaluation = evaluate(strategy, sample, DecisionContext(app="mnist", team="data", at=at))
         assert evaluation.error is None
-        wanted += evaluation.wants
+        wanted += evaluation.actions
     assert_permitted(declared, wanted, {})
     return [dict(one.arguments) for one in wanted if isinstance(one, Intent)]
 
