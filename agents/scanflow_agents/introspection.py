@@ -44,8 +44,8 @@ def main(words: Sequence[str]) -> int:
 
 def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
     from scanflow.agent.formatting import build_strategy_documents
+    from scanflow.agent.strategy_limits import describe_unknown_targets
     from scanflow.agent.targets import select_agents
-    from scanflow.agent.unknown_targets import describe_unknown_targets
     from scanflow_agents.templates import load_declared
 
     application, _, agents = select_agents(words[0] if words else None)
@@ -58,7 +58,7 @@ def _list_strategies(words: Sequence[str]) -> dict[str, Any]:
     unknown = [
         text
         for agent, strategies in declared
-        for text in describe_unknown_targets(application, agent.name, strategies, agent.parameters)
+        for text in describe_unknown_targets(application, agent.name, strategies.strategies, agent.parameters)
     ]
     return {"app": application.name, "strategies": documents, "unknown": unknown}
 

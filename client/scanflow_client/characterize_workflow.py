@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import format_count
-from scanflow.characterization.analysis import classify_saturation, recommend
+from scanflow.characterization.analysis import WorkflowCharacterization, classify_saturation, recommend
 from scanflow.characterization.characterization_study import rotate
-from scanflow.characterization.workflow_characterization import SizedRun, WorkflowCharacterization
+from scanflow.characterization.measurement import SizedRun
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, StepFailedError, UnsupportedError
 from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields

@@ -79,14 +79,14 @@ class Context:
             )
         return await (self.caller.call(doing) if isinstance(doing, Call) else self.caller.act(doing))
 
-    def perform_soon(self, doing: Doing, *, patience_s: float = 60.0) -> JSON:
-        """Carry out a call or a primitive from a plain function in a thread, waiting at most ``patience_s``."""
+    def perform_soon(self, doing: Doing) -> JSON:
+        """Carry out a call or a primitive from a plain function in a thread, waiting at most a minute."""
         if self.loop is None:
             raise UsageError(
                 f"{doing} cannot be done here: this context has no event loop. Run the agent (scanflow up), or write "
                 "'async def' and 'await'."
             )
-        return asyncio.run_coroutine_threadsafe(self.perform(doing), self.loop).result(patience_s)
+        return asyncio.run_coroutine_threadsafe(self.perform(doing), self.loop).result(timeout=60.0)
 
 
 _current: ContextVar[Context | None] = ContextVar("scanflow_context", default=None)

@@ -26,7 +26,7 @@ from scanflow.knowledge.filters import parse_filter
 from scanflow.modules import load_function, mark_loading
 from scanflow.text.failures import parse_failure
 
-__all__ = ["Declared", "collect_declarations", "load_agent", "load_template"]
+__all__ = ["Declared", "collect_declarations", "load_agent"]
 
 _ROOT = "_Root"  # agents' names have no capitals, so none collides with another's second folder
 
@@ -81,13 +81,6 @@ def load_agent(app: Application, agent: Agent | str, *, template: Template | Non
     return _assemble(
         app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], built_in, functions
     )
-
-
-def load_template(app: Application, agent: Agent, declare: Template) -> Declared:
-    """Return the sensors and strategies that a template declares, as :func:`load_agent` does for modules."""
-    with collect_declarations() as declared:
-        declare(app, agent)
-    return _assemble(app, agent, [declaration for declaration in declared if _belongs_to(declaration, agent)], [], {})
 
 
 def _get_agent(app: Application, agent: Agent | str) -> Agent:

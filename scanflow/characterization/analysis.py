@@ -6,7 +6,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
+
+from scanflow.characterization.measurement import ProgramRun, SizedRun
 
 Scaling = Literal["linear", "sublinear", "flat", "collapse"]
 
@@ -107,21 +109,9 @@ class ResourceRecommendation:
         return f'sf.Resources(cpu={self.cpu:g}, memory="{self.memory_bytes // 2**20}Mi")'
 
 
-class ResourceUse(Protocol):
-    """The resources that a run used."""
-
-    @property
-    def cores(self) -> float:
-        """The average number of cores used."""
-        ...
-
-    @property
-    def peak_bytes(self) -> int:
-        """Memory at its peak."""
-        ...
-
-
-def recommend(scaling: Saturation, runs: Sequence[ResourceUse], memory: MemoryKnee | None) -> ResourceRecommendation:
+def recommend(
+    scaling: Saturation, runs: Sequence[ProgramRun | SizedRun], memory: MemoryKnee | None
+) -> ResourceRecommendation:
     """Recommend resources: the cores at which the program is nearly fastest, or those it uses, if fewer; and its memory
     with a margin. ``runs``: the runs with that many cores."""
     used = statistics.median(run.cores for run in runs)
@@ -129,6 +119,26 @@ def recommend(scaling: Saturation, runs: Sequence[ResourceUse], memory: MemoryKn
     peak = max(run.peak_bytes for run in runs)
     needed = SPARE * (peak if memory is None else memory.enough)
     return ResourceRecommendation(cpu=cpu, memory_bytes=max(1, math.ceil(needed / _UNIT)) * _UNIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowCharacterization:
+    """What was measured of a service or an MPI job at several sizes."""
+
+    name: str
+    unit: str
+    """What ``seconds`` measures: a request or a run."""
+
+    runs: Mapping[str, tuple[SizedRun, ...]]
+    """By size: ``1 instance × 2 cores``, ``2 ranks``."""
+
+    saturation: Saturation
+    recommendation: ResourceRecommendation
+    missing: tuple[str, ...] = ()
+
+
+def compute_median_seconds(runs: Sequence[SizedRun]) -> float:
+    return statistics.median(run.seconds for run in runs)
 
 
 def _choose_unit(peak_bytes: int) -> int:

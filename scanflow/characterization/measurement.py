@@ -1,4 +1,4 @@
-"""The records of a program's run: its placement and the resources it used."""
+"""What was measured: a program's run, its placement and the resources it used; a service or an MPI job at one size."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ class ProgramRun:
     def cores(self) -> float:
         """The average number of cores used."""
         return self.cpu_s / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedRun:
+    """Measurement of a service under load at one size, or of a run of a job with one number of ranks."""
+
+    seconds: float
+    """Duration of a run, or of a request."""
+
+    cores: float
+    """Cores used on average."""
+
+    peak_bytes: int
+    """Peak memory of an instance, or of all ranks together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ import numpy as np
 
 from scanflow.drift.contract import MAX_COLUMNS
 from scanflow.drift.detectors import catalogue
-from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, compute_uncertainty
 from scanflow.drift.detectors.detector_port import Floats, Scores
 from scanflow.drift.evaluation import compare_answers
 from scanflow.drift.performance import MIN_SAMPLES, Calibration
@@ -28,7 +27,7 @@ from scanflow.drift.samples import (
     pack_samples,
     take_rows,
 )
-from scanflow.drift.selection import select
+from scanflow.drift.selection import CriticalPoint, ScoredSamples, compute_uncertainty, select
 from scanflow.drift.slices import CLEAN, format_window_name
 from scanflow.drift.table import DataTable, project_on_main_directions
 from scanflow.drift.training_data import TrainingData

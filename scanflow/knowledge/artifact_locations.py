@@ -13,8 +13,6 @@ from urllib.request import url2pathname
 
 from scanflow.errors import UnavailableError
 
-__all__ = ["move_artifact_addresses"]
-
 _ADDRESSES = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),

@@ -29,8 +29,7 @@ from urllib.parse import urlsplit
 
 from scanflow.load import http_connection
 from scanflow.load.clock import ArrivalClock
-from scanflow.load.load_connection import LoadConnection
-from scanflow.load.load_plan import NEVER, PAUSE_S, LoadError, LoadPlan
+from scanflow.load.load_plan import NEVER, PAUSE_S, LoadConnection, LoadError, LoadPlan
 from scanflow.processes.cpu_priority import take_short_slices
 
 SWEEP_S = 0.1

@@ -15,7 +15,7 @@ import grpc.aio
 from scanflow.load.load_plan import PAUSE_S, LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.load_connection import Sender
+    from scanflow.load.generator import RequestSender
     from scanflow.load.load_plan import LoadPlan
 
 _OPTIONS: Final = (
@@ -44,7 +44,7 @@ _STATUS: Final = {
 """HTTP statuses of gRPC's codes, by google/rpc/code.proto; all others are 500."""
 
 
-async def connect(run: Sender) -> GrpcConnection:
+async def connect(run: RequestSender) -> GrpcConnection:
     """Return an open connection to the target of a load.
 
     Raises:
@@ -101,7 +101,7 @@ class GrpcConnection:
 
     closed_meanwhile = False
 
-    def __init__(self, run: Sender, channel: Any, method: str) -> None:
+    def __init__(self, run: RequestSender, channel: Any, method: str) -> None:
         self._run, self._channel = run, channel
         self._call = channel.unary_unary(method)  # no serializers: bytes are sent and come
         self._metadata = tuple((name.lower(), value) for name, value in run.plan.headers.items())

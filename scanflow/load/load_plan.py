@@ -1,10 +1,11 @@
-"""The plan of a load: the target, bodies and time limits of its requests."""
+"""The plan of a load, the target, bodies and time limits of its requests; and what it needs of a connection."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from scanflow.errors import UnavailableError
 
@@ -57,3 +58,21 @@ class LoadPlan:
     """A response header whose value is recorded for each answer: the instance that answered."""
 
     cpus: Sequence[int] = ()
+
+
+class LoadConnection(Protocol):
+    """A connection that sends one request at a time; each ends in the sender's ``record_result`` and ``release``."""
+
+    @property
+    def closed_meanwhile(self) -> bool:
+        """Whether the server has closed it while it was idle, which clients check before they send."""
+        raise NotImplementedError
+
+    def send(self, due: float, number: int) -> None:
+        """Send a request that was due at a time, by ``time.monotonic``."""
+
+    def expire(self, now: float) -> None:
+        """Abort a request that has taken longer than the plan allows."""
+
+    async def close(self) -> None:
+        """Close the connection at the end of the load."""

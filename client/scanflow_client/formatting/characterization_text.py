@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.quantities import format_count, format_duration
+from scanflow.characterization.analysis import compute_median_seconds
 from scanflow.characterization.characterization_study import describe_placement
-from scanflow.characterization.workflow_characterization import compute_median_seconds
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
-    from scanflow.characterization.analysis import Saturation
+    from scanflow.characterization.analysis import Saturation, WorkflowCharacterization
     from scanflow.characterization.characterization_study import Characterization
     from scanflow.characterization.measurement import ProgramRun
-    from scanflow.characterization.workflow_characterization import WorkflowCharacterization
 
 _KINDS = {
     "linear": "more cores help in proportion",

@@ -59,7 +59,7 @@ class RunAutoconfigWorkflow(BuiltInPrimitive):
         from scanflow.backends.backend_port import JobProfiler
         from scanflow.backends.mpi_program import load_mpi_program
         from scanflow.deployer.deployer_port import RunRequest
-        from scanflow.placement.mpi.autoconfig import autoconfigure
+        from scanflow.placement.mpi.job_granularity import autoconfigure
 
         stored, workflow = context.workflow(self.workflow)
         workflow = workflow.with_parameters(self.parameters or {})

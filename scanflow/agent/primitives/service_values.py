@@ -151,22 +151,18 @@ def summarize_service(record: ServiceRecord) -> dict[str, Any]:
 
 
 def wait_until_in_effect(
-    deployer: Deployer,
-    requested: ServiceRecord,
-    is_wanted: Callable[[ServiceRecord], bool],
-    *,
-    patience_s: float = PATIENCE_S,
+    deployer: Deployer, requested: ServiceRecord, is_wanted: Callable[[ServiceRecord], bool]
 ) -> ServiceRecord:
-    """Wait until a change of a service is in effect, at most ``patience_s``, and return the service.
+    """Wait until a change of a service is in effect, at most :data:`PATIENCE_S`, and return the service.
 
     ``requested`` is the service with the requested change; ``is_wanted`` returns whether the change is still requested:
     one that fails is undone."""
-    deadline, record = time.monotonic() + patience_s, requested
+    deadline, record = time.monotonic() + PATIENCE_S, requested
     # A service that was never settled is still being deployed; its deployment is waited for elsewhere.
     while requested.settled and record.settled < requested.generation and is_wanted(record):
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"The change of {requested.name!r} is not in effect after {patience_s:.0f} s; it continues. Watch it: "
+                f"The change of {requested.name!r} is not in effect after {PATIENCE_S:.0f} s; it continues. Watch it: "
                 f"scanflow services {requested.name}"
             )
         time.sleep(_POLL_S)

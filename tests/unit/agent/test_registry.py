@@ -14,7 +14,7 @@ from scanflow.agent import primitives as do
 from scanflow.agent.actions import call
 from scanflow.agent.agent_records import Event
 from scanflow.agent.decide import decide
-from scanflow.agent.registry import Declared, load_agent, load_template
+from scanflow.agent.registry import Declared, load_agent
 from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agent import Agent, collect_declarations
@@ -190,7 +190,6 @@ def test_what_the_modules_declare_stands_in_the_place_of_the_templates(tmp_path:
         sf.every(hours=2),
     )
     assert declared.strategies[0].priority == 2
-    assert names(load_template(app, app.agents[0], template)) == (["count", "check"], ["count"])
 
 
 def test_a_trigger_alone_gets_a_sensor_that_tells_what_came(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples
 from scanflow.drift.evaluation import (
     check_target,
     compare_answers,
@@ -26,7 +25,7 @@ from scanflow.drift.samples import (
     take_rows,
     unpack_samples,
 )
-from scanflow.drift.selection import select
+from scanflow.drift.selection import CriticalPoint, ScoredSamples, select
 from scanflow.drift.training import LabelledPoints
 from scanflow.drift.training_data import TrainingData
 from scanflow.errors import InvalidError

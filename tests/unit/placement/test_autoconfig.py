@@ -8,8 +8,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from scanflow.placement.mpi.autoconfig import autoconfigure
 from scanflow.placement.mpi.groups import ClusterNode
+from scanflow.placement.mpi.job_granularity import autoconfigure
 from scanflow.placement.mpi.job_plan import plan_job
 
 NODES = [ClusterNode(name=f"n{place}", cores=32) for place in range(4)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.drift.detectors.critical import CriticalPoint, ScoredSamples, compute_uncertainty, pick
+from scanflow.drift.selection import CriticalPoint, ScoredSamples, compute_uncertainty, pick
 from scanflow.errors import InvalidError
 
 
