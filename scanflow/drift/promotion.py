@@ -22,10 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pydantic import ConfigDict, Field
+
+from scanflow.app.model import Model
 from scanflow.drift.slices import CURRENT, Slice, compute_quantile
 from scanflow.errors import InvalidError
 
-__all__ = ["PromotionDecision", "decide", "for_evaluation"]
+__all__ = ["PromotionDecision", "PromotionEvidence", "decide", "for_evaluation"]
 
 FIRST_LOOK_POWER = 0.8
 
@@ -67,13 +70,57 @@ class PromotionDecision:
     needed: int = 0
     """About how many more labelled points of the current window a waiting challenger needs for its promotion."""
 
-    def evidence(self, *, level: float = 0.05, **about: Any) -> dict[str, Any]:
-        """Return the decision as JSON values, each slice with the bounds of its gain, together with ``about``."""
+    def evidence(self, *, level: float = 0.05, **about: Any) -> PromotionEvidence:
+        """Return the decision, each slice with the bounds of its gain at a level, together with ``about``."""
         slices = []
         for part in self.slices:
             low, high = part.compute_interval(self.level if part.name == CURRENT else level)
             slices.append({**asdict(part), "gain": part.gain, "low": low, "high": high})
-        return {**about, **asdict(self), "slices": slices}
+        return PromotionEvidence(**{**about, **asdict(self), "slices": slices})
+
+
+class SliceEvidence(Model):
+    """A slice on which a challenger was compared."""
+
+    name: str
+    n: int
+    champion_right: int
+    challenger_right: int
+    gained: int = 0
+    gain: float
+    low: float
+    high: float
+    """The bounds of the gain."""
+
+
+class PromotionEvidence(Model):
+    """A decision about a challenger, and what it is about, as agents report and store it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    verdict: Verdict
+    reason: str
+    slices: tuple[SliceEvidence, ...] = ()
+    traffic: Mapping[str, float] = Field(default_factory=dict)
+    gain: float | None = None
+    """None: nothing could be compared."""
+
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    needed: int = 0
+    run: str = ""
+    """The run that compared the models."""
+
+    version: int | None = None
+    """The challenger's; None: unknown."""
+
+    champion: int | None = None
+    n_labelled: int = 0
+    """The number of evaluation points that were labelled by then."""
+
+    drifted: tuple[str, ...] = ()
+    """The columns that had drifted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +234,8 @@ def decide(
         if now.n + needed > (math.inf if most_n is None else most_n) or math.isinf(needed):
             verdict = "reject"
             waits += "" if most_n is None else f", but people label at most {most_n:,}"
-    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
     gain, least = _format_points(weighed.middle), _format_points(low)
-    better = f"better by {gain} on the expected traffic ({shares}), at least {least}"
+    better = f"better by {gain} on the expected traffic ({_format_traffic(traffic)}), at least {least}"
     reason = {"promote": [better], "ask": unsure, "wait": [waits], "reject": surely or [waits]}[verdict]
     return PromotionDecision(
         verdict=verdict,
@@ -264,53 +310,53 @@ def _set_limits(
 
 
 def format_decision(evidence: Mapping[str, Any]) -> str:
-    """Format the evidence of a :meth:`PromotionDecision.evidence` in one line.
+    """Format the evidence of a :meth:`PromotionDecision.evidence`, as JSON, in one line.
 
     Evidence of another form, by another program, is reduced to its ``reason``.
     """
     try:
-        return "; ".join(_format_parts(evidence))
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        return "; ".join(_format_parts(PromotionEvidence(**evidence)))
+    except (InvalidError, KeyError, TypeError, ZeroDivisionError):
         return str(evidence.get("reason", ""))
 
 
-def _format_parts(evidence: Mapping[str, Any]) -> list[str]:
-    slices = {part["name"]: part for part in evidence["slices"]}
-    now, verdict = slices.pop(CURRENT), evidence["verdict"]
-    old, new = _format_model(evidence, now, "champion"), _format_model(evidence, now, "challenger")
+def _format_parts(evidence: PromotionEvidence) -> list[str]:
+    slices = {part.name: part for part in evidence.slices}
+    now = slices.pop(CURRENT)
+    old = _format_model("champion", evidence.champion, now.champion_right / now.n)
+    new = _format_model("challenger", evidence.version, now.challenger_right / now.n)
     what = {
         "promote": f"Replace {old} by {new}",
         "ask": f"Replace {old} by {new} if a person approves",
         "wait": f"Keep {old}; {new} waits",
         "reject": f"Keep {old}; {new} is rejected",
     }
-    parts = [f"{what[verdict]}, n = {now['n']}, {_format_gain(now, ' points')}"]
-    traffic = {name: share for name, share in (evidence.get("traffic") or {}).items() if share}
+    parts = [f"{what[evidence.verdict]}, n = {now.n}, {_format_gain(now, ' points')}"]
+    traffic = {name: share for name, share in evidence.traffic.items() if share}
     if len(traffic) > 1:
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items())
-        parts.append(f"gain on the expected traffic {_format_gain(evidence)}: {shares}")
-    if verdict != "promote":
-        parts.append(str(evidence["reason"]))
+        parts.append(f"gain on the expected traffic {_format_gain(evidence)}: {_format_traffic(traffic)}")
+    if evidence.verdict != "promote":
+        parts.append(evidence.reason)
     if slices:
-        changed = any(not part["low"] <= 0 <= part["high"] for part in slices.values())
-        gains = [f"{name} {_format_gain(part, n=True)}" for name, part in slices.items()]
+        changed = any(not part.low <= 0 <= part.high for part in slices.values())
+        gains = [f"{name} {_format_gain(part, n=part.n)}" for name, part in slices.items()]
         parts.append(f"other slices{'' if changed else ' unchanged'}: {', '.join(gains)}")
-    if evidence.get("drifted"):
-        parts.append(f"drift in {', '.join(f'`{name}`' for name in evidence['drifted'])}")
-    if evidence.get("run"):
-        parts.append(f"run {evidence['run']}")
-    return parts
+    if evidence.drifted:
+        parts.append(f"drift in {', '.join(f'`{name}`' for name in evidence.drifted)}")
+    return [*parts, f"run {evidence.run}"] if evidence.run else parts
 
 
-def _format_model(evidence: Mapping[str, Any], now: Mapping[str, Any], who: str) -> str:
-    number = evidence.get("version" if who == "challenger" else who)
-    return f"{f'the {who}' if number is None else f'version {number}'} ({100 * now[f'{who}_right'] / now['n']:.1f} %)"
+def _format_model(who: str, number: int | None, share: float) -> str:
+    return f"{f'the {who}' if number is None else f'version {number}'} ({100 * share:.1f} %)"
 
 
-def _format_gain(part: Mapping[str, Any], unit: str = "", *, n: bool = False) -> str:
-    low, high = (f"{100 * part[name]:+.1f}" for name in ("low", "high"))
-    suffix = f", n = {part['n']}" if n else ""
-    return f"{100 * part['gain']:+.1f}{unit} ({low} to {high}{suffix})"
+def _format_gain(part: SliceEvidence | PromotionEvidence, unit: str = "", *, n: int | None = None) -> str:
+    gain, low, high = (f"{100 * (bound or 0.0):+.1f}" for bound in (part.gain, part.low, part.high))
+    return f"{gain}{unit} ({low} to {high}{'' if n is None else f', n = {n}'})"
+
+
+def _format_traffic(traffic: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in traffic.items() if share)
 
 
 def for_evaluation(point: bytes, *, share: float = 0.3) -> bool:

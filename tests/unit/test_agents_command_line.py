@@ -228,7 +228,7 @@ def test_what_waits_for_approval_is_listed_before_what_is_only_suggested(run: Ru
     assert after.startswith("Approve: scanflow approve a1.")
     assert [one["id"] for one in json.loads(run(answers, "approve", "--json").stdout)] == ["a1", "s1"]
     part = Slice(name="current", n=59, champion_right=42, challenger_right=55, gained=14)
-    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
+    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1").model_dump(mode="json")
     sample = Sample(id="s1", agent="e", sensor="s", at=1.0, value={"evidence": evidence}, cause="call:1")
     waits = action("a2")
     waits = waits.model_copy(update={"intent": waits.intent.model_copy(update={"sample": sample})})

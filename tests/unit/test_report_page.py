@@ -165,7 +165,7 @@ def labels(run: str, right: int, n: int, **more: Any) -> list[dict[str, Any]]:
 
 def evidence(**about: Any) -> dict[str, Any]:
     now = Slice(name="current", n=60, champion_right=43, challenger_right=56, gained=14)
-    return decide([now]).evidence(version=2, champion=1, run="a-b-1", **about)
+    return decide([now]).evidence(version=2, champion=1, run="a-b-1", **about).model_dump(mode="json")
 
 
 def with_data(event: Event, **data: Any) -> Event:
@@ -173,9 +173,8 @@ def with_data(event: Event, **data: Any) -> Event:
 
 
 def waits() -> dict[str, Any]:
-    return decide([Slice(name="current", n=9, champion_right=5, challenger_right=6, gained=1)]).evidence(
-        version=2, champion=1
-    )
+    now = Slice(name="current", n=9, champion_right=5, challenger_right=6, gained=1)
+    return decide([now]).evidence(version=2, champion=1).model_dump(mode="json")
 
 
 def verdicts(page: str) -> list[str]:

@@ -15,7 +15,7 @@ from scanflow.agent.context import Context
 from scanflow.app.model import Number, Whole
 from scanflow.backends.run_records import RunRecord
 from scanflow.drift.contract import MAX_COLUMNS, TrainingOutputs, parse_training_outputs, read_purpose
-from scanflow.drift.promotion import decide
+from scanflow.drift.promotion import PromotionEvidence, decide
 from scanflow.drift.slices import CURRENT, WINDOW
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.knowledge.knowledge_records import TrackedRun
@@ -73,9 +73,9 @@ class Challengers:
 
     def __init__(self, options: PromotionOptions, workflow: str, model: RegisteredModel) -> None:
         self._options, self._workflow, self._model = options, workflow, model
-        self._evidence_by_run: dict[str, dict[str, Any] | None] = {}
+        self._evidence_by_run: dict[str, PromotionEvidence | None] = {}
 
-    def evaluate_newest(self, context: Context) -> dict[str, Any] | None:
+    def evaluate_newest(self, context: Context) -> PromotionEvidence | None:
         """Decide on ended runs, report and note them; return the evidence on the newest challenger, if there is one.
 
         A run may be reported twice, if the agent ends before it is noted.
@@ -107,23 +107,23 @@ class Challengers:
             return _note(context, record, outputs, tags={})
         self._reject(context, evidence)
         self._report(context, evidence)
-        tags = {_VERSION: version, _MODEL: self._model.name, _VERDICT: str(evidence["verdict"])}
-        metrics = {"look": float(look), "n": float(evidence["n"])}
+        tags = {_VERSION: version, _MODEL: self._model.name, _VERDICT: evidence.verdict}
+        metrics = {"look": float(look), "n": float(evidence.n)}
         # For a version that was evaluated before, this run only evaluated more points.
         noted_outputs = {**outputs, "labels": None} if before else outputs
         note = _note(context, record, noted_outputs, tags=tags, metrics=metrics, challenger=not before)
-        self._keep_reference(context, evidence["version"], run)
+        self._keep_reference(context, evidence.version, run)
         return note
 
-    def _keep_reference(self, context: Context, number: Any, run: str) -> None:
+    def _keep_reference(self, context: Context, number: int | None, run: str) -> None:
         """Tag a version with its training data, so that predictions can be compared with it, whoever promotes it."""
-        version = self._model.find_version(context, number) if isinstance(number, int) else None
+        version = None if number is None else self._model.find_version(context, number)
         if version is not None and REFERENCE not in version.tags:
-            self._model.tag(context, number, {REFERENCE: bookmarks.format_reference(context, run)})
+            self._model.tag(context, version.version, {REFERENCE: bookmarks.format_reference(context, run)})
 
     def _build_evidence(
         self, context: Context, record: RunRecord, outputs: Mapping[str, Any], look: int
-    ) -> dict[str, Any] | None:
+    ) -> PromotionEvidence | None:
         run = str(record.name)
         try:
             training = parse_training_outputs(outputs)
@@ -136,16 +136,14 @@ class Challengers:
             return self._decide(context, run, training, look)
         except InvalidError as error:
             version = outputs.get("version")
-            nothing: dict[str, Any] = {"champion": None, "gain": None, "n": 0, "needed": 0, "slices": []}
-            about = {"run": run, "version": version if isinstance(version, int) else None}
-            return {
-                "verdict": "wait",
-                "reason": f"The run {run} cannot be used for a decision. {error}",
-                **about,
-                **nothing,
-            }
+            return PromotionEvidence(
+                verdict="wait",
+                reason=f"The run {run} cannot be used for a decision. {error}",
+                run=run,
+                version=version if isinstance(version, int) else None,
+            )
 
-    def _decide(self, context: Context, run: str, training: TrainingOutputs, look: int) -> dict[str, Any]:
+    def _decide(self, context: Context, run: str, training: TrainingOutputs, look: int) -> PromotionEvidence:
         options, points = self._options, _read_points(context, training.labels)
         past_windows = {data_slice.name.removeprefix(WINDOW) for data_slice in training.slices}
         windows = {str(point.get("run")) for point in points} - past_windows
@@ -174,25 +172,24 @@ class Challengers:
             drifted=_list_drifted_columns(context, points),
         )
 
-    def _report(self, context: Context, evidence: dict[str, Any]) -> None:
-        about: dict[str, Any] = {name: evidence[name] for name in ("run", "version", "champion")}
-        for part in evidence["slices"]:
-            if part["name"] == CURRENT and part["n"]:
-                about |= {f"{who}_metric": part[f"{who}_right"] / part["n"] for who in ("champion", "challenger")}
-        better = evidence["verdict"] == "promote"
-        subject = f"model/{self._model.name}"
-        report_event(context, "model.judged", subject, **about, metric="accuracy", better=better, evidence=evidence)
+    def _report(self, context: Context, evidence: PromotionEvidence) -> None:
+        about: dict[str, Any] = {"run": evidence.run, "version": evidence.version, "champion": evidence.champion}
+        if now := next((part for part in evidence.slices if part.name == CURRENT and part.n), None):
+            about |= {"champion_metric": now.champion_right / now.n, "challenger_metric": now.challenger_right / now.n}
+        about |= {
+            "metric": "accuracy",
+            "better": evidence.verdict == "promote",
+            "evidence": evidence.model_dump(mode="json"),
+        }
+        report_event(context, "model.judged", f"model/{self._model.name}", **about)
 
-    def _reject(self, context: Context, evidence: Mapping[str, Any]) -> None:
-        if evidence["verdict"] != "reject":
+    def _reject(self, context: Context, evidence: PromotionEvidence) -> None:
+        if evidence.verdict != "reject" or evidence.version is None:
             return
-        champion, version = (
-            self._model.find_champion(context),
-            self._model.find_version(context, int(evidence["version"])),
-        )
-        compared = champion is not None and champion.version == evidence["champion"]
+        champion, version = self._model.find_champion(context), self._model.find_version(context, evidence.version)
+        compared = champion is not None and champion.version == evidence.champion
         if compared and version is not None and PROMOTION not in version.tags:
-            self._model.tag(context, version.version, {PROMOTION: format_rejection(str(evidence["reason"]))})
+            self._model.tag(context, version.version, {PROMOTION: format_rejection(evidence.reason)})
 
 
 def is_being_decided(context: Context) -> bool:

@@ -23,6 +23,7 @@ from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Model, Whole
 from scanflow.drift.contract import read_purpose
+from scanflow.drift.promotion import PromotionEvidence
 from scanflow.errors import InvalidError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import describe_out_of_use, find_rejection
@@ -192,8 +193,7 @@ class ChallengerComparison(Model):
     stands: str | None
     """Why it is not put to use."""
 
-    evidence: dict[str, Any] = Field(default_factory=dict)
-    """See :mod:`scanflow.drift.promotion`."""
+    evidence: PromotionEvidence | None = None
 
     batch: str | None = None
     """The tracked run with the labels to evaluate it on again."""
@@ -303,16 +303,15 @@ def _declare_change(
         comparison, now = _compare_challenger(context, model, evidence), context.clock()
         if is_better(comparison) and is_repeated("use", comparison.version, now):
             return comparison.replace(stands="it was already requested")
-        if comparison.stands is None and comparison.verdict == "wait" and evidence["needed"] and evaluates:
+        if comparison.stands is None and comparison.verdict == "wait" and evidence.needed and evaluates:
             more = _list_labels_to_evaluate(context, options, evidence)
             if more and not is_repeated("evaluate", comparison.version, now):
                 return comparison.replace(batch=bookmarks.save_labels(context, more))
         return comparison
 
     def request_change(comparison: ChallengerComparison) -> Call:
-        return call(
-            executor, "change_model", version=comparison.version, run=comparison.run, evidence=comparison.evidence
-        )
+        evidence = {} if comparison.evidence is None else comparison.evidence.model_dump(mode="json")
+        return call(executor, "change_model", version=comparison.version, run=comparison.run, evidence=evidence)
 
     Strategy(
         name="update_model",
@@ -323,9 +322,9 @@ def _declare_change(
     )
 
     def evaluate(comparison: ChallengerComparison) -> Act | None:
-        if comparison.version is None:
+        if comparison.version is None or comparison.evidence is None or comparison.evidence.champion is None:
             return None
-        champion = format_model_uri(model.name, comparison.evidence["champion"])
+        champion = format_model_uri(model.name, comparison.evidence.champion)
         parameters = _build_parameters(options, comparison.batch, champion)
         evaluated = {options.evaluate_parameter: format_model_uri(model.name, comparison.version)}
         return do.run_workflow(options.training_workflow, parameters=parameters | evaluated)
@@ -368,34 +367,39 @@ def _build_parameters(options: PlannerOptions, batch: str | None, champion: str 
 def _describe_waiting(context: Context, model: RegisteredModel, challengers: Challengers) -> str | None:
     """Describe that the newest challenger waits for labels, if it does."""
     evidence = challengers.evaluate_newest(context)
-    if evidence is None or evidence["verdict"] != "wait" or not evidence["needed"]:
+    if evidence is None or evidence.verdict != "wait" or not evidence.needed:
         return None
-    waits = f"version {evidence['version']} waits for {evidence['needed']} more evaluation points"
+    waits = f"version {evidence.version} waits for {evidence.needed} more evaluation points"
     return waits if _compare_challenger(context, model, evidence).stands is None else None
 
 
-def _compare_challenger(context: Context, model: RegisteredModel, evidence: dict[str, Any]) -> ChallengerComparison:
+def _compare_challenger(context: Context, model: RegisteredModel, evidence: PromotionEvidence) -> ChallengerComparison:
     comparison = ChallengerComparison(
-        **{name: evidence[name] for name in ("run", "version", "gain", "verdict")}, stands=None, evidence=evidence
+        run=evidence.run,
+        version=evidence.version,
+        gain=evidence.gain,
+        verdict=evidence.verdict,
+        stands=None,
+        evidence=evidence,
     )
     if comparison.version is None:
-        return comparison.replace(stands=evidence["reason"])
+        return comparison.replace(stands=evidence.reason)
     version = model.find_version(context, comparison.version)
     champion = model.find_champion(context)  # after the version: its alias moves before it is tagged
     gone = "its version was deleted"
     return comparison.replace(
         champion=None if champion is None else champion.version,
-        stands=gone if version is None else find_obstacle(version, champion, judged_against=evidence["champion"]),
+        stands=gone if version is None else find_obstacle(version, champion, judged_against=evidence.champion),
     )
 
 
 def _list_labels_to_evaluate(
-    context: Context, options: PlannerOptions, evidence: Mapping[str, Any]
+    context: Context, options: PlannerOptions, evidence: PromotionEvidence
 ) -> list[dict[str, Any]]:
     """Return all labels, once there are as many more evaluation points as a challenger waits for."""
     labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
-    more = sum(read_purpose(label) == "evaluate" for label in labels) - evidence["n_labelled"]
-    if more < evidence["needed"]:
+    more = sum(read_purpose(label) == "evaluate" for label in labels) - evidence.n_labelled
+    if more < evidence.needed:
         return []
     patience_s = 60 + 2 * options.interval_s
     return (

@@ -118,7 +118,7 @@ def test_points_of_which_two_models_cannot_have_so_many_right_are_refused() -> N
 def test_a_promotion_is_told_in_one_sentence() -> None:
     about: dict[str, Any] = {"champion": 1, "version": 3, "run": "bold-fox-1", "drifted": ["latitude"]}
     evidence = decide([NOW, CLEAN]).evidence(**about)
-    assert format_decision(json.loads(json.dumps(evidence))) == (
+    assert format_decision(json.loads(evidence.model_dump_json())) == (
         "Replace version 1 (71.2 %) by version 3 (93.2 %), n = 59, +22.0 points (+10.5 to +32.1); gain on the "
         "expected traffic +19.2 (+9.4 to +28.9): current 90 %, clean 10 %; other slices unchanged: "
         "clean -0.2 (-0.8 to +0.4, n = 500); drift in `latitude`; run bold-fox-1"
@@ -128,7 +128,7 @@ def test_a_promotion_is_told_in_one_sentence() -> None:
 @pytest.mark.parametrize(("gained", "lost", "said"), [(10, 6, "waits"), (2, 20, "is rejected")])
 def test_why_a_challenger_is_not_promoted_is_told_too(gained: int, lost: int, said: str) -> None:
     found = decide([part(CURRENT, 100, 70, gained, lost)])
-    text = format_decision(found.evidence(version=3))
+    text = format_decision(found.evidence(version=3).model_dump(mode="json"))
     assert text.startswith("Keep the champion (70.0 %); version 3 (")
     assert f") {said}, n = 100" in text
     assert found.reason in text

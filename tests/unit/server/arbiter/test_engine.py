@@ -328,7 +328,7 @@ def test_why_tells_the_whole_story(world: World) -> None:
 
 def test_why_tells_the_evidence_that_a_model_is_better(world: World) -> None:
     part = Slice(name="current", n=59, champion_right=42, challenger_right=55, gained=14)
-    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1")
+    evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1").model_dump(mode="json")
     sample = {"id": "s1", "agent": "executor", "sensor": "change_model", "at": 999.0, "cause": "call:1"}
     world.do(wanted("i1", sample={**sample, "value": {"version": 3, "evidence": evidence}}))
     lines = explain_action(action(world, "i1"), [])
