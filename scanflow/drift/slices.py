@@ -14,6 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Annotated, TypeAlias
+
+from pydantic import BeforeValidator, Field
 
 from scanflow.errors import InvalidError
 
@@ -30,15 +33,21 @@ _EXACT_UP_TO = 5000
 """Up to this many points are computed exactly; beyond that, the normal approximation differs in no printed digit."""
 
 
+Count: TypeAlias = Annotated[
+    int, BeforeValidator(lambda value: None if isinstance(value, bool) else value), Field(ge=0)
+]
+"""A count, also as text, where it is read from JSON."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """Both models' answers to the same ``n`` labelled points of one kind."""
 
     name: str
-    n: int
-    champion_right: int
-    challenger_right: int
-    gained: int
+    n: Count
+    champion_right: Count
+    challenger_right: Count
+    gained: Count
     """Points that the challenger answers correctly and the champion does not."""
 
     def __post_init__(self) -> None:
