@@ -6,19 +6,25 @@ import io
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from scanflow.deployer import Deployer
 from scanflow.errors import InvalidError
 from scanflow.tables.columns import ReadOptions
 from scanflow.transport import PredictionResponse
 from scanflow.transport.tensors import as_arrays
+from scanflow_client import predict_io
+from scanflow_client.cli import characterize_command
+from scanflow_client.cli.command_tree import app
 from scanflow_client.declared_inputs import Declared, fit_inputs, name_columns
-from scanflow_client.predict_io import read_request, send
+from scanflow_client.predict_io import PredictRequest, read_request, send
+from scanflow_client.tuning_target import TuningTarget
 
 
 def declare(**types: str) -> Declared:
@@ -241,6 +247,32 @@ def test_options_say_how_a_table_is_written(tmp_path: Path) -> None:
     options = ReadOptions(separator=";", decimal=",", encoding="utf-8")
     sent = fit_table(tmp_path / "a.csv", "x;s\n1,234;š\n", declare(x="FP64", s="BYTES"), options)
     assert sent == {"x": ("float64", [1.234]), "s": ("object", ["š"])}
+
+
+@pytest.mark.parametrize(
+    "command", ["predict digits", "load digits", "tune digits --fresh", "characterize digits --file"]
+)
+def test_every_command_that_sends_a_table_takes_how_it_is_written(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b;c,d\n1,2;3,4\n", encoding="utf-8")
+    target = SimpleNamespace(record=None, workflow=SimpleNamespace(type="online"))
+    monkeypatch.setattr(TuningTarget, "find", lambda *_, **__: target)
+    monkeypatch.setattr(characterize_command, "find_workflow", lambda _: target)
+    sent: list[PredictRequest] = []
+
+    def read(**given: Any) -> PredictRequest:
+        sent.append(read_request(**given))
+        raise InvalidError("it was read")
+
+    monkeypatch.setattr(predict_io, "read_request", read)
+    words = [*command.split(), str(path)]
+    refused = CliRunner().invoke(app, words)
+    assert "--separator" in str(refused.exception)
+    done = CliRunner().invoke(app, [*words, "--separator", ";", "--decimal", ",", "--encoding", "utf-8"])
+    assert "it was read" in str(done.exception)
+    assert {name: column.tolist() for name, column in sent[0].inputs.items()} == {"a,b": [1.2], "c,d": [3.4]}
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow_client.cli.command_options import JsonOption, open_deployer, parse_counts
+from scanflow_client.cli.command_options import (
+    DecimalOption,
+    EncodingOption,
+    JsonOption,
+    SeparatorOption,
+    open_deployer,
+    parse_counts,
+)
 from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
-from scanflow_client.cli.service_commands import DataOption, NpyOption
+from scanflow_client.cli.service_commands import DataOption, NpyOption, read_inputs
 
 if TYPE_CHECKING:
+    from scanflow_client.predict_io import PredictRequest
     from scanflow_client.tuning_target import TuningTarget
 
 _MISSING_COUNTERS = {
@@ -35,6 +43,9 @@ def characterize(
     ] = None,
     data: DataOption = None,
     npy: NpyOption = None,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     cores: Annotated[
         str | None,
         Option("--cores", metavar="N,N", help="Numbers of cores to try. Default: 1,2,4 and so on, up to all."),
@@ -72,7 +83,8 @@ def characterize(
     )
     target = find_workflow(command)
     if target is not None:
-        resources = _characterize_workflow(target, counts, rounds, file=file, data=data, npy=npy, as_json=as_json)
+        read_sent = partial(read_inputs, file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
+        resources = _characterize_workflow(target, counts, rounds, read_sent, as_json=as_json)
         if write is not None:
             print(build_patch(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
         return
@@ -112,19 +124,12 @@ def find_workflow(command: Sequence[str]) -> TuningTarget | None:
 
 
 def _characterize_workflow(
-    target: TuningTarget,
-    counts: Sequence[int],
-    rounds: int,
-    *,
-    file: str | None,
-    data: str | None,
-    npy: Path | None,
-    as_json: bool,
+    target: TuningTarget, counts: Sequence[int], rounds: int, read_sent: Callable[[], PredictRequest], *, as_json: bool
 ) -> str:
     """Measure a workflow, print the result, and return the recommended resources."""
     from scanflow_client.characterize_workflow import characterize_job, characterize_service
     from scanflow_client.formatting.characterization_text import format_workflow_characterization
-    from scanflow_client.predict_io import HttpRequest, read_request, to_http
+    from scanflow_client.predict_io import HttpRequest, to_http
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
 
@@ -135,7 +140,7 @@ def _characterize_workflow(
                 deployer, target.app, target.workflow, counts, rounds=rounds, observe=output.update
             )
         else:
-            sent = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+            sent = read_sent()
 
             @cache
             def build_request(name: str) -> HttpRequest:

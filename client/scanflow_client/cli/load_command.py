@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,10 @@ from typer import Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import (
+    DecimalOption,
+    EncodingOption,
     JsonOption,
+    SeparatorOption,
     ServiceArgument,
     load_settings,
     open_deployer,
@@ -26,6 +28,7 @@ from scanflow_client.cli.service_commands import (
     NpyOption,
     OneNodeOption,
     SeldonOption,
+    read_inputs,
 )
 
 _RATE = "Requests a second, sent whether or not earlier ones have completed. Default: a closed loop."
@@ -39,6 +42,9 @@ def load(
     node: OneNodeOption = None,
     dtype: DtypeOption = None,
     seldon: SeldonOption = False,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     rate: Annotated[float | None, Option("--rate", metavar="R", help=_RATE)] = None,
     trace: Annotated[
         str | None,
@@ -76,7 +82,7 @@ def load(
     """
     from scanflow.app.quantities import parse_duration
     from scanflow_client.load_report import LoadSpec, draw_load, format_load
-    from scanflow_client.predict_io import read_request, to_call
+    from scanflow_client.predict_io import to_call
     from scanflow_client.progress import open_output
     from scanflow_client.service_load import (
         build_mlperf_settings,
@@ -99,7 +105,8 @@ def load(
             raise UsageError("LoadGen decides when requests are due: leave out --trace, --poisson and --seconds.")
         scenario = build_mlperf_settings(mlperf, 1.0 if scale is None else scale, rate=rate, bound_s=bound_s)
         spec = LoadSpec(mlperf=scenario, connections=connections)
-    deployer, prediction = open_deployer(), read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
+    deployer = open_deployer()
+    prediction = read_inputs(file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
     request = to_call(deployer, name, prediction, node=node, dtype=dtype, seldon=seldon, grpc=grpc)
     record = deployer.service(name)
     with open_output(choose_progress_stream(as_json)) as output:

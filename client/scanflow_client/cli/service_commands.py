@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import CanaryPolicy, ServiceObserver, ServiceRecord
     from scanflow.deployer import Deployer
     from scanflow.knowledge.knowledge_records import ModelVersion
+    from scanflow_client.predict_io import PredictRequest
 
 InstancesOption = Annotated[int | None, Option("--instances", metavar="N", min=0, help="Number of instances.")]
 CoresOption = Annotated[str | None, Option("--cores", metavar="C", help="Cores of one instance: 2, 0.5, 500m.")]
@@ -215,16 +216,22 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Request a prediction from a service."""
-    from scanflow.tables.columns import ReadOptions
-    from scanflow_client.predict_io import format_response, read_request, send
+    from scanflow_client.predict_io import format_response, send
 
-    options = ReadOptions(separator=separator, encoding=encoding, decimal=decimal)
-    request = read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer, options=options)
+    request = read_inputs(file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
     response = send(open_deployer(), name, request, node=node, dtype=dtype, seldon=seldon)
     if isinstance(response, bytes):
         write_blocks(iter([response]), raw=False)
     else:
         say(*format_response(response, as_json=as_json))
+
+
+def read_inputs(file: str | None, data: str | None, npy: Path | None, **written: str) -> PredictRequest:
+    """Return the request that a command is to send; ``written`` says how a table is: see ``ReadOptions``."""
+    from scanflow.tables.columns import ReadOptions
+    from scanflow_client.predict_io import read_request
+
+    return read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer, options=ReadOptions(**written))
 
 
 def parse_share(text: str) -> float:

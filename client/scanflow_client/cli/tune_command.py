@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,10 @@ from typer import Argument, Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import (
+    DecimalOption,
+    EncodingOption,
     JsonOption,
+    SeparatorOption,
     check_choice,
     load_settings,
     open_deployer,
@@ -19,7 +21,14 @@ from scanflow_client.cli.command_options import (
     parse_counts,
 )
 from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
-from scanflow_client.cli.service_commands import DataOption, DtypeOption, NpyOption, OneNodeOption, SeldonOption
+from scanflow_client.cli.service_commands import (
+    DataOption,
+    DtypeOption,
+    NpyOption,
+    OneNodeOption,
+    SeldonOption,
+    read_inputs,
+)
 
 if TYPE_CHECKING:
     from scanflow.knowledge.knowledge_port import KnowledgeBase
@@ -40,6 +49,9 @@ def tune(
     node: OneNodeOption = None,
     dtype: DtypeOption = None,
     seldon: SeldonOption = False,
+    separator: SeparatorOption = "",
+    encoding: EncodingOption = "",
+    decimal: DecimalOption = "",
     live: Annotated[
         bool, Option("--live", help="Send recent requests, from the service's recorded predictions.")
     ] = False,
@@ -73,7 +85,7 @@ def tune(
     from scanflow.app.quantities import parse_duration
     from scanflow.tuning.goals import GOALS, Goal
     from scanflow_client.model_client import open_server_knowledge
-    from scanflow_client.predict_io import read_request, to_http
+    from scanflow_client.predict_io import to_http
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
     from scanflow_client.tuning import TuningBudget, find_history, log_tuning, tune_service
@@ -95,8 +107,10 @@ def tune(
     history = None if fresh else find_history(open_knowledge, settings.home, tuned, search_goal)
     if live and (file, data, npy) != (None, None, None):
         raise UsageError("--live sends recorded requests. Leave out the file, --data and --npy, or leave out --live.")
-    prediction = None if live else read_request(file=file, data=data, npy=npy, stdin=sys.stdin.buffer)
-    inputs = fetch_recorded_requests(open_knowledge(), tuned) if prediction is None else [prediction]
+    if live:
+        inputs = fetch_recorded_requests(open_knowledge(), tuned)
+    else:
+        inputs = [read_inputs(file, data, npy, separator=separator, encoding=encoding, decimal=decimal)]
 
     def build_requests(name: str) -> list[HttpRequest]:
         return [to_http(deployer, name, sample, node=node, dtype=dtype, seldon=seldon) for sample in inputs]
