@@ -38,23 +38,17 @@ __all__ = [
     "sensor",
 ]
 
-_HOMES = {
-    "Act": "actions",
-    "Actuator": "actuators.actuator",
-    "Call": "actions",
-    "Context": "context",
-    "Declared": "registry",
-    "Guard": "agent_records",
-    "Rule": "rules",
-    "SensorFunction": "sensors.sensor",
-    "Strategy": "strategy",
-    "actuator": "actuators.actuator",
-    "call": "actions",
-    "current": "context",
-    "load_agent": "registry",
-    "rule": "rules",
-    "sensor": "sensors.sensor",
+_NAMES = {
+    "actions": "Act Call call",
+    "actuators.actuator": "Actuator actuator",
+    "agent_records": "Guard",
+    "context": "Context current",
+    "registry": "Declared load_agent",
+    "rules": "Rule rule",
+    "sensors.sensor": "SensorFunction sensor",
+    "strategy": "Strategy",
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -14,6 +14,7 @@ from typing import Any, overload
 from pydantic import BaseModel
 
 from scanflow.agent.function_source import find_function
+from scanflow.app.agent import copy_function_attributes
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError
 
@@ -26,9 +27,7 @@ class Rule:
     name: str
 
     def __post_init__(self) -> None:
-        for word in ("__name__", "__qualname__", "__doc__", "__module__"):
-            vars(self)[word] = getattr(self.function, word, None)
-        vars(self)["__wrapped__"] = self.function
+        copy_function_attributes(self, self.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -67,6 +67,17 @@ class Sensor(Model):
         return name
 
 
+class SensorOptions(TypedDict, total=False):
+    """The fields of a :class:`Sensor` that a decorator takes."""
+
+    nodes: Sequence[str]
+    filter_string: str | None
+    name: str | None
+    limit_s: float | str | None
+    grace_s: float | str | None
+    misfire: Misfire | None
+
+
 class Agent(Model):
     """A long-running process that senses, decides and acts."""
 
@@ -102,32 +113,21 @@ class Agent(Model):
         return self
 
     def sensor(
-        self,
-        trigger: Trigger,
-        *,
-        nodes: Sequence[str] = (),
-        filter_string: str | None = None,
-        name: str | None = None,
-        limit_s: float | str | None = None,
-        grace_s: float | str | None = None,
-        misfire: Misfire | None = None,
+        self, trigger: Trigger, **options: Unpack[SensorOptions]
     ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]:
         """Make a function a sensor of this agent: ``@agent.sensor(sf.every(hours=1))``. Options: see ``sf.Sensor``.
 
         The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
         into ``modules``.
         """
-        return lambda function: declare_sensor(
-            function,
-            trigger=trigger,
-            nodes=nodes,
-            filter_string=filter_string,
-            name=name,
-            agent=self.name,
-            limit_s=limit_s,
-            grace_s=grace_s,
-            misfire=misfire,
-        )
+        return lambda function: declare_sensor(function, trigger=trigger, agent=self.name, **options)
+
+
+def copy_function_attributes(wrapper: object, function: Callable[..., Any]) -> None:
+    """Give an object that wraps a function the function's name and docstring."""
+    for word in ("__name__", "__qualname__", "__doc__", "__module__"):
+        vars(wrapper)[word] = getattr(function, word, None)
+    vars(wrapper)["__wrapped__"] = function
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -144,9 +144,7 @@ class SensorFunction(Generic[P, R]):
     """The agent it belongs to. None: the one whose module declares it."""
 
     def __post_init__(self) -> None:
-        for word in ("__name__", "__qualname__", "__doc__", "__module__"):
-            vars(self)[word] = getattr(self.function, word, None)
-        vars(self)["__wrapped__"] = self.function
+        copy_function_attributes(self, self.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -161,35 +159,19 @@ class SensorFunction(Generic[P, R]):
 
 
 def declare_sensor(
-    function: Callable[P, R],
-    *,
-    trigger: Trigger | None,
-    nodes: Sequence[str] = (),
-    filter_string: str | None = None,
-    name: str | None = None,
-    agent: str | None = None,
-    **limits: Any,
+    function: Callable[P, R], *, trigger: Trigger | None, agent: str | None = None, **options: Unpack[SensorOptions]
 ) -> SensorFunction[P, R]:
-    """Declare ``function`` as a sensor of the agent that is being loaded.
-
-    ``limits`` are its ``limit_s``, ``grace_s`` and ``misfire``: see :class:`Sensor`.
-    """
+    """Declare ``function`` as a sensor of the agent that is being loaded."""
     candidate: Any = function
     if not callable(candidate) or isinstance(candidate, SensorFunction | type):
         raise InvalidError(f"A sensor needs a function; {shorten(candidate)} is not one.")
-    own = str(name or getattr(candidate, "__name__", type(candidate).__name__))
+    own = str(options.get("name") or getattr(candidate, "__name__", type(candidate).__name__))
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")
     if own == "<lambda>":
         raise InvalidError("A sensor needs a name, and a lambda has none. Give it one: name='count'.")
-    described = Sensor(
-        name=own,
-        trigger=CallReceive() if trigger is None else trigger,
-        nodes=nodes,
-        filter_string=filter_string,
-        **limits,
-    )
-    sensor = SensorFunction(function=function, sensor=described, timed=trigger is not None, agent=agent)
+    fields: dict[str, Any] = {**options, "name": own, "trigger": CallReceive() if trigger is None else trigger}
+    sensor = SensorFunction(function=function, sensor=Sensor(**fields), timed=trigger is not None, agent=agent)
     declare(sensor)
     return sensor
 

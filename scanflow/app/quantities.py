@@ -136,6 +136,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun if number == 1 else plural}"
 
 
+def format_cores(cores: float) -> str:
+    """Format a number of cores for people: ``"1 core"``, ``"0.5 cores"``."""
+    return f"{cores:g} core{'' if cores == 1 else 's'}"
+
+
 def _split_unit(value: float | str, what: str, example: str) -> tuple[Fraction, str]:
     wrong = isinstance(value, bool) or not isinstance(value, int | float | str)
     if wrong or (isinstance(value, float) and not math.isfinite(value)):

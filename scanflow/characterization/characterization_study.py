@@ -19,6 +19,7 @@ from scanflow.characterization.analysis import (
 )
 from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.errors import InvalidError, StepFailedError
+from scanflow.placement.order import interleave
 from scanflow.placement.place import place
 from scanflow.placement.topology import Topology
 
@@ -81,12 +82,7 @@ def _spread_over_caches(machine: Topology, count: int) -> tuple[int, ...] | None
             groups.setdefault(machine.cache_group(cpu, _LAST_CACHE), []).append(cpu)
     if len(groups) < 2 or count < 2:
         return None
-    turns = [
-        cpu
-        for row in range(max(map(len, groups.values())))
-        for group in groups.values()
-        for cpu in group[row : row + 1]
-    ]
+    turns = interleave(list(groups.values()))
     return tuple(sorted(turns[:count])) if len(turns) >= count else None
 
 

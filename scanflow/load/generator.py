@@ -22,7 +22,7 @@ import sys
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -260,7 +260,7 @@ def _read_arrivals(file: Path) -> array[float] | None:
     return times
 
 
-def run_loop(load: Coroutine[Any, Any, None]) -> None:
+def _run_loop(load: Coroutine[Any, Any, None]) -> None:
     """Run a load to its end, on uvloop's event loop where it is installed."""
     try:
         import uvloop
@@ -272,7 +272,8 @@ def run_loop(load: Coroutine[Any, Any, None]) -> None:
         runner.run(load)
 
 
-def main() -> int:
+def run_plan(make: Callable[[LoadPlan, Path], Coroutine[Any, Any, None]]) -> int:
+    """Run the load of the folder on the command line, and return the exit status."""
     parser = argparse.ArgumentParser(description="Run a load; started by scanflow.load.load_process.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
@@ -281,12 +282,12 @@ def main() -> int:
     if plan.cpus:
         os.sched_setaffinity(0, plan.cpus)
     try:
-        run_loop(_make(plan, folder))
-    except (LoadError, OSError) as error:
+        _run_loop(make(plan, folder))
+    except (LoadError, OSError, ModuleNotFoundError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_plan(_make))

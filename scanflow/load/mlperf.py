@@ -6,7 +6,6 @@ decides when which query is issued, and what is valid; the requests are sent as 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import math
@@ -22,9 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.load.generator import RequestSender, run_loop
-from scanflow.load.load_plan import LoadError, LoadPlan
-from scanflow.processes.cpu_priority import take_short_slices
+from scanflow.load.generator import RequestSender, run_plan
+from scanflow.load.load_plan import LoadPlan
 
 Scenario = Literal["single-stream", "multi-stream", "server", "offline"]
 
@@ -164,9 +162,10 @@ def _build_settings(settings: MlperfSettings, loadgen: Any) -> Any:
     return test_settings
 
 
-async def _make(plan: LoadPlan, settings: MlperfSettings, folder: Path) -> None:
+async def _make(plan: LoadPlan, folder: Path) -> None:
     import mlperf_loadgen as loadgen
 
+    settings = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
     loop = asyncio.get_running_loop()
     run = _Queries(plan, folder, lambda id: loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(id, 0, 0)]))
     await asyncio.gather(*(run.connect() for _ in range(plan.connections)))
@@ -199,20 +198,5 @@ async def _make(plan: LoadPlan, settings: MlperfSettings, folder: Path) -> None:
     await run.disconnect()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Run a load by MLPerf LoadGen; started by scanflow.load.load_process.")
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    plan = LoadPlan(**json.loads((folder / "plan.json").read_text()))
-    settings = MlperfSettings(**json.loads((folder / SETTINGS).read_text()))
-    take_short_slices(inherited=True)
-    try:
-        run_loop(_make(plan, settings, folder))
-    except (LoadError, OSError, ModuleNotFoundError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_plan(_make))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import ceil
 
-from scanflow.app.quantities import format_count, format_memory
+from scanflow.app.quantities import format_cores, format_count, format_memory
 from scanflow.errors import InvalidError
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, list_areas, list_sockets
@@ -127,4 +127,4 @@ def _format_instances(count: int) -> str:
 
 
 def _format_cores(milli: int) -> str:
-    return f"{milli / FULL:g} core{'' if milli == FULL else 's'}"
+    return format_cores(milli / FULL)

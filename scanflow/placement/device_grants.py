@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from scanflow.accelerators.accelerator_port import Device, DeviceProcess, Inventory
 from scanflow.accelerators.mps import START, build_mps_variables
@@ -137,16 +137,15 @@ def choose_devices(
     if len(free) < demand.count:
         return f"{len(free)} of {demand.count} free; {'; '.join(reasons)}" if demand.count > 1 else "; ".join(reasons)
     chosen = _sort_near(free, near, demand.count)[: demand.count]
-    return tuple(
-        DeviceGrant(
-            uuid=device.uuid,
-            device=device.uuid,
-            number=device.number,
-            name=device.name,
-            memory_bytes=device.memory_bytes,
-        )
-        for device in sorted(chosen, key=lambda device: device.number)
+    return tuple(_build_grant(device) for device in sorted(chosen, key=lambda device: device.number))
+
+
+def _build_grant(device: Device, **changes: Any) -> DeviceGrant:
+    """Return the grant of a whole device, or with ``changes`` of a part or share of it."""
+    grant = DeviceGrant(
+        uuid=device.uuid, device=device.uuid, number=device.number, name=device.name, memory_bytes=device.memory_bytes
     )
+    return replace(grant, **changes)
 
 
 def build_device_variables(grants: Sequence[DeviceGrant], mps_directory: str | None = None) -> dict[str, str]:
@@ -256,16 +255,8 @@ def _choose_part(
                 continue
             foreign = _describe_foreign(device.number, part.processes, is_foreign, inventory)
             if part.uuid not in claimed and not foreign:
-                return (
-                    DeviceGrant(
-                        uuid=part.uuid,
-                        device=device.uuid,
-                        number=device.number,
-                        name=f"{device.name} {profile}",
-                        sharing="mig",
-                        memory_bytes=part.memory_bytes,
-                    ),
-                )
+                name = f"{device.name} {profile}"
+                return (_build_grant(device, uuid=part.uuid, name=name, sharing="mig", memory_bytes=part.memory_bytes),)
             reasons += [foreign] if foreign else []
     owners = _format_owners([claim for claim in claims if claim.sharing == "mig"])
     return "; ".join([*reasons, *([f"the others of {profile} are granted to {owners}"] if owners else [])])
@@ -297,15 +288,7 @@ def _choose_share(
         ):
             reasons.append(f"GPU {device.number}: the shares of others leave less memory")
         else:
-            grant = DeviceGrant(
-                uuid=device.uuid,
-                device=device.uuid,
-                number=device.number,
-                name=device.name,
-                sharing=sharing,
-                share=demand.share,
-                memory_bytes=memory,
-            )
+            grant = _build_grant(device, sharing=sharing, share=demand.share, memory_bytes=memory)
             fitting.append((sum(claim.share for claim in own), grant))
     if not fitting:
         return "; ".join(reasons)

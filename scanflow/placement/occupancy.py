@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement.order import Order, pick, sort_cpus
+from scanflow.placement.order import Order, interleave, pick, sort_cpus
 from scanflow.placement.topology import Core, Topology
 
 FULL = 1000
@@ -140,7 +140,7 @@ class Occupancy:
         n_cores = max(ceil(count / self.topology.threads_per_core), min(count, share))
         cores = pick(self.topology, whole, min(n_cores, len(whole)), self._order)
         threads = [self._threads[core.cpus] for core in cores]
-        spread = [own[turn] for turn in range(self.topology.threads_per_core) for own in threads if turn < len(own)]
+        spread = list(interleave(threads))
         rest = [cpu for cpu in sort_cpus(self.topology, self._order, pool) if cpu not in spread]
         return (spread + rest)[:count]
 

@@ -7,7 +7,7 @@ is spread over distinct cores first, and over distinct L2 and L3 caches, as far 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 from scanflow.placement.topology import Core, Topology
@@ -24,12 +24,9 @@ def sort_cpus(topology: Topology, order: Order = "apart", cpus: Iterable[int] | 
     allowed = set(topology.effective_cpus if cpus is None else cpus)
     threads = [[cpu for cpu in core.cpus if cpu in allowed] for core in _order_cores(topology, order)]
     if order != "together":
-        return _interleave(threads)
-    groups: dict[object, list[list[int]]] = defaultdict(list)
-    for own in threads:
-        if own:
-            groups[_get_l3(topology, own[0])].append(own)
-    return tuple(cpu for group in groups.values() for cpu in _interleave(group))
+        return interleave(threads)
+    groups = _group(filter(None, threads), lambda own: _get_cache(topology, own[0], 3))
+    return tuple(cpu for group in groups for cpu in interleave(group))
 
 
 def pick(topology: Topology, cores: Sequence[Core], count: int, order: Order) -> list[Core]:
@@ -56,37 +53,33 @@ def _choose_group(groups: Sequence[list[Core]], count: int, order: Order) -> lis
     return max(enough, key=len) if order == "apart" else min(enough, key=len)
 
 
-def _group_by_l3(topology: Topology, cores: Iterable[Core]) -> list[list[Core]]:
-    groups: dict[object, list[Core]] = defaultdict(list)
-    for core in cores:
-        groups[_get_l3(topology, core.cpus[0])].append(core)
+def _group(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
+    groups: defaultdict[object, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
     return list(groups.values())
 
 
-def _get_l3(topology: Topology, cpu: int) -> object:
-    """Return a key of a CPU's L3; without an L3, its socket and node."""
-    shared = topology.cache_group(cpu, 3)
-    return shared if shared is not None else (topology.core_of[cpu].socket, topology.node_of[cpu].id)
+def _group_by_l3(topology: Topology, cores: Iterable[Core]) -> list[list[Core]]:
+    return _group(cores, lambda core: _get_cache(topology, core.cpus[0], 3))
 
 
-def _get_l2(topology: Topology, core: Core) -> object:
-    shared = topology.cache_group(core.cpus[0], 2)
-    return shared if shared is not None else core.cpus[0]
+def _get_cache(topology: Topology, cpu: int, level: int) -> object:
+    """Return a key of a CPU's cache; without an L3, its socket and node, and without an L2, the CPU."""
+    shared = topology.cache_group(cpu, level)
+    if shared is None and level == 3:
+        return topology.core_of[cpu].socket, topology.node_of[cpu].id
+    return cpu if shared is None else shared
 
 
 def _spread_l2(topology: Topology, cores: Sequence[Core]) -> list[Core]:
     """Return cores of one L3 with a core of each L2 in turn, the L2 with most cores left first."""
-    shared: dict[object, list[Core]] = defaultdict(list)
-    for core in cores:
-        shared[_get_l2(topology, core)].append(core)
-    return list(_interleave(sorted(shared.values(), key=len, reverse=True)))
+    shared = _group(cores, lambda core: _get_cache(topology, core.cpus[0], 2))
+    return list(interleave(sorted(shared, key=len, reverse=True)))
 
 
 def _group_by_tier(cores: Iterable[Core]) -> list[list[Core]]:
-    tiers: dict[int, list[Core]] = defaultdict(list)
-    for core in cores:
-        tiers[core.tier].append(core)
-    return [tiers[tier] for tier in sorted(tiers)]
+    return _group(sorted(cores, key=lambda core: core.tier), lambda core: core.tier)
 
 
 def _order_cores(topology: Topology, order: Order) -> list[Core]:
@@ -96,10 +89,11 @@ def _order_cores(topology: Topology, order: Order) -> list[Core]:
             ordered += tier
             continue
         groups = [_spread_l2(topology, group) for group in _group_by_l3(topology, tier)]
-        ordered += _interleave(groups) if order == "apart" else [core for group in groups for core in group]
+        ordered += interleave(groups) if order == "apart" else [core for group in groups for core in group]
     return ordered
 
 
-def _interleave(groups: Sequence[Sequence[_T]]) -> tuple[_T, ...]:
+def interleave(groups: Sequence[Sequence[_T]]) -> tuple[_T, ...]:
+    """Return the first element of each group, then the second ones, and so on."""
     longest = max(map(len, groups), default=0)
     return tuple(group[place] for place in range(longest) for group in groups if place < len(group))

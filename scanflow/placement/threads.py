@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from scanflow.app.quantities import format_cores, format_count
 from scanflow.errors import InvalidError
 
 SCANFLOW_THREADS = "SCANFLOW_THREADS"
@@ -76,8 +77,8 @@ def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
             number = _parse_threads(overrides[name], name)
             if number > size:
                 raise InvalidError(
-                    f"The variable {name}={overrides[name]} requests {_format_threads(number)} on "
-                    f"{_format_cores(cores)}. Write {name}={size} or less, omit it (it is then {size}), or request "
+                    f"The variable {name}={overrides[name]} requests {format_count(number, 'thread')} on "
+                    f"{format_cores(cores)}. Write {name}={size} or less, omit it (it is then {size}), or request "
                     "more cores."
                 )
     if INTER_OP in overrides and INTRA_OP in overrides:
@@ -85,7 +86,7 @@ def check_overrides(overrides: Mapping[str, str], cores: float) -> None:
         if inter * intra > size:
             raise InvalidError(
                 f"The variables {INTER_OP}={inter} and {INTRA_OP}={intra} request {inter} x {intra} = {inter * intra} "
-                f"threads on {_format_cores(cores)}. "
+                f"threads on {format_cores(cores)}. "
                 f"Write {INTRA_OP}={max(1, size // inter)}, or omit one of them."
             )
 
@@ -98,11 +99,3 @@ def _parse_threads(text: str, name: str) -> int:
         why = ": 0 means one for each core of the machine" if 0 in numbers and text.strip() == "0" else ""
         raise InvalidError(f"The variable {name}={text!r:.40} is not a number of threads{why}. Write 1 or more.")
     return math.prod(numbers)
-
-
-def _format_threads(number: int) -> str:
-    return "1 thread" if number == 1 else f"{number} threads"
-
-
-def _format_cores(cores: float) -> str:
-    return "1 core" if cores == 1 else f"{cores:g} cores"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from scanflow.app.quantities import format_count
+from scanflow.app.quantities import format_cores, format_count
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError
@@ -157,7 +157,6 @@ def build_candidate(shape: Shape, cores: float) -> Candidate:
 
 def describe(candidate: Candidate) -> str:
     """Return ``2 × 1 core, cpu``."""
-    cores = f"{candidate.cores:g} core{'' if candidate.cores == 1 else 's'}"
     threads = "" if candidate.threads is None else f", {format_count(candidate.threads, 'thread')}"
     batch = "" if candidate.batch is None else f", batches of {candidate.batch}"
-    return f"{candidate.instances} × {cores}, {candidate.affinity}{threads}{batch}"
+    return f"{candidate.instances} × {format_cores(candidate.cores)}, {candidate.affinity}{threads}{batch}"

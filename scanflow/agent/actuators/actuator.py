@@ -11,6 +11,7 @@ from typing import Any
 
 from scanflow.agent.actions import Call
 from scanflow.agent.context import Context, current_or_none
+from scanflow.app.agent import copy_function_attributes
 from scanflow.app.model import shorten
 from scanflow.errors import InvalidError, UsageError
 
@@ -30,9 +31,7 @@ class Actuator:
     sensor: str
 
     def __post_init__(self) -> None:
-        for word in ("__name__", "__qualname__", "__doc__", "__module__"):
-            vars(self)[word] = getattr(self.function, word, None)
-        vars(self)["__wrapped__"] = self.function
+        copy_function_attributes(self, self.function)
 
     @property
     def name(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from scanflow.app.agent import Misfire, SensorFunction, declare_sensor
+from scanflow.app.agent import SensorFunction, SensorOptions, declare_sensor
 from scanflow.app.model import Model, shorten
 from scanflow.app.triggers import Trigger
 from scanflow.errors import InvalidError
@@ -20,29 +20,9 @@ R = TypeVar("R")
 def sensor(trigger: Callable[P, R], /) -> SensorFunction[P, R]: ...
 @overload
 def sensor(
-    trigger: Trigger | None = None,
-    /,
-    *,
-    nodes: Sequence[str] = (),
-    filter_string: str | None = None,
-    executors: Sequence[str] = (),
-    name: str | None = None,
-    limit_s: float | str | None = None,
-    grace_s: float | str | None = None,
-    misfire: Misfire | None = None,
+    trigger: Trigger | None = None, /, *, executors: Sequence[str] = (), **options: Unpack[SensorOptions]
 ) -> Callable[[Callable[P, R]], SensorFunction[P, R]]: ...
-def sensor(
-    trigger: Any = None,
-    /,
-    *,
-    nodes: Sequence[str] = (),
-    filter_string: str | None = None,
-    executors: Sequence[str] = (),
-    name: str | None = None,
-    limit_s: float | str | None = None,
-    grace_s: float | str | None = None,
-    misfire: Misfire | None = None,
-) -> Any:
+def sensor(trigger: Any = None, /, *, executors: Sequence[str] = (), **options: Unpack[SensorOptions]) -> Any:
     """Declare a function as a sensor of the agent whose module is being loaded.
 
     ``@sensor(sf.every(hours=1), nodes=["predictor"])`` sets when it fires. Without a trigger (thesis listing 5.4), the
@@ -53,9 +33,12 @@ def sensor(
 
     Args:
         trigger: When it fires.
+        executors: The thesis' name for ``nodes``.
+        options: See below.
+
+    Options:
         nodes: The workflow nodes whose runs it gets. Empty: all nodes of the application.
         filter_string: A filter of those runs, in MLflow's filter language.
-        executors: The thesis' name for ``nodes``.
         name: The sensor's name. None: the function's name.
         limit_s: The timeout of a firing in seconds, which counts as an error. None: 60.
         grace_s: How late a scheduled firing may begin, in seconds; later it counts as missed. None: 60.
@@ -67,21 +50,13 @@ def sensor(
     bare: Any = trigger
     if callable(bare) and not isinstance(bare, Model):
         return declare_sensor(bare, trigger=None)
+    nodes = options.get("nodes", ())
     for word, names in (("nodes", nodes), ("executors", executors)):
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise InvalidError(f"@sensor: {word} cannot be {shorten(names)}. Write a list: {word}=['predictor'].")
-    looked_at = tuple(dict.fromkeys([*nodes, *executors]))
+    fields: Any = {**options, "nodes": tuple(dict.fromkeys([*nodes, *executors]))}
 
     def decorate(function: Callable[P, R]) -> SensorFunction[P, R]:
-        return declare_sensor(
-            function,
-            trigger=trigger,
-            nodes=looked_at,
-            filter_string=filter_string,
-            name=name,
-            limit_s=limit_s,
-            grace_s=grace_s,
-            misfire=misfire,
-        )
+        return declare_sensor(function, trigger=trigger, **fields)
 
     return decorate
