@@ -18,7 +18,7 @@ from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Seconds
 from scanflow.app.resources import Resources
 from scanflow.app.triggers import CallReceive, Trigger
-from scanflow.errors import InvalidError
+from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import check_locator, check_name
 from scanflow.plugins import explain_not_installed, list_plugins
 
@@ -166,6 +166,8 @@ def declare_sensor(
     if not callable(candidate) or isinstance(candidate, SensorFunction | type):
         raise InvalidError(f"A sensor needs a function; {shorten(candidate)} is not one.")
     own = str(options.get("name") or getattr(candidate, "__name__", type(candidate).__name__))
+    if unknown := next((word for word in options if word not in SensorOptions.__annotations__), None):
+        raise InvalidError(f"A sensor has no option {unknown!r}.{did_you_mean(unknown, SensorOptions.__annotations__)}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidError(f"The sensor {own!r} yields. Return one value instead, such as a list.")
     if own == "<lambda>":

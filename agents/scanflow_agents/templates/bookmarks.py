@@ -22,7 +22,7 @@ from scanflow.drift.contract import read_purpose
 from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow.knowledge.labelled_points import LABELS_FILE, OF_LABELS, read_json
 from scanflow_agents.clock_errors import AHEAD_S
-from scanflow_agents.templates.template_client import RECENT, get_control_plane, list_newest_runs, tracker_of
+from scanflow_agents.templates.template_client import RECENT, list_actions, list_newest_runs, tracker_of
 
 Kind = Literal["checked", "labels", "learnt", "changed"]
 
@@ -56,29 +56,25 @@ def list_noted_runs(context: Context, kind: Kind) -> set[str]:
     return {entry.tags[RUN_FIELD] for entry in list_notes(context, kind) if RUN_FIELD in entry.tags}
 
 
-def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, patience_s: float) -> str | None:
+def find_unfinished_run(context: Context, workflow: str, kind: Kind, *, interval_s: float) -> str | None:
     """Return a run of the workflow whose outcome is not processed yet, if there is one.
 
-    Such a run is requested, or active, or has succeeded without a note; the last counts for ``patience_s`` seconds, so
-    that one with unusable outputs does not block others forever.
+    Such a run is requested, or active, or has succeeded without a note; the last counts for a minute and two intervals
+    of the agent that processes it, so that one with unusable outputs does not block others forever.
     """
     # Before the runs are read, so that they include those of actions that have ended meanwhile.
-    actions = get_control_plane(context).actions(
-        context.app,
-        team=context.team,
-        primitive="run_workflow",
-        target=f"workflow/{workflow}",
-        states=("pending", "running"),
+    actions = list_actions(
+        context, primitive="run_workflow", target=f"workflow/{workflow}", states=("pending", "running")
     )
     for intent in [*context.wanted(), *(action.intent for action in actions)]:
         identity = (intent.app, intent.team, intent.primitive, intent.target)
         if identity == (context.app, context.team, "run_workflow", f"workflow/{workflow}"):
             return f"requested by {intent.agent}: {intent.id}"
-    runs, now = list_newest_runs(context, workflow), context.clock()
+    runs, since = list_newest_runs(context, workflow), context.clock() - 60 - 2 * interval_s
     for run in runs:
         if run.state == "running":
             return str(run.name)
-    ended = [run for run in runs if run.state == "succeeded" and now < run.created + (run.seconds or 0.0) + patience_s]
+    ended = [run for run in runs if run.state == "succeeded" and since < run.created + (run.seconds or 0.0)]
     made_use_of = list_noted_runs(context, kind) if ended else set()
     return next((str(run.name) for run in ended if run.name not in made_use_of), None)
 

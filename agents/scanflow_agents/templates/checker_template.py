@@ -45,6 +45,7 @@ from scanflow_agents.templates.model_registry import RegisteredModel
 from scanflow_agents.templates.planner_template import PlannerOptions
 from scanflow_agents.templates.template_client import (
     get_control_plane,
+    list_labels,
     list_newest_runs,
     list_strategy_actions,
     read_outputs,
@@ -184,7 +185,7 @@ def declare(app: Application, agent: Agent) -> None:
             failed=max(failures.counts.values(), default=0),
             predictions=predictions,
             busy=bookmarks.find_unfinished_run(
-                context, options.detector_workflow, "checked", patience_s=60 + 2 * options.interval_s
+                context, options.detector_workflow, "checked", interval_s=options.interval_s
             ),
             reference=_find_reference(context, options),
             pending=_list_pending_runs(context) if distinguishes else [],
@@ -202,10 +203,8 @@ def declare(app: Application, agent: Agent) -> None:
         when=check_predictions,
         if_=anything_to_check,
         then=detect,
-        autonomy=options.autonomy,
         cool_down=options.cool_down_s,
-        budget=options.budget,
-        budget_window=options.budget_window_s,
+        **options.limits,
     )
 
     locator = options.labeller
@@ -429,7 +428,7 @@ def _request_labels(context: Context, run: str, windows: Sequence[PastDetection]
     """Add a detection's selected points to the label queue, as far as labels are to be requested."""
     tracked, points = label_queue.read_picked_points(context, run)
     items = label_queue.build_items(points, run=run, tracked=tracked)
-    wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
+    wanted = list_labels(context, "wanted")
     count = count_labels_to_request(
         len(points),
         windows,

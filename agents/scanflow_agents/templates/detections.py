@@ -11,7 +11,7 @@ from scanflow.drift.slices import CLEAN
 from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.model_registry import RegisteredModel
-from scanflow_agents.templates.template_client import get_control_plane
+from scanflow_agents.templates.template_client import list_actions
 
 TIMES = 2
 """The default limit of labels for one drift, as a multiple of the points selected from its first window."""
@@ -101,9 +101,7 @@ def list_open_windows(context: Context, past: Sequence[PastDetection]) -> list[P
         version = find_version_in_use(context, past[0].model_uri)
         return [detection for detection in past if detection.drifted and version in {None, detection.model_version}]
     done: tuple[ActionState, ...] = ("succeeded",)
-    changed = get_control_plane(context).actions(
-        context.app, team=context.team, primitive="upgrade_workflow", states=done
-    )
+    changed = list_actions(context, primitive="upgrade_workflow", states=done)
     since = max((action.ended or 0.0 for action in changed if action.intent.arguments.get("model")), default=0.0)
     return [detection for detection in past if detection.drifted and detection.at > since]
 

@@ -24,7 +24,6 @@ from scanflow.app.agent import Agent
 from scanflow.app.application import Application
 from scanflow.app.model import Model, Number, Whole
 from scanflow.backends.service_records import RevisionRecord
-from scanflow.errors import NotFoundError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import (
     ACTION,
@@ -50,7 +49,7 @@ from scanflow_agents.templates.model_changes import (
     get_model_uri,
 )
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
-from scanflow_agents.templates.template_client import HAPPENS, find_service, get_control_plane, report_event, tracker_of
+from scanflow_agents.templates.template_client import HAPPENS, find_service, list_actions, report_event, tracker_of
 from scanflow_agents.templates.template_options import ModelOptions, get_model_node, get_service_workflow
 
 _RULES = {
@@ -219,9 +218,7 @@ def _declare_metrics(service: str, interval_s: float) -> None:
     @sensor(sf.every(seconds=interval_s))
     def service_measured(context: Context) -> dict[str, Any]:
         """Report each revision's requests since the last check, if there were any."""
-        try:
-            record = get_control_plane(context).service(service)
-        except NotFoundError:
+        if (record := find_service(context, service)) is None:
             looked.clear()
             previous.clear()
             return {"requests": 0}
@@ -256,20 +253,14 @@ def _is_to_be_changed(request: VersionRequest, *, needs_approval: bool) -> bool:
 
 def _list_changes(context: Context, service: str, verdicts: tuple[Verdict, ...] = HAPPENS) -> list[Action]:
     """Return the agent's changes of the service's model, the newest first."""
-    return get_control_plane(context).actions(
-        context.app,
-        team=context.team,
-        agent=context.agent,
-        primitive=do.upgrade_workflow.name,
-        target=f"service/{service}",
-        verdicts=verdicts,
+    return list_actions(
+        context, agent=context.agent, primitive=do.upgrade_workflow.name, target=f"service/{service}", verdicts=verdicts
     )
 
 
 def _find_person(context: Context, service: str, change: Action) -> str | None:
     """Return the person who changed the service's model last, if that was after a change."""
-    plane = get_control_plane(context)
-    actions = plane.actions(context.app, team=context.team, target=f"service/{service}", verdicts=HAPPENS)
+    actions = list_actions(context, target=f"service/{service}", verdicts=HAPPENS)
     newest = next((action for action in actions if {"model", "traffic"} & {*action.intent.fields}), None)
     if newest is None or newest.intent.source != "person" or newest.intent.at < change.intent.at:
         return None

@@ -22,7 +22,7 @@ from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.knowledge.labelled_points import read_json
 from scanflow.modules import load_function
 from scanflow_agents.templates import bookmarks
-from scanflow_agents.templates.template_client import RECENT, get_control_plane, tracker_of
+from scanflow_agents.templates.template_client import RECENT, get_control_plane, list_labels, tracker_of
 
 Labeller: TypeAlias = Callable[[list[dict[str, Any]], Context], Mapping[str, JSON]]
 """Takes items of the queue (``id``, ``run``, ``data``, ``guess``, ``score``) and returns labels by id, possibly not for
@@ -142,7 +142,7 @@ class SharedLabeller:
     def label_waiting(self, context: Context) -> Labelling:
         """Label all waiting items. Raises the labeller's errors."""
         with self._one_at_a_time:
-            waiting = get_control_plane(context).labels(context.app, state="wanted", team=context.team)
+            waiting = list_labels(context, "wanted")
             count = self._label_items(context, [dict(item) for item in waiting]) if waiting else 0
         return Labelling(wanted=len(waiting), labelled=count)
 

@@ -12,7 +12,7 @@ from scanflow.drift.contract import DetectionOutputs, read_purpose
 from scanflow_agents.templates import bookmarks
 from scanflow_agents.templates.challengers import is_being_decided
 from scanflow_agents.templates.detections import PastDetection, compute_most_labels, list_open_windows
-from scanflow_agents.templates.template_client import get_control_plane
+from scanflow_agents.templates.template_client import list_labels
 
 Point = TypeVar("Point", bound=Mapping[str, object])
 
@@ -42,12 +42,12 @@ class LabelRequests:
         """Return whether a model is being trained on the labels, or is about to be, or awaits a decision."""
         if self.training_workflow is None:
             return False
-        patience_s = 60 + 2 * self.training_interval_s
-        if bookmarks.find_unfinished_run(context, self.training_workflow, "learnt", patience_s=patience_s) is not None:
+        interval_s = self.training_interval_s
+        if bookmarks.find_unfinished_run(context, self.training_workflow, "learnt", interval_s=interval_s) is not None:
             return True
         if is_being_decided(context):
             return True
-        labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
+        labels = list_labels(context, "given")
         learnt = bookmarks.read_learnt_ids(context, self.seen) if labels else set()
         return sum(read_purpose(label) == "train" and label["id"] not in learnt for label in labels) >= self.least
 

@@ -37,7 +37,7 @@ from scanflow_agents.templates.live_accuracy import (
     measure_live_accuracy,
 )
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
-from scanflow_agents.templates.template_client import get_control_plane, report_event
+from scanflow_agents.templates.template_client import list_labels, report_event
 from scanflow_agents.templates.template_options import (
     ModelOptions,
     RunOptions,
@@ -85,9 +85,6 @@ class PlannerOptions(
     learn_from: str = Field(default="all", pattern="^(all|new)$")
     """Train on ``all`` labels, or only on ``new`` ones, which no model was trained on."""
 
-    budget: Whole = Field(default=4, ge=1)
-    """The most retrainings in ``budget_window_s``: four a day."""
-
     executor: str = "executor"
     """The name of the executor agent."""
 
@@ -109,24 +106,21 @@ def declare(app: Application, agent: Agent) -> None:
     evaluates = has_parameter(training, options.evaluate_parameter)
     _declare_retraining(options, model, challengers if evaluates else None)
     _declare_change(app, options, model, challengers, executor, evaluates=evaluates)
+    if not any((options.backup_workflow, options.target_p95_s, options.spread_affinity, options.retune)):
+        return
+    service = get_service_workflow(app, agent, options.service)
     if options.backup_workflow is not None:
         backup = get_workflow(app, agent, options.backup_workflow, "backup_workflow", online=True).name
-        service = get_service_workflow(app, agent, options.service)
         if backup == service.name:
             raise InvalidError(f"Agent {agent.name!r}: {backup!r} cannot be its own backup. Name another workflow.")
         linked = service.serving is not None and service.serving.backup == backup
         infrastructure.declare_failover(service.name, backup, options, linked=linked)
     if options.target_p95_s is not None:
-        threshold_tuning.declare_scaling(
-            get_service_workflow(app, agent, options.service).name, options.target_p95_s, options
-        )
+        threshold_tuning.declare_scaling(service.name, options.target_p95_s, options)
     if options.spread_affinity is not None:
-        spreading.declare_spreading(
-            get_service_workflow(app, agent, options.service).name, options.spread_affinity, options
-        )
+        spreading.declare_spreading(service.name, options.spread_affinity, options)
     if options.retune is not None:
-        service_name = get_service_workflow(app, agent, options.service).name
-        retuning.declare_retuning(agent, app.name, service_name, name, options)
+        retuning.declare_retuning(agent, app.name, service.name, name, options)
 
 
 @dataclass
@@ -220,9 +214,9 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         """Count the labels that no model was trained on; if they are enough, store them as a training file."""
         # Before the notes are read, so that those written meanwhile are included.
         busy = bookmarks.find_unfinished_run(
-            context, options.training_workflow, "learnt", patience_s=60 + 2 * options.interval_s
+            context, options.training_workflow, "learnt", interval_s=options.interval_s
         )
-        labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
+        labels = list_labels(context, "given")
         learnt = bookmarks.read_learnt_ids(context, seen) if labels else set()
         to_learn = [label for label in labels if read_purpose(label) == "train"]
         new = [label for label in to_learn if label["id"] not in learnt]
@@ -237,7 +231,7 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         if champion is not None:
             accuracies.report(context, champion, unseen)
         enough = len(new) >= least and busy is None and champion is not None
-        wanted = get_control_plane(context).labels(context.app, state="wanted", team=context.team) if enough else []
+        wanted = list_labels(context, "wanted") if enough else []
         if label_wait.should_wait(len(labels), more=len(wanted) > 0, now=context.clock()):
             return counts.replace(busy="labels are still coming in")
         if enough and challengers is not None and (waits := _describe_waiting(context, model, challengers)) is not None:
@@ -269,10 +263,8 @@ def _declare_retraining(options: PlannerOptions, model: RegisteredModel, challen
         when=count_number_of_pickeddata,
         if_=enough_labels,
         then=retrain,
-        autonomy=options.autonomy,
         cool_down=options.cool_down_s,
-        budget=options.budget,
-        budget_window=options.budget_window_s,
+        **options.limits,
     )
 
 
@@ -330,15 +322,7 @@ def _declare_change(
         return do.run_workflow(options.training_workflow, parameters=parameters | evaluated)
 
     if evaluates:
-        Strategy(
-            name="evaluate_again",
-            when=retraining_ended,
-            if_=has_labels,
-            then=evaluate,
-            autonomy=options.autonomy,
-            budget=options.budget,
-            budget_window=options.budget_window_s,
-        )
+        Strategy(name="evaluate_again", when=retraining_ended, if_=has_labels, then=evaluate, **options.limits)
 
 
 def find_obstacle(
@@ -397,13 +381,9 @@ def _list_labels_to_evaluate(
     context: Context, options: PlannerOptions, evidence: PromotionEvidence
 ) -> list[dict[str, Any]]:
     """Return all labels, once there are as many more evaluation points as a challenger waits for."""
-    labels = get_control_plane(context).labels(context.app, state="given", team=context.team)
+    labels = list_labels(context, "given")
     more = sum(read_purpose(label) == "evaluate" for label in labels) - evidence.n_labelled
     if more < evidence.needed:
         return []
-    patience_s = 60 + 2 * options.interval_s
-    return (
-        []
-        if bookmarks.find_unfinished_run(context, options.training_workflow, "learnt", patience_s=patience_s)
-        else labels
-    )
+    busy = bookmarks.find_unfinished_run(context, options.training_workflow, "learnt", interval_s=options.interval_s)
+    return [] if busy else labels

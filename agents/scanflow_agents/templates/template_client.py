@@ -178,12 +178,20 @@ def list_newest_runs(context: Context, workflow: str) -> list[RunRecord]:
     return get_control_plane(context).runs(limit=RECENT, app=context.app, team=context.team, workflow=workflow)
 
 
+def list_actions(context: Context, **filters: Any) -> list[Action]:
+    """Return the actions of the application's agents: see :meth:`ControlPlane.actions`."""
+    return get_control_plane(context).actions(context.app, team=context.team, **filters)
+
+
+def list_labels(context: Context, state: Literal["wanted", "given"]) -> list[dict[str, Any]]:
+    """Return items of the application's label queue: see :meth:`ControlPlane.labels`."""
+    return get_control_plane(context).labels(context.app, state=state, team=context.team)
+
+
 def list_strategy_actions(context: Context, strategy: str) -> list[Action]:
     """Return the actions of one of the agent's strategies, the newest first, without those that were refused, observed
     or only suggested."""
-    return get_control_plane(context).actions(
-        context.app, team=context.team, agent=context.agent, strategy=strategy, verdicts=HAPPENS
-    )
+    return list_actions(context, agent=context.agent, strategy=strategy, verdicts=HAPPENS)
 
 
 def read_outputs(context: Context, run: str) -> dict[str, Any]:

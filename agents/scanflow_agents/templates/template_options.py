@@ -10,7 +10,7 @@ from pydantic import Field
 from scanflow.agent.agent_records import Autonomy
 from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.model import Model
+from scanflow.app.model import Model, Whole
 from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge.version_tags import CHAMPION
@@ -61,6 +61,14 @@ class RunOptions(Options):
     budget_window_s: float = Field(default=86_400.0, gt=0)
     """The period of its budget, in seconds: a day."""
 
+    budget: Whole = Field(default=4, ge=1)
+    """The most runs in ``budget_window_s``: four a day."""
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The fields of such a strategy."""
+        return {"autonomy": self.autonomy, "budget": self.budget, "budget_window": self.budget_window_s}
+
 
 class ModelOptions(Options):
     """Parameters of strategies on the model of a service."""
@@ -104,15 +112,15 @@ def get_workflow(app: Application, agent: Agent, name: str, parameter: str, *, o
     return fitting[name]
 
 
-def get_service_workflow(app: Application, agent: Agent, name: str | None, parameter: str = "service") -> Workflow:
+def get_service_workflow(app: Application, agent: Agent, name: str | None) -> Workflow:
     """Return the online workflow with a name, or the application's only one."""
     online = [workflow.name for workflow in app.workflows if workflow.type == "online"]
     if name is None and len(online) != 1:
         raise InvalidError(
             f"Agent {agent.name!r}: the application {app.name!r} has {len(online)} online workflows. Choose one: "
-            f"parameters={{{parameter!r}: ...}}"
+            "parameters={'service': ...}"
         )
-    return get_workflow(app, agent, online[0] if name is None else name, parameter, online=True)
+    return get_workflow(app, agent, online[0] if name is None else name, "service", online=True)
 
 
 def get_model_node(agent: Agent, service: Workflow, node: str | None) -> tuple[str, str]:

@@ -37,7 +37,7 @@ def much_runs(world: World) -> None:
 def test_a_training_that_goes_on_is_seen_beside_a_workflow_that_runs_all_the_time(world: World) -> None:
     world.control_plane.ran("long-run-1", "training", {}, state="running")
     much_runs(world)
-    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", interval_s=0.0)
     assert busy == "long-run-1"
 
 
@@ -55,7 +55,7 @@ def test_a_run_that_is_wanted_is_seen_beside_a_strategy_that_is_refused_all_the_
     much_is_refused(world)
     much_is_refused(world, state="pending", verdict="suggest", primitive="stop_workflow")
     much_is_refused(world, state="pending", verdict="suggest", target="workflow/detector")
-    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", patience_s=60.0)
+    busy = bookmarks.find_unfinished_run(world.context("planner"), "training", "learnt", interval_s=0.0)
     assert busy == "requested by tracker: wanted"
 
 
