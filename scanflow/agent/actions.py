@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from scanflow.agent.agent_records import JSON
 from scanflow.agent.primitive_model import Act
@@ -28,22 +28,12 @@ def _serialize_list(value: Any) -> Any:
 class Call(Model):
     """A call to a sensor of another agent, or of the same."""
 
-    agent: str
-    sensor: str
+    agent: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
+    sensor: Annotated[str, AfterValidator(lambda name: Sensor(name=name, trigger=CallReceive()).name)]
     args: Annotated[Sequence[JSON], BeforeValidator(_serialize_list), AfterValidator(as_tuple)] = ()
     kwargs: Parameters = Field(default_factory=FrozenDict)
     key: str = ""
     """Idempotency key: the same key is never called twice. Empty: each call counts."""
-
-    @field_validator("agent")
-    @classmethod
-    def _check_agent(cls, agent: str) -> str:
-        return check_name(agent, "agent")
-
-    @field_validator("sensor")
-    @classmethod
-    def _check_sensor(cls, sensor: str) -> str:
-        return Sensor(name=sensor, trigger=CallReceive()).name
 
     @property
     def path(self) -> str:

@@ -68,7 +68,28 @@ class PrimitiveCall(_Record):
     arguments: dict[str, JSON]
 
 
-class Intent(_Record):
+class _Limits(_Record):
+    """What a strategy's actions are subject to."""
+
+    priority: int = 0
+    """Of two intents for the same field, the one with the higher priority wins."""
+
+    autonomy: Autonomy = "auto"
+    cool_down_s: float = 0.0
+    """How long its strategy waits after an action before it acts on the same target again. 0: not at all."""
+
+    hysteresis_s: float = 0.0
+    """How long a change of the same fields stays in place before this intent may revert it, whoever made it. 0: not at
+    all."""
+
+    budget: int | None = None
+    """The maximum number of actions of its strategy in ``budget_window_s``. None: no limit."""
+
+    budget_window_s: float = 3600.0
+    guard: Guard | None = None
+
+
+class Intent(_Limits):
     """An action that a strategy requests, before the arbiter decides."""
 
     id: str
@@ -88,22 +109,6 @@ class Intent(_Record):
     source: Literal["agent", "person"] = "agent"
     """Whether a strategy or a person requested it; for a person, ``agent`` is the name of the token."""
 
-    priority: int = 0
-    """Of two intents for the same field, the one with the higher priority wins."""
-
-    autonomy: Autonomy = "auto"
-    cool_down_s: float = 0.0
-    """How long its strategy waits after an action before it acts on the same target again. 0: not at all."""
-
-    hysteresis_s: float = 0.0
-    """How long a change of the same fields stays in place before this intent may revert it, whoever made it. 0: not at
-    all."""
-
-    budget: int | None = None
-    """The maximum number of actions of its strategy in ``budget_window_s``. None: no limit."""
-
-    budget_window_s: float = 3600.0
-    guard: Guard | None = None
     sample: Sample | None = None
     """The sample that the strategy was evaluated on."""
 
@@ -134,18 +139,11 @@ class PermittedCall(_Record):
     """The only arguments that it may be requested with. None: any."""
 
 
-class StrategyLimits(_Record):
+class StrategyLimits(_Limits):
     """What a strategy may do, as the server stores it when its agent is deployed. An intent never exceeds it."""
 
     name: str
     calls: tuple[PermittedCall, ...] = ()
-    priority: int = 0
-    autonomy: Autonomy = "auto"
-    cool_down_s: float = 0.0
-    hysteresis_s: float = 0.0
-    budget: int | None = None
-    budget_window_s: float = 3600.0
-    guard: Guard | None = None
     secrets: tuple[str, ...] = Field(default=(), exclude=True)
     """The references to secrets of its agent's application, which its intents may pass on. Not stored."""
 

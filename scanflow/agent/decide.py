@@ -237,7 +237,8 @@ def _build_actions(
         own_key = key if index == 1 else f"{key}/{index}"
         if isinstance(action, _Effectful):
             call = partial(run, action.function, own_key)
-            yield FunctionCall(name=_name_function(action.function), effect=action.effect, key=own_key, run=call)
+            name = str(getattr(action.function, "__name__", None) or type(action.function).__name__)
+            yield FunctionCall(name=name, effect=action.effect, key=own_key, run=call)
         else:
             yield build(action, own_key)
 
@@ -258,10 +259,6 @@ def _iterate_actions(
             yield _Effectful(action, effect)
         else:
             yield from _call_action(action, sample, situation)
-
-
-def _name_function(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
 def _call_action(function: Callable[..., Any], sample: Sample, situation: DecisionContext) -> list[Act | Call]:

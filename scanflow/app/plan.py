@@ -22,9 +22,11 @@ _PICKLE_REFERENCE = re.compile(r"^[0-9a-f]{64}\.pickle:")
 """The name that a server gives to a function that a program or notebook sent."""
 
 
-class PlannedStep(BaseModel):
+class _Planned(BaseModel):
     model_config = ConfigDict(frozen=True)
 
+
+class PlannedStep(_Planned):
     name: str
     wave: int
     """Steps of one wave depend only on earlier waves."""
@@ -41,9 +43,7 @@ class PlannedStep(BaseModel):
     notes: tuple[str, ...] = ()
 
 
-class PlannedInstance(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class PlannedInstance(_Planned):
     name: str
     cores: float
     cpus: tuple[int, ...]
@@ -53,10 +53,8 @@ class PlannedInstance(BaseModel):
     threads: int
 
 
-class PlannedObject(BaseModel):
+class PlannedObject(_Planned):
     """The planned change of one object of the backend."""
-
-    model_config = ConfigDict(frozen=True)
 
     kind: str
     name: str
@@ -68,13 +66,11 @@ class PlannedObject(BaseModel):
     """The reason for a conflict or a refusal."""
 
 
-class Plan(BaseModel):
+class Plan(_Planned):
     """A workflow's steps in the order of their start, and their peak use of the given cores.
 
     Of an online workflow: its nodes in the order data flows, and its instances, each of which holds all of them.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     workflow: str
     steps: tuple[PlannedStep, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -128,7 +128,7 @@ class Affinity(Model):
     @staticmethod
     def coerce(value: Any) -> Any:
         """Read the short spelling, in upper or lower case: ``"CPUMEM"`` becomes ``{"mode": "cpumem"}``."""
-        modes = ("any", "cpu", "cpumem", "cpumempin")
+        modes = get_args(AffinityMode)
         if value is None or isinstance(value, Affinity | Mapping):
             return value
         if not isinstance(value, str):

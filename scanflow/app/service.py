@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -19,7 +19,7 @@ from scanflow.names import check_locator, check_model_address, check_name
 from scanflow.text.html_table import render_html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
-_ROLES = ("MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER")
+_ROLES: tuple[ServiceRole, ...] = get_args(ServiceRole)
 
 
 def _check_implementation(value: Any) -> Any:

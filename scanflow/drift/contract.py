@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,7 +15,7 @@ from scanflow.errors import InvalidError
 __all__ = ["DetectionOutputs", "TrainingOutputs", "parse_detection_outputs", "parse_training_outputs"]
 
 Purpose: TypeAlias = Literal["train", "evaluate"]
-PURPOSES: tuple[Purpose, ...] = ("train", "evaluate")
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 MAX_COLUMNS = 10
 _PAGE = "The outputs that such a run must write: docs/own-data.md"

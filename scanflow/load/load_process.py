@@ -2,13 +2,8 @@
 
 ::
 
-    with LoadGenerator(LoadPlan(url=url, bodies=[body]), constant(rate=1000, seconds=20).arrivals()) as load:
-        load.wait_for(5_000)
-        load.mark("swap")
-        ...
-        load.mark("swapped")
-        result = load.result()
-    before, during, after = result.split_by_phase("swap", "swapped")
+    with LoadGenerator(LoadPlan(url=url, bodies=[body]), build_constant_rate(1000, 20).generate_arrivals()) as load:
+        result = load.read_result()
     assert result.failed == 0, result.reasons
 
 With arrivals the loop is open: a request is due at its time whether or not others were answered, and its latency counts
@@ -96,7 +91,6 @@ class LoadResult:
     reconnects: int
     """Connections opened again because the server had closed them between two requests."""
 
-    marks: Mapping[str, float]
     mlperf: MlperfSummary | None = None
     """LoadGen's summary of its run; None: it was not a LoadGen run, or was interrupted."""
 
@@ -130,22 +124,7 @@ class LoadResult:
 
     @cached_property
     def _metrics(self) -> LoadMetrics:
-        return self._compute_metrics(range(len(self.due)))
-
-    def split_by_phase(self, begin: str, end: str) -> tuple[LoadMetrics, LoadMetrics, LoadMetrics]:
-        """Return the metrics before, during and after an event between two marks.
-
-        ``before`` was answered when it began, ``after`` was due when it had ended, and ``during`` is all the rest.
-        """
-        first, last = self.marks[begin], self.marks[end]
-        before = [i for i, due in enumerate(self.due) if due + self.took[i] < first]
-        after = [i for i, due in enumerate(self.due) if due >= last]
-        apart = {*before, *after}
-        return (
-            self._compute_metrics(before),
-            self._compute_metrics([i for i in range(len(self.due)) if i not in apart]),
-            self._compute_metrics(after),
-        )
+        return self.compute_metrics(range(len(self.due)))
 
     def slice_metrics(self, count: int) -> list[LoadMetrics]:
         """Return the metrics of this many equally long parts of the load, by when requests were due."""
@@ -154,9 +133,10 @@ class LoadResult:
         parts: list[list[int]] = [[] for _ in range(count)]
         for i, due in enumerate(self.due):
             parts[min(count - 1, int((due - begin) / width))].append(i)
-        return [self._compute_metrics(part) for part in parts]
+        return [self.compute_metrics(part) for part in parts]
 
-    def _compute_metrics(self, chosen: Sequence[int]) -> LoadMetrics:
+    def compute_metrics(self, chosen: Sequence[int]) -> LoadMetrics:
+        """Compute the metrics of some of the requests, by their indices."""
         took = sorted(self.took[i] for i in chosen if 200 <= self.status[i] < 300)
         seconds = 0.0
         if chosen:
@@ -202,7 +182,6 @@ class LoadGenerator:
         self._plan, self._arrivals, self._mlperf, self._start_s = plan, arrivals, mlperf, start_s
         self._folder = tempfile.TemporaryDirectory(prefix="load-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._marks: dict[str, float] = {}
         self._stopped = False
         self._progress: mmap.mmap | None = None
 
@@ -237,10 +216,6 @@ class LoadGenerator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
-
-    def mark(self, name: str) -> float:
-        self._marks[name] = time.monotonic()
-        return self._marks[name]
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -289,7 +264,7 @@ class LoadGenerator:
         summary, mlperf_summary = folder / SUMMARY, None
         if self._mlperf is not None and summary.exists() and not self._stopped:
             mlperf_summary = read_summary(summary.read_text(), self._mlperf.scenario)
-        return LoadResult(**columns, **rest, marks=dict(self._marks), mlperf=mlperf_summary)
+        return LoadResult(**columns, **rest, mlperf=mlperf_summary)
 
     def _read_errors(self) -> str:
         return (Path(self._folder.name) / "errors").read_text(errors="replace").strip()[-500:] or "it printed no error"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import get_args
 
 from scanflow.app.quantities import format_cores, format_count
 from scanflow.app.resources import AffinityMode
@@ -14,7 +15,7 @@ from scanflow.placement.granularity import cut
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Topology
 
-AFFINITIES: tuple[AffinityMode, ...] = ("any", "cpu", "cpumem", "cpumempin")
+AFFINITIES: tuple[AffinityMode, ...] = get_args(AffinityMode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

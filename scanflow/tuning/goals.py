@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from scanflow.tuning.candidates import Candidate
 
 GoalName = Literal["throughput", "latency", "cost"]
-GOALS: tuple[GoalName, ...] = ("throughput", "latency", "cost")
+GOALS: tuple[GoalName, ...] = get_args(GoalName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

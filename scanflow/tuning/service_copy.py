@@ -163,15 +163,13 @@ class ServiceCopy:
         app = self.app
         if candidate.batch is not None:
             workflow = app.workflows[0]
+            batching = Batching(max_size=candidate.batch)
             nodes = [
-                _set_batch_size(node, candidate.batch) if isinstance(node, Service) else node for node in workflow.nodes
+                node.replace(batching=batching) if isinstance(node, Service) and node.role == "MODEL" else node
+                for node in workflow.nodes
             ]
             app = app.replace(workflows=(workflow.replace(nodes=nodes),))
         return Deployment(app, self.name, sizing=sizing, source=self.source)
-
-
-def _set_batch_size(node: Service, size: int) -> Service:
-    return node if node.role != "MODEL" else node.replace(batching=Batching(max_size=size))
 
 
 def _wait_until_reachable(url: str, seconds: float) -> None:

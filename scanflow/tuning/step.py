@@ -1,4 +1,5 @@
-"""The step of a search: runs ``scanflow tune``, and writes its result as the step's outputs."""
+"""A search as a batch workflow of one step, so that agents can run it in a process of its own: the step runs
+``scanflow tune``, and writes its result as outputs."""
 
 from __future__ import annotations
 
@@ -11,8 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scanflow.app.executor import Executor
+from scanflow.app.resources import Resources
+from scanflow.app.workflow import Workflow
 from scanflow.errors import StepFailedError
 from scanflow.outputs import output, output_dir
+
+RUN_PREFIX = "tune-"
+"""Prefix of the names of workflows whose runs are searches for a service."""
+
+SETUP_S = 300.0
+"""Time in seconds that a search may take beyond its budget, to deploy its copy and to delete it."""
 
 OUTPUTS = (
     "service",
@@ -30,6 +40,22 @@ OUTPUTS = (
 """The outputs of ``scanflow tune --json``."""
 
 
+def build_tuning_workflow(service: str, *, minutes: float = 15.0, **parameters: Any) -> Workflow:
+    """Return a workflow whose run is ``scanflow tune SERVICE``.
+
+    Its step leaves ``winner`` (None: nothing is better beyond noise), ``default``, ``comparison``, ``trials``,
+    ``history`` and the other values of ``tuning.json`` as outputs. ``parameters``: those of :func:`tune`.
+    """
+    step = Executor(
+        name="tune",
+        function="scanflow.tuning.step:tune",
+        parameters={"service": service, "minutes": minutes, **parameters},
+        resources=Resources(cpu=1),
+        timeout=60 * minutes + SETUP_S,
+    )
+    return Workflow(name=f"{RUN_PREFIX}{service}", nodes=[step])
+
+
 def tune(
     service: str,
     inputs: Any = None,
@@ -41,8 +67,18 @@ def tune(
     seconds: float = 3.0,
     connections: int = 16,
 ) -> None:
-    """Search for the configuration that best reaches a goal: a step of
-    :func:`scanflow.tuning.tuning_workflow.build_tuning_workflow`.
+    """Search for the configuration that best reaches a goal: a step of :func:`build_tuning_workflow`.
+
+    Args:
+        service: The name of a deployed service.
+        inputs: What is sent: rows, or a mapping of input names to rows.
+        file: The file with what is sent, in place of ``inputs``; relative to the application's file.
+        goal: ``throughput``, ``latency`` or ``cost``.
+        p99_s: A bound of the 99th percentile that has to be kept, in seconds.
+        trials: Candidates to measure at most.
+        minutes: How long at most.
+        seconds: Of one measurement.
+        connections: How many callers.
 
     Raises:
         StepFailedError: the search ended without a result; its own message is in the step's log.

@@ -104,16 +104,18 @@ def _under_load(
             url, body, connections=CONNECTIONS, duration_s=MAX_DURATION_S, rate=rate, timeout_s=10
         ) as load:
             load.wait_for(requests // 3)
-            began = load.mark("begin")
+            began = time.monotonic()
             action()
             threading.Event().wait(max(0.0, began + LEAST_S - time.monotonic()))
-            load.mark("end")
+            ended = time.monotonic()
             load.wait_for(max(requests, load.progress[0] + requests // 10))
             load.stop()
             result = load.read_result()
     except LoadError as error:
         raise NotMeasuredError(f"{name}: {error}") from error
-    before, during, _ = result.split_by_phase("begin", "end")
+    answered = [due + took for due, took in zip(result.due, result.took, strict=True)]
+    before = result.compute_metrics([i for i, at in enumerate(answered) if at < began])
+    during = result.compute_metrics([i for i, at in enumerate(answered) if at >= began and result.due[i] < ended])
     if result.failed:
         print(f"    {name}: {dict(result.reasons)}", flush=True)
     return {

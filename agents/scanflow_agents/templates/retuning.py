@@ -24,7 +24,7 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InvalidError
 from scanflow.tuning.candidates import Candidate, build_candidate, describe
 from scanflow.tuning.goals import GoalName
-from scanflow.tuning.tuning_workflow import RUN_PREFIX
+from scanflow.tuning.step import RUN_PREFIX
 from scanflow_agents.templates.template_client import (
     find_service,
     list_newest_runs,

@@ -145,7 +145,8 @@ class Spreading:
         control_plane, now = get_control_plane(context), context.clock()
         look = ServiceSample(now, {record.name: record for record in control_plane.services()})
         runs = control_plane.runs(app=context.app, team=context.team)
-        moves = _map_newest_by_target(list_strategy_actions(context, STRATEGY_NAME))
+        actions = list_strategy_actions(context, STRATEGY_NAME)
+        moves = {action.intent.target: action for action in reversed(actions)}  # the newest on each target
         window = None
         if self._before is not None:
             avoiding = _list_avoidance_times(context, self._service, moves)
@@ -353,11 +354,6 @@ def _get_setup(record: ServiceRecord) -> object:
         revision,
         [describe_instance(instance) for instance in record.instances],
     )
-
-
-def _map_newest_by_target(actions: Sequence[Action]) -> dict[str, Action]:
-    """Return the newest action on each target; ``actions`` are the newest first."""
-    return {action.intent.target: action for action in reversed(actions)}
 
 
 def _get_end_time(action: Action) -> float:

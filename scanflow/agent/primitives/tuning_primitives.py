@@ -65,7 +65,7 @@ class TuneWorkflow(BuiltInPrimitive):
     def _request(self, context: PrimitiveContext) -> RunRequest:
         from scanflow.deployer.deployer_port import RunRequest
         from scanflow.transport.clients import is_loopback
-        from scanflow.tuning.tuning_workflow import build_tuning_workflow
+        from scanflow.tuning.step import build_tuning_workflow
 
         service = get_own_service(context, self.workflow)
         if not is_loopback(service.url):
@@ -74,17 +74,8 @@ class TuneWorkflow(BuiltInPrimitive):
                 "machine. Deploy it there: SCANFLOW_BACKEND=local"
             )
         stored = context.get_application()
-        workflow = build_tuning_workflow(
-            self.workflow,
-            inputs=self.inputs,
-            file=self.file,
-            goal=self.goal,
-            p99_s=self.p99_s,
-            trials=self.trials,
-            minutes=self.minutes,
-            seconds=self.seconds,
-            connections=self.connections,
-        )
+        parameters = {name: value for name, value in vars(self).items() if name != "workflow"}
+        workflow = build_tuning_workflow(self.workflow, **parameters)
         if workflow.name in {other.name for other in stored.application.workflows}:
             raise InvalidError(
                 f"{stored.application.name!r} already has a workflow {workflow.name!r}, which is the search's name. "

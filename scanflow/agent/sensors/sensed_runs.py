@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from scanflow.app.model import Model
 from scanflow.app.workflow import Workflow
@@ -74,7 +73,7 @@ def list_runs(
         text = " and ".join(part for part in (user_filter, clause) if part)
         for run in tracker.search_runs(app, team, text, limit=limit):
             if _is_inside(run, after, until):
-                runs[run.run_id] = Run(**_get_fields(run))
+                runs[run.run_id] = Run(**vars(run))
     return sorted(runs.values(), key=lambda run: (run.started_at, run.run_id), reverse=True)
 
 
@@ -93,7 +92,3 @@ def _is_inside(run: TrackedRun, after: float | None, until: float | None) -> boo
         return False
     ended = run.ended_at.timestamp()
     return (after is None or after < ended) and (until is None or ended <= until)
-
-
-def _get_fields(run: TrackedRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in TrackedRun.model_fields}

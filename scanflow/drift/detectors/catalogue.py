@@ -80,8 +80,7 @@ class Default:
 
 
 def load(folder: Path) -> FittedDetector:
-    kind = detector_storage.read_kind(folder)
-    detector: Detector = load_plugin("detectors", kind)
+    detector: Detector = load_plugin("detectors", detector_storage.read_options(folder)["kind"])
     try:
         return detector.load(folder)
     except KeyError as error:

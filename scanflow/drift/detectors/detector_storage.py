@@ -29,10 +29,6 @@ def write(folder: Path, kind: str, options: Mapping[str, Any], arrays: Mapping[s
         unfinished.write_text(json.dumps({"kind": kind, **options}, sort_keys=True, indent=1), encoding="utf-8")
 
 
-def read_kind(folder: Path) -> str:
-    return str(read_options(folder)["kind"])
-
-
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     options = read_options(folder)
     try:

@@ -48,6 +48,7 @@ from scanflow.text.times import to_datetime
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
+_MISSING = "RESOURCE_DOES_NOT_EXIST"
 _MODEL = "model"
 _LABEL = f"{RESERVED_PREFIX}label"  # which artifacts: a digest, as a filter cannot carry every name
 _NAME = f"{RESERVED_PREFIX}name"
@@ -145,11 +146,7 @@ class _MlflowStore:
 
     def add_version(self, name: str, source: Path, run_id: str | None, tags: Mapping[str, str], now: datetime) -> int:
         app, team = tags["scanflow.app"], tags["scanflow.team"]
-        try:
-            self.client.create_registered_model(name, {OWNER: team})
-        except list_refusal_types() as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
+        _ask(partial(self.client.create_registered_model, name, {OWNER: team}), "RESOURCE_ALREADY_EXISTS")
         holder = self._write(app, team, name, {KIND: "model", _NAME: name}, source, _MODEL, now)
         # Where the files are, and not models:/<model id>: MLflow's registry looks that up in whatever tracker the
         # process has set as its global one, which need not be ours.
@@ -166,12 +163,8 @@ class _MlflowStore:
         )
 
     def find_model_owner(self, name: str) -> str | None:
-        try:
-            return self._find_owner(self.client.get_registered_model(name))
-        except list_refusal_types() as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
+        model = _ask(partial(self.client.get_registered_model, name), _MISSING)
+        return None if model is None else self._find_owner(model)
 
     def _find_owner(self, model: Any) -> str | None:
         """Return the team of a registered model as ``team_access.find_owner`` does, which asks the database."""
@@ -193,17 +186,15 @@ class _MlflowStore:
         return items(partial(self.client.search_model_versions, f"name = '{name}'", max_results=200))
 
     def list_versions(self, name: str) -> list[ModelVersion]:
-        try:
-            aliases = self.client.get_registered_model(name).aliases
-        except list_refusal_types() as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return []
-            raise
+        if (model := _ask(partial(self.client.get_registered_model, name), _MISSING)) is None:
+            return []
         versions = [
             ModelVersion(
                 name=record.name,
                 version=int(record.version),
-                aliases=tuple(sorted(alias for alias, named in aliases.items() if int(named) == int(record.version))),
+                aliases=tuple(
+                    sorted(alias for alias, named in model.aliases.items() if int(named) == int(record.version))
+                ),
                 tags={key: value for key, value in record.tags.items() if not key.startswith(RESERVED_PREFIX)},
                 run_id=record.tags.get(_MADE_BY, record.run_id) or None,
                 uri=f"models:/{record.name}/{record.version}",
@@ -231,13 +222,8 @@ class _MlflowStore:
         return str(write_run(self.client, experiment_id, replace(run, tags=tags)).info.run_id)
 
     def run(self, run_id: str) -> TrackedRun | None:
-        try:
-            run = self.client.get_run(run_id)
-        except list_refusal_types() as error:
-            if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-                return None
-            raise
-        if run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
+        run = _ask(partial(self.client.get_run, run_id), _MISSING, "INVALID_PARAMETER_VALUE")
+        if run is None or run.info.lifecycle_stage != "active" or run.data.tags.keys() & {KIND, WRITING}:
             return None
         return _to_tracked_run(run, self.client.get_experiment(run.info.experiment_id).name)
 
@@ -271,6 +257,16 @@ class _MlflowStore:
             if experiment_id is None
             else iterate_runs(self.client, experiment_id, f"tags.`{KIND}` = '{kind}'{clause}")
         )
+
+
+def _ask(request: Callable[[], Any], *refusals: str) -> Any:
+    """Return the answer to a request; None: it was refused with one of these codes."""
+    try:
+        return request()
+    except list_refusal_types() as error:
+        if error.error_code not in refusals:
+            raise
+        return None
 
 
 def _to_saved_version(run: Run, key: SaveKey) -> SavedVersion:

@@ -109,12 +109,7 @@ class _GroupPlacement:
             candidates.append(other)
         if not candidates:
             return None
-        return min(
-            candidates, key=lambda place: (self._count_other_groups(place, place in bound) - bound[place], place)
-        )
-
-    def _count_other_groups(self, place: int, own: bool) -> int:
-        return len(self._groups[place]) - own
+        return min(candidates, key=lambda place: (len(self._groups[place]) - (place in bound) - bound[place], place))
 
     def _find_fewest_groups(self, worker: MPIWorker, bound: Counter[int]) -> int | None:
         """Return the first node outside ``bound`` that has room and the fewest groups."""

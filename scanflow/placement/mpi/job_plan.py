@@ -125,7 +125,9 @@ def plan_job(
                     worker=worker.index,
                     group=group_by_worker[worker.index],
                     node=placed[worker.index],
-                    cpus=() if grant is None else _select_cpus(grant, place_in_worker),
+                    cpus=()
+                    if grant is None
+                    else grant.thread_cpus[place_in_worker : place_in_worker + 1] or grant.cpus,
                     memory_nodes=() if grant is None else grant.memory_nodes,
                 )
             )
@@ -181,10 +183,6 @@ def _bind_workers(
             node_grants += grants
             grant_by_worker |= {worker.index: grant for worker, grant in zip(alike, grants, strict=True)}
     return grant_by_worker
-
-
-def _select_cpus(grant: Grant, place_in_worker: int) -> tuple[int, ...]:
-    return (grant.thread_cpus[place_in_worker],) if grant.thread_cpus else grant.cpus
 
 
 def _explain_plan(workload: MPIWorkload, granularity: Granularity, wanted: float, cores: float) -> tuple[str, ...]:

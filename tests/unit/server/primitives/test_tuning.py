@@ -19,7 +19,7 @@ from scanflow.names import RunName
 from scanflow.outputs import keep_outputs, use_output_dir
 from scanflow.settings import Settings
 from scanflow.tuning import step
-from scanflow.tuning.tuning_workflow import build_tuning_workflow
+from scanflow.tuning.step import build_tuning_workflow
 from tests.unit.server.primitives.keeping import Doing, InlineRuns, Remembered
 from tests.unit.standin import Place, StandIn
 
