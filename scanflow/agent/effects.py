@@ -83,15 +83,11 @@ def find_effect(function: Any, *, declared: bool = False) -> str | None:
     try:
         return _find_effect(function, declared)
     except TypeError:  # it cannot be hashed
-        return _read_effect(function, declared)
+        return _find_effect.__wrapped__(function, declared)
 
 
 @functools.lru_cache(maxsize=4096)  # read once, while the file is as it was loaded
 def _find_effect(function: Any, declared: bool) -> str | None:
-    return _read_effect(function, declared)
-
-
-def _read_effect(function: Any, declared: bool) -> str | None:
     plain = function.function if isinstance(function, Actuator) else function
     reader = _EffectReader(get_root(unwrap_function(plain)[0]))
     effect = reader.read(plain, {}, depth=0)
@@ -108,7 +104,7 @@ class _EffectReader:
         self.written: str | None = None
         """What it writes to a terminal or log."""
 
-        self._root = root
+        self.root = root
         self._path: list[Any] = []
 
     def read(self, function: Any, bound: Mapping[str, Any], *, depth: int) -> str | None:
@@ -130,9 +126,6 @@ class _EffectReader:
         effect = body.find_effect()
         self._path.pop()
         return effect
-
-    def is_own(self, function: FunctionType) -> bool:
-        return is_own(function, self._root)
 
 
 class _Body:
@@ -209,7 +202,7 @@ class _Body:
         if root == "logging" or (root == "builtins" and short in _WRITES and not call.keywords):
             reader.written = reader.written or f"it calls {name!r} (line {call.lineno})"
             return None
-        if isinstance(plain, FunctionType) and reader.is_own(plain):
+        if isinstance(plain, FunctionType) and is_own(plain, reader.root):
             names = [argument.arg for argument in list_positional(plain)]
             names = names[1:] if isinstance(function, MethodType) else names
             return reader.read(function, evaluate_arguments(call, names, self._scope), depth=self._depth + 1)
@@ -232,7 +225,7 @@ class _Body:
             method = getattr(made, name, None)
             is_made = (is_dataclass(made) and name == "__init__") or get_root(method) == "pydantic"
             if isinstance(method, FunctionType) and not is_made:
-                if not self._reader.is_own(method):
+                if not is_own(method, self._reader.root):
                     return unknown
                 if (effect := self._reader.read(method, {}, depth=self._depth + 1)) is not None:
                     return effect

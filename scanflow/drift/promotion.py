@@ -72,11 +72,12 @@ class PromotionDecision:
 
     def evidence(self, *, level: float = 0.05, **about: Any) -> PromotionEvidence:
         """Return the decision, each slice with the bounds of its gain at a level, together with ``about``."""
-        slices = []
+        slices: list[dict[str, Any]] = []
         for part in self.slices:
             low, high = part.compute_interval(self.level if part.name == CURRENT else level)
             slices.append({**asdict(part), "gain": part.gain, "low": low, "high": high})
-        return PromotionEvidence(**{**about, **asdict(self), "slices": slices})
+        fields: dict[str, Any] = {**about, **asdict(self), "slices": slices}
+        return PromotionEvidence(**fields)
 
 
 class SliceEvidence(Model):

@@ -123,12 +123,6 @@ def check_times(started_at: datetime | None, ended_at: datetime | None, *, now: 
     return begun, ended
 
 
-def check_limit(limit: int) -> int:
-    if limit < 1:
-        raise InvalidError(f"The limit is {limit}; it must be at least 1.")
-    return limit
-
-
 def check_path(path: str) -> str:
     """Return the path inside a run's artifacts without a slash at its end, if it stays inside."""
     if path.startswith("/") or ".." in path.split("/"):

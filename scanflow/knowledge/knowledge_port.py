@@ -315,7 +315,8 @@ class KnowledgeBase(ABC):
             UnsupportedError: the filter says more than that.
         """
         checks.check_environment(app, team)
-        checks.check_limit(limit)
+        if limit < 1:
+            raise InvalidError(f"The limit is {limit}; it must be at least 1.")
         clauses = parse_filter(filter_text)
         with self._open("search the runs") as store:
             return list(islice(store.runs(app, team, clauses), limit))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scanflow.load.generator import RequestSender
+    from scanflow.load.load_plan import Sender
 
 
 _MAX_LATENESS_S = 0.001
@@ -26,7 +26,7 @@ class ArrivalClock:
     See timerfd_create(2); Python has it from 3.13 on. Where there is none, the event loop's has to do.
     """
 
-    def __init__(self, run: RequestSender, arrivals: Sequence[float]) -> None:
+    def __init__(self, run: Sender, arrivals: Sequence[float]) -> None:
         self._run, self._arrivals, self._next = run, arrivals, 0
         self._loop = asyncio.get_running_loop()
         if sys.platform != "linux":

@@ -15,8 +15,7 @@ import grpc.aio
 from scanflow.load.load_plan import PAUSE_S, LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.generator import RequestSender
-    from scanflow.load.load_plan import LoadPlan
+    from scanflow.load.load_plan import LoadPlan, Sender
 
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to one address share one connection
@@ -44,7 +43,7 @@ _STATUS: Final = {
 """HTTP statuses of gRPC's codes, by google/rpc/code.proto; all others are 500."""
 
 
-async def connect(run: RequestSender) -> GrpcConnection:
+async def connect(run: Sender) -> GrpcConnection:
     """Return an open connection to the target of a load.
 
     Raises:
@@ -101,7 +100,7 @@ class GrpcConnection:
 
     closed_meanwhile = False
 
-    def __init__(self, run: RequestSender, channel: Any, method: str) -> None:
+    def __init__(self, run: Sender, channel: Any, method: str) -> None:
         self._run, self._channel = run, channel
         self._call = channel.unary_unary(method)  # no serializers: bytes are sent and come
         self._metadata = tuple((name.lower(), value) for name, value in run.plan.headers.items())

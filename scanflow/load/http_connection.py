@@ -17,11 +17,10 @@ from scanflow.http.client_tls import add_client_files
 from scanflow.load.load_plan import LoadError
 
 if TYPE_CHECKING:
-    from scanflow.load.generator import RequestSender
-    from scanflow.load.load_plan import LoadPlan
+    from scanflow.load.load_plan import LoadPlan, Sender
 
 
-async def connect(run: RequestSender) -> HttpConnection:
+async def connect(run: Sender) -> HttpConnection:
     """Return an open connection to the target of a load.
 
     Raises:
@@ -65,7 +64,7 @@ def encode_request(plan: LoadPlan, body: bytes) -> bytes:
 
 
 class HttpConnection(asyncio.Protocol):
-    def __init__(self, run: RequestSender) -> None:
+    def __init__(self, run: Sender) -> None:
         self._run = run
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None

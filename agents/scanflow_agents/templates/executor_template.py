@@ -50,7 +50,7 @@ from scanflow_agents.templates.model_changes import (
 )
 from scanflow_agents.templates.model_registry import RegisteredModel, format_model_uri
 from scanflow_agents.templates.template_client import HAPPENS, find_service, list_actions, report_event, tracker_of
-from scanflow_agents.templates.template_options import ModelOptions, get_model_node, get_service_workflow
+from scanflow_agents.templates.template_options import DAY_S, ModelOptions, get_model_node, get_service_workflow
 
 _RULES = {
     STRATEGY: "a version was requested, and nothing prevents it",
@@ -160,7 +160,7 @@ def declare(app: Application, agent: Agent) -> None:
             autonomy=autonomy,
             cool_down=options.cool_down_s,
             budget=options.budget,
-            budget_window=86_400.0,
+            budget_window=DAY_S,
             guard=guard,
         )
 

@@ -19,7 +19,7 @@ from scanflow.app.model import Model
 from scanflow.app.resources import AffinityMode
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_agents.templates.template_client import get_control_plane, list_strategy_actions
-from scanflow_agents.templates.template_options import WatchOptions
+from scanflow_agents.templates.template_options import DAY_S, WatchOptions
 
 
 class PlacementOptions(WatchOptions):
@@ -42,9 +42,7 @@ class PlacementOptions(WatchOptions):
 
 FAILOVER, RETIREMENT = "backup_failover", "backup_retirement"
 AGREEING, CONFIRMATION = 2, 3
-"""Two of the last three checks must find a service down."""
-
-DAY_S = 86_400.0
+"""Two of the last three checks must find a service down, or another load."""
 
 
 class ServiceHealth(Model):

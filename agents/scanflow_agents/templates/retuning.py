@@ -25,6 +25,7 @@ from scanflow.errors import InvalidError
 from scanflow.tuning.candidates import Candidate, build_candidate, describe
 from scanflow.tuning.goals import GoalName
 from scanflow.tuning.step import RUN_PREFIX
+from scanflow_agents.templates.infrastructure import AGREEING, CONFIRMATION
 from scanflow_agents.templates.template_client import (
     find_service,
     list_newest_runs,
@@ -32,15 +33,11 @@ from scanflow_agents.templates.template_client import (
     read_outputs,
     report_event,
 )
-from scanflow_agents.templates.template_options import WatchOptions
+from scanflow_agents.templates.template_options import DAY_S, WatchOptions
 
 RetuneTrigger = Literal["on_promotion", "on_load_change", "nightly"]
 
 RETUNE, APPLY = "retune", "apply_tuning"
-AGREEING, CONFIRMATION = 2, 3
-"""Two of the last three checks must find another load."""
-
-DAY_S = 86_400.0
 
 
 class RetuneOptions(WatchOptions):

@@ -15,6 +15,8 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.knowledge.version_tags import CHAMPION
 
+DAY_S = 86_400.0
+
 
 class Options(Model):
     """Parameters that every template has."""
@@ -58,7 +60,7 @@ class RunOptions(Options):
     cool_down_s: float = Field(default=300.0, ge=0)
     """How long it waits after starting one, in seconds."""
 
-    budget_window_s: float = Field(default=86_400.0, gt=0)
+    budget_window_s: float = Field(default=DAY_S, gt=0)
     """The period of its budget, in seconds: a day."""
 
     budget: Whole = Field(default=4, ge=1)
