@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import base64
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from scanflow.load.arrivals import build_constant_rate
 from scanflow.load.load_process import LoadError, LoadGenerator, LoadMetrics, LoadPlan, LoadResult
 from tests.waiting import patient
 
-__all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadResult", "steady_load"]
+__all__ = ["LoadError", "LoadGenerator", "LoadMetrics", "LoadResult", "steady_load", "wait_for"]
+
+
+def wait_for(load: LoadGenerator, requests: int, *, timeout_s: float = 300.0) -> None:
+    """Wait until this many requests have finished since the load began.
+
+    Raises:
+        LoadError: they were not within ``timeout_s``, or the load ended before.
+    """
+    until, pause = time.monotonic() + timeout_s, threading.Event()
+    while load.progress[0] < requests:
+        is_over = load.over or time.monotonic() > until
+        if is_over and load.progress[0] < requests:
+            raise LoadError(f"{load.progress[0]} of {requests} requests finished.")
+        pause.wait(0.01)
 
 
 def steady_load(

@@ -1,4 +1,4 @@
-"""Finds plain values under names of secrets in applications that are to be stored."""
+"""Finds plain values under names of secrets in applications that are to be stored, and references to variables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanflow.app.application import Application
+from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
 from scanflow.text.masking import SECRET_KEY, STARS, mask_addresses, takes_secret
 
@@ -103,3 +104,12 @@ def _iterate_nodes(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for number, workflow in enumerate(document.get("workflows", ())):
         for index, node in enumerate(workflow.get("nodes", ())):
             yield {"path": f"workflows.{number}.nodes.{index}.", "kind": node.get("kind")}
+
+
+def list_inherited_sources(app: Application) -> list[str]:
+    """Return the references of an application to variables, ``env:NAME``, which its processes inherit."""
+    texts = [text for webhook in app.notify for text in (webhook.url, webhook.secret)]
+    texts += [workflow.serving.auth for workflow in app.workflows if workflow.serving is not None]
+    texts += [] if app.tracker is None else [app.tracker.uri]
+    texts += [secret.source for secret in iterate_secrets(app)]
+    return sorted({text for text in texts if text is not None and text.startswith("env:")})

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.application_files import dump_json, load_json
-from scanflow.app.inherited_secrets import list_inherited_sources
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.backends.edited_functions import digest_arguments, digest_functions, list_changed_steps
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.run_definition import RunDefinition

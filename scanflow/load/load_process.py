@@ -21,8 +21,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -227,20 +225,6 @@ class LoadGenerator:
     def over(self) -> bool:
         """Whether its process has ended: :meth:`read_result` returns at once."""
         return self._process is not None and self._process.poll() is not None
-
-    def wait_for(self, requests: int, *, timeout_s: float = STALL_S) -> None:
-        """Wait until this many requests have finished since the load began.
-
-        Raises:
-            LoadError: they were not within ``timeout_s``, or the load ended before.
-        """
-        until, pause = time.monotonic() + timeout_s, threading.Event()
-        while self.progress[0] < requests:
-            assert self._process is not None
-            ended = self._process.poll() is not None
-            if self.progress[0] < requests and (ended or time.monotonic() > until):
-                raise LoadError(f"{self.progress[0]} of {requests} requests finished. {self._read_errors()}")
-            pause.wait(0.01)
 
     def stop(self) -> None:
         self._stopped = True

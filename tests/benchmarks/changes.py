@@ -16,7 +16,7 @@ from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.backends.service_records import ServiceRecord
 from tests.benchmarks.measure import NotMeasuredError, run
 from tests.benchmarks.servers import Probe, deployed, oip
-from tests.load import LoadError, steady_load
+from tests.load import LoadError, steady_load, wait_for
 
 CHANGES = {
     "swap": "another version swapped in",
@@ -103,12 +103,12 @@ def _under_load(
         with steady_load(
             url, body, connections=CONNECTIONS, duration_s=MAX_DURATION_S, rate=rate, timeout_s=10
         ) as load:
-            load.wait_for(requests // 3)
+            wait_for(load, requests // 3)
             began = time.monotonic()
             action()
             threading.Event().wait(max(0.0, began + LEAST_S - time.monotonic()))
             ended = time.monotonic()
-            load.wait_for(max(requests, load.progress[0] + requests // 10))
+            wait_for(load, max(requests, load.progress[0] + requests // 10))
             load.stop()
             result = load.read_result()
     except LoadError as error:

@@ -27,7 +27,7 @@ from scanflow.backends.service_records import CanaryPolicy
 from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
-from tests.load import LoadGenerator, steady_load
+from tests.load import LoadGenerator, steady_load, wait_for
 from tests.waiting import patient, until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(900)]
@@ -90,9 +90,9 @@ def assert_few_fail(
 ) -> None:
     """Do something to a service while it is asked; of its requests no more than so many may fail."""
     with under_load(url, connections=CONNECTIONS, rate=150, expect=expect) as load:
-        load.wait_for(150, timeout_s=patient(120))
+        wait_for(load, 150, timeout_s=patient(120))
         what()
-        load.wait_for(load.progress[0] + 300, timeout_s=patient(120))
+        wait_for(load, load.progress[0] + 300, timeout_s=patient(120))
         load.stop()
         result = load.read_result(timeout_s=patient(120))
     assert set(result.statuses) <= {200, 0}, result.reasons  # an answer, or a connection that was broken

@@ -20,6 +20,7 @@ from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow_client.predict_io import GrpcRequest, HttpRequest
 from scanflow_client.service_load import build_load_plan
 from tests.integration.local_services import Services, processes
+from tests.load import wait_for
 from tests.waiting import patient, until
 
 CODE = """
@@ -82,10 +83,10 @@ def test_instances_are_swapped_over_tls_without_a_failed_request(
     assert base64.b64decode(plan.bodies[0]) == BODY
     with LoadGenerator(plan, start_s=patient(120)) as load:
         for number in range(3):
-            load.wait_for(load.progress[0] + 300, timeout_s=patient(120))
+            wait_for(load, load.progress[0] + 300, timeout_s=patient(120))
             (services.folder / "model.py").write_text(CODE + f"# {number}\n")
             services.deploy(serving=CLOSED.replace(grpc_port=0, connection_age=1), instances=2)
-        load.wait_for(load.progress[0] + 300, timeout_s=patient(120))
+        wait_for(load, load.progress[0] + 300, timeout_s=patient(120))
         load.stop()
         result = load.read_result(timeout_s=patient(120))
     assert result.failed == 0, result.reasons

@@ -24,6 +24,7 @@ from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow_client.load_report import LoadSpec, format_load
 from scanflow_client.predict_io import GrpcRequest, PredictRequest, to_call
 from scanflow_client.service_load import load_service
+from tests.load import wait_for
 from tests.waiting import PATIENCE_S, patient
 
 pytestmark = pytest.mark.processes
@@ -144,9 +145,9 @@ def test_a_server_that_ends_leaves_no_status() -> None:
     with server(lambda *_: b"") as address:
         load = load_of(address, duration_s=600.0)
         load.__enter__()
-        load.wait_for(20, timeout_s=PATIENCE_S)
+        wait_for(load, 20, timeout_s=PATIENCE_S)
     try:
-        load.wait_for(load.progress[0] + 20, timeout_s=PATIENCE_S)
+        wait_for(load, load.progress[0] + 20, timeout_s=PATIENCE_S)
         load.stop()
         result = load.read_result()
     finally:

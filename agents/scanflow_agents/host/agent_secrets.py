@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.app.agent import Agent
 from scanflow.app.application import Application
-from scanflow.app.inherited_secrets import list_inherited_sources
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.app.secrets import Secret, iterate_secrets
 from scanflow.files.secret_sources import read_secret_sources, read_secrets
 from scanflow.processes.masked_output import OutputMask

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
-from tests.load import steady_load
+from tests.load import steady_load, wait_for
 from tests.waiting import patient, until
 
 pytestmark = [
@@ -121,7 +121,7 @@ def test_a_poisoned_version_is_rejected_and_not_tried_again_while_the_old_one_an
         until(lambda: plant.done(agent="executor"), "the planner thinks that it is better", patience_s=PATIENCE_S)
         swap = plant.ended(agent="executor")
         until(lambda: rejected(knowledge), "it is noted in the registry", patience_s=PATIENCE_S)
-        load.wait_for(load.progress[0] + 50, timeout_s=patient(120))
+        wait_for(load, load.progress[0] + 50, timeout_s=patient(120))
         load.stop()
         result = load.read_result(timeout_s=patient(120))
     assert result.failed == 0, result.reasons

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.app.inherited_secrets import list_inherited_sources
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.backends import secret_process
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.step_programs import StepPrograms

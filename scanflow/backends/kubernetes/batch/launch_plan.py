@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.executor import Executor
-from scanflow.app.inherited_secrets import list_inherited_sources
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.workflow_signals import list_signals
 from scanflow.backends.run_definition import RunDefinition

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.graph import list_ancestors
-from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends import function_process, script_process

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.app.executor import Executor
-from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_secrets
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.backends import function_process, script_process
 from scanflow.backends.backend_port import Environment
 from scanflow.backends.local.batch.step_programs import Python, StepPrograms, can_fork

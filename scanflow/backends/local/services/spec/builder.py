@@ -8,8 +8,8 @@ from pathlib import Path
 
 from scanflow.accelerators.visible import VISIBLE
 from scanflow.app.application import Application
-from scanflow.app.inherited_secrets import list_inherited_sources
 from scanflow.app.parameters import select_texts
+from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.app.plan import Plan, PlannedInstance, plan_graph
 from scanflow.app.quantities import format_memory
 from scanflow.app.scaling import Scaling
