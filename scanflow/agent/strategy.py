@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, field_validator
+from pydantic import AfterValidator, Field, PlainValidator
 
 from scanflow.agent.actions import Act, Call, Doing
 from scanflow.agent.actuators.actuator import Actuator
@@ -94,13 +94,23 @@ def _validate_may(value: Any) -> Any:
     return FrozenDict(may)
 
 
+def _check_name(name: str) -> str:
+    if re.fullmatch(r"[a-z0-9]([-_a-z0-9]{0,61}[a-z0-9])?", name):
+        return name
+    better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:63].strip("_") or "strategy"
+    raise InvalidError(
+        f"Strategy {shorten(name)}: a name is 1 to 63 lower-case letters, digits, '-' and '_'. Write "
+        f"{better!r} instead."
+    )
+
+
 class Strategy(Model):
     """WHEN a sensor fires, IF a rule holds for its value, THEN primitives and calls are requested.
 
     Created while an agent's module is loaded, it belongs to that agent; no variable is needed.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(_check_name)]
     when: Annotated[When, PlainValidator(_validate_when)]
     """A sensor or its name. With a bare trigger, the sample is the payload of the call or event."""
 
@@ -132,17 +142,6 @@ class Strategy(Model):
     budget_window: Seconds = 3600.0
     guard: Guard | None = None
     """A metric that must not get worse after its actions, else they are reverted."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if re.fullmatch(r"[a-z0-9]([-_a-z0-9]{0,61}[a-z0-9])?", name):
-            return name
-        better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:63].strip("_") or "strategy"
-        raise InvalidError(
-            f"Strategy {shorten(name)}: a name is 1 to 63 lower-case letters, digits, '-' and '_'. Write "
-            f"{better!r} instead."
-        )
 
     def model_post_init(self, context: Any, /) -> None:  # noqa: ARG002  what pydantic calls
         """Register the strategy with the agent that is being loaded."""

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.parameters import FrozenDict, Parameters
@@ -31,10 +31,18 @@ R = TypeVar("R")
 _collection: ContextVar[list[Any] | None] = ContextVar("scanflow_declared", default=None)
 
 
+def _check_name(name: str) -> str:
+    if not name.isidentifier() or keyword.iskeyword(name):
+        better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        better = better if better.isidentifier() and not keyword.iskeyword(better) else f"on_{better}".rstrip("_")
+        raise InvalidError(f"Sensor {name!r} needs a Python identifier as its name. Write {better!r} instead.")
+    return name
+
+
 class Sensor(Model):
     """A function that an agent runs on a trigger, to observe runs (thesis listing 5.4)."""
 
-    name: str
+    name: Annotated[str, AfterValidator(_check_name)]
     """The name of the function that is called with the runs found."""
 
     trigger: Trigger
@@ -57,15 +65,6 @@ class Sensor(Model):
     misfire: Misfire | None = None
     """How firings that the agent missed while it was down are handled. None: it fires once for all of them."""
 
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if not name.isidentifier() or keyword.iskeyword(name):
-            better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-            better = better if better.isidentifier() and not keyword.iskeyword(better) else f"on_{better}".rstrip("_")
-            raise InvalidError(f"Sensor {name!r} needs a Python identifier as its name. Write {better!r} instead.")
-        return name
-
 
 class SensorOptions(TypedDict, total=False):
     """The fields of a :class:`Sensor` that a decorator takes."""
@@ -78,11 +77,17 @@ class SensorOptions(TypedDict, total=False):
     misfire: Misfire | None
 
 
+def _check_template(name: str | None) -> str | None:
+    if name is not None and name not in list_plugins("templates"):
+        raise InvalidError(explain_not_installed("templates", name))
+    return name
+
+
 class Agent(Model):
     """A long-running process that senses, decides and acts."""
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "agent"))]
-    template: str | None = None
+    template: Annotated[str | None, AfterValidator(_check_template)] = None
     """``tracker``, ``checker``, ``planner``, ``executor``, or that of an installed package. None: only its own
     sensors and modules."""
 
@@ -93,13 +98,6 @@ class Agent(Model):
     parameters: Parameters = Field(default_factory=FrozenDict)
     image: str | None = None
     resources: Resources = Resources()
-
-    @field_validator("template")
-    @classmethod
-    def _check_template(cls, name: str | None) -> str | None:
-        if name is not None and name not in list_plugins("templates"):
-            raise InvalidError(explain_not_installed("templates", name))
-        return name
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -7,15 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Model, Number, Whole, as_tuple, shorten
@@ -132,6 +124,12 @@ def _check_cache(value: Any) -> Any:
     raise InvalidError(f"cache cannot be {shorten(value)}. Write True, False, or a version as text: cache='v2'.")
 
 
+def _check_name(name: str) -> str:
+    if name == "item":
+        raise InvalidError("The executor name 'item' stands for the current item of a fan-out. Choose another.")
+    return check_name(name, "executor")
+
+
 class Executor(Linkable):
     """One step of a batch workflow: a script (``mainfile``) or a ``@sf.step`` function.
 
@@ -141,7 +139,7 @@ class Executor(Linkable):
 
     kind: Literal["executor"] = "executor"
 
-    name: str
+    name: Annotated[str, AfterValidator(_check_name)]
     """Unique in the workflow; lower-case letters, digits and ``-``."""
 
     mainfile: str | None = None
@@ -194,13 +192,6 @@ class Executor(Linkable):
 
     in_process: bool = False
     """Run a cheap function inside the runner's process, without isolation and limits."""
-
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, name: str) -> str:
-        if name == "item":
-            raise InvalidError("The executor name 'item' stands for the current item of a fan-out. Choose another.")
-        return check_name(name, "executor")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

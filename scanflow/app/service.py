@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole
@@ -33,13 +33,19 @@ def _check_implementation(value: Any) -> Any:
     )
 
 
+def _check_role(role: Any) -> Any:
+    if isinstance(role, str) and role.upper() in _ROLES:
+        return role.upper()
+    raise InvalidError(f"role {role!r} is not known.{did_you_mean(str(role).upper(), _ROLES)}")
+
+
 class Service(Linkable):
     """One node of an inference graph: a Python class, or a model of the registry."""
 
     kind: Literal["service"] = "service"
 
     name: Annotated[str, AfterValidator(lambda name: check_name(name, "service"))]
-    role: ServiceRole = "MODEL"
+    role: Annotated[ServiceRole, BeforeValidator(_check_role)] = "MODEL"
     """The node's role in the graph, in Seldon's terms."""
 
     implementation: Annotated[
@@ -79,13 +85,6 @@ class Service(Linkable):
         size = str(self.instances) if self.scaling is None else f"{self.scaling.min} to {self.scaling.max}"
         row = (self.role, self.implementation or self.model, size)
         return render_html_table(f"Service {self.name}", ("role", "runs", "instances"), [row])
-
-    @field_validator("role", mode="before")
-    @classmethod
-    def _check_role(cls, role: Any) -> Any:
-        if isinstance(role, str) and role.upper() in _ROLES:
-            return role.upper()
-        raise InvalidError(f"role {role!r} is not known.{did_you_mean(str(role).upper(), _ROLES)}")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from scanflow.app.model import Model, Number, as_tuple, shorten
 from scanflow.app.parameters import FrozenDict, Parameters
@@ -28,68 +28,61 @@ _CRON_FIELDS: tuple[tuple[str, int, int, Sequence[str]], ...] = (
 )
 
 
+def _check_interval(seconds: float) -> float:
+    if seconds < MIN_INTERVAL_S:
+        raise InvalidError(f"An interval of {seconds:g} s is too short. Write {MIN_INTERVAL_S:g} s or more.")
+    return seconds
+
+
 class Interval(Model):
     kind: Literal["interval"] = "interval"
-    seconds: Seconds
+    seconds: Annotated[Seconds, AfterValidator(_check_interval)]
     jitter: Number = Field(default=0.0, ge=0)
     """Each firing is delayed by a random number of seconds up to this, so that agents do not fire together."""
 
-    @field_validator("seconds")
-    @classmethod
-    def _check_seconds(cls, seconds: float) -> float:
-        if seconds < MIN_INTERVAL_S:
-            raise InvalidError(f"An interval of {seconds:g} s is too short. Write {MIN_INTERVAL_S:g} s or more.")
-        return seconds
+
+def _refuse_numbers(when: Any) -> Any:
+    if isinstance(when, int | float):
+        raise InvalidError(f"The time {shorten(when)} is not a date. Write one such as '2026-01-31T06:00:00Z'.")
+    return when
+
+
+def _check_zone(when: datetime) -> datetime:
+    if when.tzinfo is None:
+        raise InvalidError(f"The time {when.isoformat()!r} has no time zone. Write {when.isoformat() + 'Z'!r} for UTC.")
+    return when
 
 
 class Date(Model):
     kind: Literal["date"] = "date"
-    when: datetime
+    when: Annotated[datetime, BeforeValidator(_refuse_numbers), AfterValidator(_check_zone)]
 
-    @field_validator("when", mode="before")
-    @classmethod
-    def _refuse_numbers(cls, when: Any) -> Any:
-        if isinstance(when, int | float):
-            raise InvalidError(f"The time {shorten(when)} is not a date. Write one such as '2026-01-31T06:00:00Z'.")
-        return when
 
-    @field_validator("when")
-    @classmethod
-    def _check(cls, when: datetime) -> datetime:
-        if when.tzinfo is None:
-            raise InvalidError(
-                f"The time {when.isoformat()!r} has no time zone. Write {when.isoformat() + 'Z'!r} for UTC."
-            )
-        return when
+def _check_expression(expression: str) -> str:
+    fields = parse_cron(expression)
+    if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
+        raise InvalidError(
+            f"The cron expression {expression!r} never fires: none of its months has {min(fields.days)} days."
+        )
+    return expression
+
+
+def _check_timezone(timezone: str) -> str:
+    try:
+        ZoneInfo(timezone)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InvalidError(
+            f"The time zone {shorten(timezone)} is not known. Write one such as 'Europe/Madrid' or 'UTC'."
+        ) from error
+    return timezone
 
 
 class Cron(Model):
     """Fires when the time matches five fields: minute, hour, day, month, weekday, as UNIX cron does."""
 
     kind: Literal["cron"] = "cron"
-    expression: str
-    timezone: str = "UTC"
-
-    @field_validator("expression")
-    @classmethod
-    def _check_expression(cls, expression: str) -> str:
-        fields = parse_cron(expression)
-        if len(fields.weekdays) == 7 and min(fields.days) > max(_MONTH_DAYS[month - 1] for month in fields.months):
-            raise InvalidError(
-                f"The cron expression {expression!r} never fires: none of its months has {min(fields.days)} days."
-            )
-        return expression
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, timezone: str) -> str:
-        try:
-            ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError) as error:
-            raise InvalidError(
-                f"The time zone {shorten(timezone)} is not known. Write one such as 'Europe/Madrid' or 'UTC'."
-            ) from error
-        return timezone
+    expression: Annotated[str, AfterValidator(_check_expression)]
+    timezone: Annotated[str, AfterValidator(_check_timezone)] = "UTC"
 
 
 class CronFields(NamedTuple):
