@@ -118,7 +118,7 @@ class Agent(Model):
         The agent stays as it is: the sensor is found when the module that declares it is loaded, so the file belongs
         into ``modules``.
         """
-        return lambda function: declare_sensor(function, trigger=trigger, agent=self.name, **options)
+        return lambda function: declare_sensor(function, options, trigger=trigger, agent=self.name)
 
 
 def copy_function_attributes(wrapper: object, function: Callable[..., Any]) -> None:
@@ -157,7 +157,7 @@ class SensorFunction(Generic[P, R]):
 
 
 def declare_sensor(
-    function: Callable[P, R], *, trigger: Trigger | None, agent: str | None = None, **options: Unpack[SensorOptions]
+    function: Callable[P, R], options: SensorOptions, *, trigger: Trigger | None, agent: str | None = None
 ) -> SensorFunction[P, R]:
     """Declare ``function`` as a sensor of the agent that is being loaded."""
     candidate: Any = function

@@ -49,14 +49,14 @@ def sensor(trigger: Any = None, /, *, executors: Sequence[str] = (), **options: 
     """
     bare: Any = trigger
     if callable(bare) and not isinstance(bare, Model):
-        return declare_sensor(bare, trigger=None)
+        return declare_sensor(bare, {}, trigger=None)
     nodes = options.get("nodes", ())
     for word, names in (("nodes", nodes), ("executors", executors)):
         if isinstance(names, str) or not isinstance(names, Sequence):
             raise InvalidError(f"@sensor: {word} cannot be {shorten(names)}. Write a list: {word}=['predictor'].")
-    fields: Any = {**options, "nodes": tuple(dict.fromkeys([*nodes, *executors]))}
+    fields: SensorOptions = {**options, "nodes": tuple(dict.fromkeys([*nodes, *executors]))}
 
     def decorate(function: Callable[P, R]) -> SensorFunction[P, R]:
-        return declare_sensor(function, trigger=trigger, **fields)
+        return declare_sensor(function, fields, trigger=trigger)
 
     return decorate

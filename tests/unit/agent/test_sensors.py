@@ -79,6 +79,9 @@ def yields() -> Any:
         (lambda: sensor(HOURLY)(ANY(3)), "A sensor needs a function; 3 is not one."),
         (lambda: sensor(HOURLY)(int), "is not one."),
         (lambda: sensor(HOURLY)(sensor(HOURLY)(print)), "is not one."),
+        (lambda: sensor(HOURLY, **ANY({"limits_s": 3}))(print), "no option 'limits_s'. Did you mean 'limit_s'?"),
+        (lambda: sensor(HOURLY, **ANY({"function": "a.py:b"}))(print), "A sensor has no option 'function'."),
+        (lambda: sensor(HOURLY, **ANY({"agent": "other"}))(print), "A sensor has no option 'agent'."),
         (lambda: sensor(ANY("1h"))(print), "Sensor 'print': trigger cannot be '1h'"),
     ],
 )
