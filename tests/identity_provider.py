@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-import httpx
+import httpx2
 import uvicorn
 from joserfc import jwt
 from joserfc.jwk import ECKey
@@ -133,12 +133,12 @@ def standing_in(now: float) -> Iterator[StandInProvider]:
             thread.join(PATIENCE_S)
 
 
-class Browser(httpx.Client):
+class Browser(httpx2.Client):
     """A person's browser, on a server whose people sign in at the provider."""
 
     url: str
 
-    def begin(self, **query: str) -> httpx.Response:
+    def begin(self, **query: str) -> httpx2.Response:
         return self.get("/login/oidc", params=query, headers={"sec-fetch-site": "same-origin"})
 
     def visit_provider(self, **query: str) -> str:
@@ -148,10 +148,10 @@ class Browser(httpx.Client):
         with http_client() as elsewhere:
             return str(elsewhere.get(began.headers["location"]).headers["location"])
 
-    def come_back(self, address: str) -> httpx.Response:
+    def come_back(self, address: str) -> httpx2.Response:
         return self.get(address, headers=LED)
 
-    def sign_in(self, **query: str) -> httpx.Response:
+    def sign_in(self, **query: str) -> httpx2.Response:
         return self.come_back(self.visit_provider(**query))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from scanflow.app.application_files import dump_document
 from scanflow.http.home_token import ensure_home_token
@@ -66,7 +66,7 @@ class ServerProcess:
         assert code is None, f"The server ended with {code}:\n{self.log.read_text()}"
         try:
             return HTTP.get(f"{self.url}/readyz", timeout=patient(30)).status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     def kill(self) -> None:
@@ -95,7 +95,7 @@ class ServerProcess:
         documents = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
         return list(zip(names, documents, strict=True))
 
-    def operation(self, begun: httpx.Response) -> dict[str, Any]:
+    def operation(self, begun: httpx2.Response) -> dict[str, Any]:
         assert begun.status_code == 202, begun.text
         path = f"/operations/{begun.json()['operation']}"
         until(lambda: self.api.get(path).json()["state"] != "running", "the operation ends")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 import psutil
 
 from tests.asking import HTTP, http_client
@@ -31,13 +31,13 @@ class Api:
     def __init__(self, url: str, token: str) -> None:
         self._client = http_client(base_url=f"{url}/api/v1", headers=bearer(token), timeout=patient(60))
 
-    def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx.Response:
+    def ask(self, method: str, path: str, *, key: str | None = None, **given: Any) -> httpx2.Response:
         give_up = time.monotonic() + PATIENCE_S
         headers = {} if key is None else {"Idempotency-Key": key}
         while True:
             try:
                 reply = self._client.request(method, path, headers=headers, **given)
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 if time.monotonic() > give_up:
                     raise
                 threading.Event().wait(0.2)
@@ -106,7 +106,7 @@ class Predictor:
         body = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64", "data": [float(number), 1.0]}]}
         try:
             reply = HTTP.post(f"{url}/v2/models/{self.model}/infer", json=body, timeout=patient(60))
-        except httpx.TransportError:
+        except httpx2.TransportError:
             self.answers["none"] += 1
             return
         if reply.status_code == 200:

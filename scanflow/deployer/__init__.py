@@ -15,7 +15,7 @@ __all__ = ["Deployer", "EmbeddedDeployer", "InstanceLogs", "RemoteDeployer", "Ru
 
 
 def __getattr__(name: str) -> object:
-    """Import the remote deployer, and httpx with it, on first access."""
+    """Import the remote deployer, and httpx2 with it, on first access."""
     if name != "RemoteDeployer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from scanflow.deployer.remote import RemoteDeployer

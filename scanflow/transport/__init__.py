@@ -1,9 +1,8 @@
-"""The only package that uses httpx: calls to servers and services."""
+"""The only package that uses httpx2: calls to servers and services."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,11 +20,6 @@ _HOMES = {
     "fetch_json": "server_client",
     "build_path": "server_client",
 }
-
-# httpx has a command line, which it imports with rich, click and pygments: 5 MiB and a tenth of a second of every
-# program. Where that cannot be imported, it does without.
-if "httpx" not in sys.modules:
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
 
 __all__ = [
     "HttpServiceClient",

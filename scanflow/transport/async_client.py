@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_client_options, read_reply
@@ -29,11 +29,11 @@ class AsyncClient:
         *,
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
-        limits = httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)
-        self._client = httpx.AsyncClient(
+        limits = httpx2.Limits(keepalive_expiry=KEEP_ALIVE_S)
+        self._client = httpx2.AsyncClient(
             transport=transport, limits=limits, **build_client_options(self.url, token, timeout_s)
         )
 
@@ -43,7 +43,7 @@ class AsyncClient:
         content = None if body is None else body if isinstance(body, str) else json.dumps(body)
         try:
             reply = await self._client.request(method, path, content=content, headers=headers)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._build_unreachable_error(error) from error
         return read_reply(reply, self.url)
 
@@ -57,7 +57,7 @@ class AsyncClient:
             UnavailableError: nobody answers, or no more.
             ScanflowError: what was answered, if that is a refusal.
         """
-        parser, timeout = Parser(), httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
+        parser, timeout = Parser(), httpx2.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         headers = {"accept": "text/event-stream"}
         try:
             async with self._client.stream(
@@ -69,13 +69,13 @@ class AsyncClient:
                 yield []
                 async for block in reply.aiter_bytes():
                     yield parser.feed(block)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._build_unreachable_error(error) from error
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
+    def _build_unreachable_error(self, error: httpx2.HTTPError) -> UnavailableError:
         return UnavailableError(
             f"{self.url} cannot be reached ({type(error).__name__}: {error}). Is it running? See: scanflow status"
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.http.client_tls import add_client_files
@@ -25,11 +25,11 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.1, 2.0
 
 
 def build_client_options(url: str, token: str | None, timeout_s: float) -> dict[str, Any]:
-    """Return the options of an httpx client. No answer takes longer than ``timeout_s`` between two bytes."""
+    """Return the options of an httpx2 client. No answer takes longer than ``timeout_s`` between two bytes."""
     return {
         "base_url": url,
         "headers": {} if token is None else {"authorization": f"Bearer {token}"},
-        "timeout": httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        "timeout": httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         # A proxy that the environment names cannot reach this machine's own address.
         "trust_env": not is_loopback(url),
         "verify": build_tls_context(url),
@@ -63,7 +63,7 @@ def load_context(
     authority: tuple[str, int] = ("", 0), certificate: tuple[str, int] = ("", 0), key: tuple[str, int] = ("", 0)
 ) -> ssl.SSLContext:
     """Load files, each with the time of its writing: one that is written anew is read again."""
-    context = ssl.create_default_context() if authority[0] else httpx.create_ssl_context()
+    context = httpx2.create_ssl_context()
     add_client_files(context, authority[0], certificate[0], key[0])
     return context
 
@@ -72,7 +72,7 @@ def is_loopback(url: str) -> bool:
     return is_loopback_host(urlsplit(url).hostname or "")
 
 
-def read_reply(reply: httpx.Response, who: str) -> Any:
+def read_reply(reply: httpx2.Response, who: str) -> Any:
     """Return the content of a reply from a scanflow server or agent, or raise the error in it."""
     if reply.status_code >= 300:
         raise parse_error(reply.status_code, reply.content, who=who)
@@ -93,9 +93,9 @@ def fetch_reply(url: str, path: str, *, token: str | None, timeout_s: float) -> 
         UnavailableError: it does not answer.
     """
     try:
-        with httpx.Client(**build_client_options(url, token, timeout_s)) as client:
+        with httpx2.Client(**build_client_options(url, token, timeout_s)) as client:
             return read_reply(client.get(path), url)
-    except httpx.HTTPError as error:
+    except httpx2.HTTPError as error:
         raise UnavailableError(f"{url} cannot be reached ({type(error).__name__}: {error}).") from error
 
 

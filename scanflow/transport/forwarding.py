@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_tls_context, is_loopback
@@ -44,15 +44,15 @@ class Forwarder:
         """
         self._url = urlsplit(url)
         self._authorization = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
-        limits = httpx.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=60.0)
+        limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, keepalive_expiry=60.0)
         try:
             transport = None if socket is None else AsyncUnixTransport(socket, limits=limits)
         except OSError as error:
             raise UnavailableError(f"Nothing listens at {str(socket)!r}: {error}.") from error
-        self._client = httpx.AsyncClient(
+        self._client = httpx2.AsyncClient(
             transport=transport,
             limits=limits,
-            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S),
             trust_env=socket is None and not is_loopback(url),
             verify=build_tls_context(url),
         )
@@ -67,7 +67,7 @@ class Forwarder:
             UnavailableError: nobody answers, or the reply ends in the midst.
         """
         base = self._url.path.rstrip("/").encode("ascii")
-        url = httpx.URL(scheme=self._url.scheme, netloc=self._url.netloc.encode(), raw_path=base + path)
+        url = httpx2.URL(scheme=self._url.scheme, netloc=self._url.netloc.encode(), raw_path=base + path)
         request = self._client.build_request(
             method, url, headers=[*_select_headers(headers), *self._authorization], content=body
         )
@@ -77,7 +77,7 @@ class Forwarder:
                 yield ForwardedReply(reply.status_code, _select_headers(reply.headers.raw), reply.aiter_raw())
             finally:
                 await reply.aclose()
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise UnavailableError(f"No answer from {self._url.netloc}: {type(error).__name__}: {error}.") from error
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.transport.clients import build_tls_context, is_loopback
@@ -44,10 +44,10 @@ async def request_json(
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
     id, secret = credentials or ("", "")
-    auth = None if credentials is None else httpx.BasicAuth(quote(id, safe=""), quote(secret, safe=""))
+    auth = None if credentials is None else httpx2.BasicAuth(quote(id, safe=""), quote(secret, safe=""))
     content = bytearray()
     try:
-        client = httpx.AsyncClient(timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
+        client = httpx2.AsyncClient(timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
         async with (
             asyncio.timeout(timeout_s),
             client,
@@ -59,7 +59,7 @@ async def request_json(
                     raise UnavailableError(f"{host!r} answered with more than {MAX_BYTES:,} bytes.")
     except TimeoutError as error:
         raise UnavailableError(f"{host!r} did not answer within {timeout_s:g} s.") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise UnavailableError(f"{host!r} cannot be reached ({type(error).__name__}: {error}).") from error
     try:
         return reply.status_code, json.loads(content)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.text.masking import mask_addresses
@@ -47,12 +47,12 @@ class MlflowApi:
         *,
         token: str | None = None,
         socket: Path | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """``socket``: the Unix socket that the server listens on, in place of the host in ``url``."""
         self.url = url if socket is None else str(socket)
         chosen = transport if socket is None else UnixTransport(socket)
-        self._client = httpx.Client(transport=chosen, **build_client_options(url, token=token, timeout_s=TIMEOUT_S))
+        self._client = httpx2.Client(transport=chosen, **build_client_options(url, token=token, timeout_s=TIMEOUT_S))
         weakref.finalize(self, self._client.close)
 
     def get(self, path: str, parameters: Mapping[str, str | int | None]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class MlflowApi:
             raise _build_error(method, path, reply)
         return answer
 
-    def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **content: Any) -> httpx2.Response:
         with self._translate_errors():
             reply = self._client.request(method, path, **content)
         if reply.status_code >= 300:
@@ -109,20 +109,20 @@ class MlflowApi:
     def _translate_errors(self) -> Iterator[None]:
         try:
             yield
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             reason = f"{type(error).__name__}: {error}"
             raise UnavailableError(
                 f"The tracker at {mask_addresses(self.url)} does not answer: {reason}. Try again."
             ) from error
 
 
-def _build_error(method: str, path: str, reply: httpx.Response) -> MlflowApiError:
+def _build_error(method: str, path: str, reply: httpx2.Response) -> MlflowApiError:
     problem = _parse(reply) or {}
     text = problem.get("message") or f"{method} {path.removeprefix(_API)}: {reply.status_code} {reply.text[:200]}"
     return MlflowApiError(str(problem.get("error_code", "INTERNAL_ERROR")), str(text))
 
 
-def _parse(reply: httpx.Response) -> dict[str, Any] | None:
+def _parse(reply: httpx2.Response) -> dict[str, Any] | None:
     """Return the JSON object in a response; None: it is none."""
     try:
         document = json.loads(reply.content)

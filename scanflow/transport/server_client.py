@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import httpx
+import httpx2
 
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
@@ -74,7 +74,7 @@ class ServerClient:
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self.url, self.token = _check_url(url), token
         self._patience_s = patience_s
@@ -83,7 +83,7 @@ class ServerClient:
             raise InvalidError(
                 "The token cannot be sent: it contains spaces or characters that no token has. Copy it again."
             )
-        self._client = httpx.Client(transport=transport, **build_client_options(self.url, token, timeout_s))
+        self._client = httpx2.Client(transport=transport, **build_client_options(self.url, token, timeout_s))
         self._finalizer = weakref.finalize(self, self._client.close)
 
     def get(self, path: str, **query: Any) -> Any:
@@ -111,7 +111,7 @@ class ServerClient:
         """Return whether the server is ready, and its message; an unreachable server is not ready."""
         try:
             reply = self._client.get("/readyz", timeout=timeout_s)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             return False, str(error) or type(error).__name__
         return reply.status_code == 200, reply.text
 
@@ -141,7 +141,7 @@ class ServerClient:
                         break  # opened anew, for as long as there is left
                 else:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 continue  # it was open, and is opened again
 
     def stream(self, path: str, *, reopened: Callable[[], None] | None = None, **query: Any) -> Iterator[bytes]:
@@ -160,7 +160,7 @@ class ServerClient:
                         n_yielded += len(fresh)
                         yield fresh
                 return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 if reopened is not None:
                     n_yielded = 0
                     reopened()
@@ -183,10 +183,10 @@ class ServerClient:
             headers["content-type"] = "application/json"
         params, may_repeat = _drop_none(query or {}), method == "GET" or key is not None
 
-        def send() -> httpx.Response:
+        def send() -> httpx2.Response:
             return self._client.request(method, BASE + path, content=content, headers=headers, params=params)
 
-        def send_once() -> httpx.Response:
+        def send_once() -> httpx2.Response:
             reply = send()
             if reply.status_code == _TOO_MANY:
                 raise _TooManyError(reply)
@@ -199,15 +199,15 @@ class ServerClient:
             nonlocal lost
             if isinstance(error, _TooManyError):
                 return read_wait_s(error.reply.headers)
-            refused = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             lost = lost or (may_repeat and not refused)
-            return isinstance(error, httpx.TransportError) and lost
+            return isinstance(error, httpx2.TransportError) and lost
 
         try:
             reply = retry(send_once, on=may_pass, timeout_s=self._patience_s)
         except _TooManyError as error:
             reply = error.reply
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._build_unreachable_error(error) from error
         self._met = True
         return read_reply(reply, self._who)
@@ -218,7 +218,7 @@ class ServerClient:
         """Yield the blocks of one connection. Wait for a server that was available before.
 
         Raises:
-            httpx.TransportError: the connection was lost after something came, or nothing came for too long.
+            httpx2.TransportError: the connection was lost after something came, or nothing came for too long.
             UnavailableError: there is no connection.
         """
 
@@ -229,15 +229,15 @@ class ServerClient:
         def may_pass(error: Exception) -> bool:
             if isinstance(error, _AwayError):
                 return True
-            return isinstance(error, httpx.TransportError) and not isinstance(error, httpx.ReadTimeout) and self._met
+            return isinstance(error, httpx2.TransportError) and not isinstance(error, httpx2.ReadTimeout) and self._met
 
         try:
             blocks, block = retry(begin, on=may_pass, timeout_s=self._patience_s)
         except _AwayError as error:
             raise error.error from None
-        except httpx.ReadTimeout:
+        except httpx2.ReadTimeout:
             raise
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._build_unreachable_error(error) from error
         with closing(blocks):
             while block is not None:
@@ -247,7 +247,7 @@ class ServerClient:
     def _open(
         self, path: str, query: Mapping[str, Any], headers: Mapping[str, str], silence_s: float
     ) -> Generator[bytes, None, None]:
-        timeout = httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
+        timeout = httpx2.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         with self._client.stream(
             "GET", BASE + path, params=_drop_none(query), headers=dict(headers), timeout=timeout
         ) as reply:
@@ -261,8 +261,8 @@ class ServerClient:
     def _who(self) -> str:
         return f"The server at {self.url}"
 
-    def _build_unreachable_error(self, error: httpx.HTTPError) -> UnavailableError:
-        if isinstance(error, httpx.ReadTimeout):
+    def _build_unreachable_error(self, error: httpx2.HTTPError) -> UnavailableError:
+        if isinstance(error, httpx2.ReadTimeout):
             words = "did not answer in time. It may be busy: try again, or see: scanflow status"
         else:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
@@ -273,7 +273,7 @@ class ServerClient:
 class _TooManyError(Exception):
     """The server answers too many requests of this token already, and has done nothing of this one."""
 
-    def __init__(self, reply: httpx.Response) -> None:
+    def __init__(self, reply: httpx2.Response) -> None:
         super().__init__(str(reply.status_code))
         self.reply = reply
 
@@ -326,16 +326,16 @@ def _is_past(id: str | None, last: str | None) -> bool:
 def fetch_json(url: str, *, timeout_s: float = 2.0) -> Any:
     """Fetch JSON from an address; None for other content, or an error."""
     try:
-        reply = httpx.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
+        reply = httpx2.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
         return reply.json() if reply.is_success else None
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         return None
 
 
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
     try:
-        return httpx.get(
+        return httpx2.get(
             url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url)
         ).is_success
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.files.closing import Closing
@@ -56,7 +56,7 @@ class HttpServiceClient(Closing):
         name: str | None = None,
         timeout_s: float = TIMEOUT_S,
         token: str | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Use the service at ``url``, which messages call ``name``; ``token`` is what ``Serving(auth=...)`` needs.
 
@@ -65,7 +65,7 @@ class HttpServiceClient(Closing):
         """
         self._url = url.rstrip("/")
         self._name = name
-        self._client = httpx.Client(transport=transport, **build_client_options(self._url, token, timeout_s))
+        self._client = httpx2.Client(transport=transport, **build_client_options(self._url, token, timeout_s))
 
     def infer(
         self, model: str, inputs: Any, *, version: str | None = None, dtype: str | None = None, binary: bool = True
@@ -112,7 +112,7 @@ class HttpServiceClient(Closing):
         self._client.close()
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
-        def send() -> httpx.Response:
+        def send() -> httpx2.Response:
             reply = self._client.request(method, path, content=body, headers=headers)
             if reply.status_code == 503 and "retry-after" in reply.headers:
                 raise _BusyError(reply)
@@ -122,11 +122,11 @@ class HttpServiceClient(Closing):
             reply = retry(send, on=_may_pass, timeout_s=RETRY_S)
         except _BusyError as error:
             reply = error.reply
-        except httpx.TimeoutException as error:
+        except httpx2.TimeoutException as error:
             raise UnavailableError(
                 f"{self._who} did not answer in time. It may be busy: try again, or see: {self._look}"
             ) from error
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise UnavailableError(f"{self._who} cannot be reached ({error}). See: {self._look}") from error
         if reply.status_code >= 300:
             raise parse_refusal(
@@ -146,7 +146,7 @@ class HttpServiceClient(Closing):
 class _BusyError(Exception):
     """The service cannot answer yet, and says when to retry."""
 
-    def __init__(self, reply: httpx.Response) -> None:
+    def __init__(self, reply: httpx2.Response) -> None:
         super().__init__(f"503, Retry-After: {reply.headers['retry-after']}")
         self.reply = reply
 
@@ -157,10 +157,10 @@ def _may_pass(error: Exception) -> bool | float:
         return min(float(after), RETRY_S) if after.isdecimal() else True
     # Nothing was sent. On a cluster, a connection begun before the nodes know a new service's address stays lost, since
     # its packets go on being routed as the first was; another one finds the way.
-    if isinstance(error, httpx.ConnectTimeout):
+    if isinstance(error, httpx2.ConnectTimeout):
         return True
-    # httpx raises it where the peer closed the connection without a byte of an answer: it was idle for too long.
-    return isinstance(error, httpx.RemoteProtocolError) and "without sending a response" in str(error)
+    # httpx2 raises it where the peer closed the connection without a byte of an answer: it was idle for too long.
+    return isinstance(error, httpx2.RemoteProtocolError) and "without sending a response" in str(error)
 
 
 def _parse_object(reply: Reply) -> dict[str, Any]:

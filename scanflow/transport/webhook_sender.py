@@ -7,7 +7,7 @@ import hashlib
 import hmac
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_tls_context, is_loopback, retry
@@ -38,11 +38,11 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
     headers = {"content-type": "application/json", "webhook-id": id, "webhook-timestamp": str(at)}
     if secret is not None:
         headers["webhook-signature"] = compute_signature(secret, id, at, body)
-    timeout, host = httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S), urlsplit(url).hostname
+    timeout, host = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S), urlsplit(url).hostname
 
     def send() -> None:
         try:
-            with httpx.stream(
+            with httpx2.stream(
                 "POST",
                 url,
                 content=body,
@@ -52,7 +52,7 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
                 verify=build_tls_context(url),
             ) as reply:
                 status = reply.status_code  # what else it says is not read: it could go on for ever
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise UnavailableError(f"The webhook at {host!r} cannot be reached: {type(error).__name__}.") from None
         if status in _MAY_PASS or status >= 500:
             raise UnavailableError(f"The webhook at {host!r} answered with status {status}.")

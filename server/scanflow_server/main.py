@@ -37,7 +37,7 @@ _SHUTDOWN_TIMEOUT_S = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until a signal stops the server, and return the exit code: 2 for wrong usage."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for noisy in ("alembic", "httpx", "httpx2"):
+    for noisy in ("alembic", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         settings = _parse_settings(argv)

@@ -126,7 +126,7 @@ def _measure_health(url: str, sent: SentBody, token: str, sends: int) -> list[fl
 
 
 def send_body(url: str, content: bytes, token: str, *, method: str = "POST", path: str = "/runs/plan") -> int:
-    """Send a body by a socket, as a client of httpx would hold this process' lock; return the answer's status."""
+    """Send a body by a socket, as a client of httpx2 would hold this process' lock; return the answer's status."""
     parts = urlsplit(url)
     head = f"{method} {API}{path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
     head += f"authorization: {bearer(token)['authorization']}\r\ncontent-length: {len(content)}\r\n\r\n"

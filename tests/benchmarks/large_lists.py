@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import httpx
+import httpx2
 
 from tests.asking import http_client
 from tests.benchmarks.agents_lag import percentiles
@@ -142,7 +142,7 @@ def measure_paths(url: str, filled: FilledStore, *, requests: int) -> dict[str, 
         return figures | {path: _measure_path(browser, path, requests) for path in _build_pages(filled)}
 
 
-def _measure_path(client: httpx.Client, path: str, requests: int) -> dict[str, float]:
+def _measure_path(client: httpx2.Client, path: str, requests: int) -> dict[str, float]:
     waits_ms = list[float]()
     for number in range(requests + 1):
         began = time.perf_counter()

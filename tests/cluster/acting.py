@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from scanflow.agent.agent_records import Action
 from scanflow.agent.decide import build_intent
@@ -37,7 +37,7 @@ class Acting:
             permit_strategies_at(self.server.home, "tests", app=self.app.name, team=self.app.team)
             body = {"name": "planner", "role": "agent", "team": self.app.team}
             token = self._people("POST", "/tokens", json=body)["token"]
-            self._agent = httpx.Client(base_url=self.server.api.base_url, headers=bearer(token), timeout=60)
+            self._agent = httpx2.Client(base_url=self.server.api.base_url, headers=bearer(token), timeout=60)
         except BaseException:
             self.server.close()
             raise

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
@@ -176,13 +176,13 @@ def test_behind_a_gateway_that_ends_tls_the_server_is_reached_by_its_name(releas
     traefik = cluster.get("Service", "traefik", "traefik")
     assert traefik is not None
     context = ssl.create_default_context(cadata=base64.b64decode(own_tls["data"]["ca.crt"]).decode())
-    with httpx.Client(
+    with httpx2.Client(
         base_url=f"https://{traefik['spec']['clusterIP']}", headers={"Host": host}, verify=context, timeout=10
     ) as client:
         where = {"sni_hostname": host}
 
         def asked(token: str) -> int:
-            with contextlib.suppress(httpx.TransportError):
+            with contextlib.suppress(httpx2.TransportError):
                 bearer = {"Authorization": f"Bearer {token}"}
                 return client.get("/api/v1/status", headers=bearer, extensions=where).status_code
             return 0

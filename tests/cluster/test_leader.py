@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
@@ -40,7 +40,7 @@ def servers(cluster: Cluster, tmp_path: Path) -> Iterator[list[ServerProcess]]:
 
 
 def acts(server: ServerProcess) -> bool:
-    with contextlib.suppress(httpx.TransportError):
+    with contextlib.suppress(httpx2.TransportError):
         return server.api.get("/status").status_code == 200
     return False
 
@@ -66,7 +66,7 @@ def test_one_of_two_servers_acts_and_the_other_once_the_first_is_gone(
     first.start()
     until(lambda: acts(first), "the first acts")
     second.start()
-    assert httpx.get(f"{second.url}/readyz").json() == {"status": "standby"}
+    assert httpx2.get(f"{second.url}/readyz").json() == {"status": "standby"}
     refused = second.api.get("/status")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
     seen = renewed(cluster, first)

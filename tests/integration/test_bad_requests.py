@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.service_records import ServiceRecord
@@ -91,12 +91,12 @@ def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
     return {"inputs": [described | changes]}
 
 
-def infer(service: ServiceRecord, body: object, **options: object) -> httpx.Response:
+def infer(service: ServiceRecord, body: object, **options: object) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return HTTP.post(f"{service.url}/v2/models/doubler/infer", content=content, timeout=patient(60), **options)  # type: ignore[arg-type]
 
 
-def assert_problem(answer: httpx.Response, status: int) -> dict[str, object]:
+def assert_problem(answer: httpx2.Response, status: int) -> dict[str, object]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, object] = answer.json()
@@ -184,7 +184,7 @@ def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
                 try:
                     response = client.post(f"{service.url}/v2/models/doubler/infer", json=tensor([1, 2]))
                     seen.append(response.status_code)
-                except (httpx.RemoteProtocolError, httpx.ReadError):
+                except (httpx2.RemoteProtocolError, httpx2.ReadError):
                     seen.append(0)
         return seen
 
@@ -192,7 +192,7 @@ def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
         others = [pool.submit(neighbour) for _ in range(4)]
         try:
             under_way.wait()
-            with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+            with pytest.raises((httpx2.RemoteProtocolError, httpx2.ReadError)):
                 infer(service, tensor([command, 0]))
             until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the other instance answers on")
         finally:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.local.services.service_layout import ServicesHome
@@ -168,7 +168,7 @@ class Predictions:
         began = time.monotonic()
         try:
             reply = self._client.post(f"{self.url()}/v2/models/{self.service}/infer", json=body)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             self.failed.append(Failed(self.service, began, time.monotonic(), type(error).__name__))
             return
         if reply.status_code == 200:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.agent.agent_records import PrimitiveCall
@@ -69,7 +69,7 @@ def context(home: Path, tmp_path: Path) -> Iterator[ServerContext]:
 
 
 @pytest.fixture
-def client(context: ServerContext) -> Iterator[httpx.Client]:
+def client(context: ServerContext) -> Iterator[httpx2.Client]:
     home_token = register_home(context)
     with answering(context, control=True) as url, http_client(base_url=url, timeout=patient(60)) as client:
         client.headers.update(bearer(home_token))
@@ -77,7 +77,7 @@ def client(context: ServerContext) -> Iterator[httpx.Client]:
         yield client
 
 
-def token_of(client: httpx.Client, name: str) -> dict[str, str]:
+def token_of(client: httpx2.Client, name: str) -> dict[str, str]:
     return bearer(client.post("/api/v1/tokens", json={"name": name, "role": "admin"}).json()["token"])
 
 
@@ -91,7 +91,7 @@ def epochs(id: str, count: int, **changes: Any) -> dict[str, Any]:
     return {**wanted(id, "upgrade_workflow", "workflow/train", "parameters", **arguments), **changes}
 
 
-def ended(client: httpx.Client, id: str) -> dict[str, Any]:
+def ended(client: httpx2.Client, id: str) -> dict[str, Any]:
     until(lambda: client.get(f"/api/v1/intents/{id}").json()["ended"] is not None, f"the action {id} is over")
     answer: dict[str, Any] = client.get(f"/api/v1/intents/{id}").json()
     return answer
@@ -101,7 +101,7 @@ def parameters(context: ServerContext) -> Any:
     return ApplicationStore(context).get("mnist", "tests").application.workflow("train").node("fit").parameters
 
 
-def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, context: ServerContext) -> None:
+def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx2.Client, context: ServerContext) -> None:
     decision = client.post("/api/v1/intents", json=epochs("i1", 5))
     assert (decision.status_code, decision.json()["verdict"]) == (200, "act")
     assert ended(client, "i1")["state"] == "succeeded"
@@ -115,7 +115,7 @@ def test_an_intent_is_decided_on_done_told_and_taken_back(client: httpx.Client, 
 
 
 def test_what_was_written_of_one_step_is_no_foreign_value_of_the_whole_workflow(
-    client: httpx.Client, context: ServerContext
+    client: httpx2.Client, context: ServerContext
 ) -> None:
     arguments = {"workflow": "train", "executor": "fit", "parameters": {"epochs": 6}}
     step = wanted("i2", "upgrade_executor", "workflow/train", "fit.parameters", **arguments)
@@ -130,7 +130,7 @@ def test_what_was_written_of_one_step_is_no_foreign_value_of_the_whole_workflow(
     assert (refused["verdict"], "owns the field" in refused["reason"]) == ("refuse", True)
 
 
-def test_what_a_run_led_to_is_told_with_its_action(client: httpx.Client) -> None:
+def test_what_a_run_led_to_is_told_with_its_action(client: httpx2.Client) -> None:
     client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
     run = ended(client, "i1")["result"]["run"]
     evidence = {"verdict": "wait", "reason": "The run left no output 'slices'. See docs/own-data.md", "slices": []}
@@ -145,7 +145,7 @@ def test_what_a_run_led_to_is_told_with_its_action(client: httpx.Client) -> None
         assert sum(reason in line for line in lines) == 1
 
 
-def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -> None:
+def test_a_person_says_yes_or_no(client: httpx2.Client, context: ServerContext) -> None:
     for id in ("i1", "i2"):
         client.post("/api/v1/intents", json=epochs(id, 7, autonomy="approve", strategy=f"strategy of {id}"))
     waiting = client.get("/api/v1/intents", params={"verdict": "approve", "state": "pending"}).json()
@@ -157,7 +157,7 @@ def test_a_person_says_yes_or_no(client: httpx.Client, context: ServerContext) -
     assert parameters(context) == {"epochs": 7}
 
 
-def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: httpx.Client) -> None:
+def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: httpx2.Client) -> None:
     wrong: list[tuple[str, str, Any, int, str]] = [
         ("GET", "/intents/nobody", None, 404, "There is no intent 'nobody'"),
         ("GET", "/intents/nobody/why", None, 404, "There is no intent 'nobody'"),
@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_request_is_said_in_a_problem_document(client: http
 
 
 def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
-    client: httpx.Client, context: ServerContext
+    client: httpx2.Client, context: ServerContext
 ) -> None:
     client.post("/api/v1/intents", json=wanted("i1", "run_workflow", "workflow/train", "running", workflow="train"))
     done = ended(client, "i1")
@@ -193,7 +193,7 @@ def test_a_workflow_is_run_and_the_same_intent_after_a_kill_finds_the_first_run(
 
 
 def test_a_service_is_deployed_scaled_duplicated_guarded_and_taken_back(
-    client: httpx.Client, context: ServerContext, home: Path
+    client: httpx2.Client, context: ServerContext, home: Path
 ) -> None:
     folder, applications = ServicesHome(home / "services").service("serve"), ApplicationStore(context)
     before = applications.get("mnist", "tests").application

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.agent.agent_records import JSON, Event, Sample
@@ -145,7 +145,7 @@ class PiecewiseLog:
 
 
 @contextmanager
-def served(home: Path, *, control: bool) -> Iterator[tuple[ServerContext, httpx.Client]]:
+def served(home: Path, *, control: bool) -> Iterator[tuple[ServerContext, httpx2.Client]]:
     settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2)})
     settings.folder.mkdir(parents=True)
     context = make_context(settings)
@@ -159,13 +159,13 @@ def served(home: Path, *, control: bool) -> Iterator[tuple[ServerContext, httpx.
     context.store.close()
 
 
-def make_tokens(client: httpx.Client) -> list[str]:
+def make_tokens(client: httpx2.Client) -> list[str]:
     """Return the tokens of a viewer and of the owner."""
     viewer = client.post("/tokens", json={"name": "eve", "role": "viewer", "team": "tests"}).json()["token"]
     return [viewer, client.headers["authorization"].removeprefix("Bearer ")]
 
 
-def list_get_paths(client: httpx.Client, values: dict[str, dict[str, str]]) -> list[str]:
+def list_get_paths(client: httpx2.Client, values: dict[str, dict[str, str]]) -> list[str]:
     """Return every path of the API's description that can be read, with the names in it replaced."""
     paths = []
     for path, methods in client.get("/openapi.json").json()["paths"].items():
@@ -177,7 +177,7 @@ def list_get_paths(client: httpx.Client, values: dict[str, dict[str, str]]) -> l
     return paths
 
 
-def read_all(client: httpx.Client, paths: list[str], token: str, pages: tuple[str, ...] = ("/",)) -> dict[str, str]:
+def read_all(client: httpx2.Client, paths: list[str], token: str, pages: tuple[str, ...] = ("/",)) -> dict[str, str]:
     """Return the bodies of all paths and pages, of streams as far as they go now."""
     root = str(client.base_url).removesuffix("/api/v1/")
     bodies = {}

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -273,7 +273,7 @@ def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
         lines = reply.iter_lines()
         assert next(lines) == "event: run-started"
         assert server.end() == 0
-        with pytest.raises(httpx.TransportError):  # an end that looks like one would be taken for the run's
+        with pytest.raises(httpx2.TransportError):  # an end that looks like one would be taken for the run's
             list(lines)
     assert psutil.Process(driver_of(server.home, name)).status() != psutil.STATUS_ZOMBIE
     server.start()

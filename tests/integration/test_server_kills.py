@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.processes.background_jobs import Job
@@ -71,7 +71,7 @@ class Asking:
             reply = self._server.api.post(
                 "/runs", json={**self._body, "parameters": {"load.wish": wish}}, headers={"Idempotency-Key": wish}
             )
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return
         assert reply.status_code == 201, reply.text
         self.names[wish] = reply.json()["name"]
@@ -81,7 +81,7 @@ class Asking:
         """Ask for another run where few are under way, and say whether one is."""
         try:
             active = len(self.names) - sum(len(types) > 1 for types in self._server.outcomes().values())
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
         if active < IN_FLIGHT:
             self.ask()

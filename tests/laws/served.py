@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pandas as pd
 
@@ -63,14 +63,14 @@ class ServedModel:
         self.application = application
         self.loop = loop
         self._folder = folder
-        self._transport = httpx.MockTransport(self._answer)
+        self._transport = httpx2.MockTransport(self._answer)
 
     def connect(self, _name: str) -> HttpServiceClient:
         """Return a client, as a deployer does."""
         return HttpServiceClient("http://127.0.0.1:1", name=NAME, transport=self._transport)
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str] = {}) -> httpx.Response:
-        return self._answer(httpx.Request("POST", f"http://127.0.0.1:1{path}", content=body, headers=dict(headers)))
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] = {}) -> httpx2.Response:
+        return self._answer(httpx2.Request("POST", f"http://127.0.0.1:1{path}", content=body, headers=dict(headers)))
 
     def list_inputs(self) -> list[dict[str, Any]]:
         with self.connect(NAME) as client:
@@ -120,7 +120,7 @@ class ServedModel:
                 return document[kind]
         return {"": document["data"]["ndarray"]}
 
-    def read(self, answer: httpx.Response) -> Any:
+    def read(self, answer: httpx2.Response) -> Any:
         """Return the outputs in an answer, or the refusal."""
         if answer.status_code != 200:
             return Refused(answer.status_code, answer.json()["detail"])
@@ -128,12 +128,12 @@ class ServedModel:
             return answer.json()
         return decode_answer(answer.content, answer.headers.get("inference-header-content-length"))
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
         asked = Request(request.method, request.url.path, "", headers, request.read())
         answer = asyncio.run_coroutine_threadsafe(self.application.handle(asked), self.loop).result(60)
         sent = {"content-type": answer.content_type, **dict(answer.headers)}
-        return httpx.Response(answer.status, content=answer.join_body(), headers=sent)
+        return httpx2.Response(answer.status, content=answer.join_body(), headers=sent)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.asking import HTTP
@@ -70,7 +70,7 @@ def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
 def answers(address: str) -> bool:
     try:
         return HTTP.get(address, timeout=PATIENCE_S).status_code == 200
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
 
 

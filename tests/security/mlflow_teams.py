@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.http.home_token import make_step_token
@@ -34,7 +34,7 @@ class Door:
     tokens: Mapping[str, str]
     database: str
 
-    def send(self, caller: str, method: str, path: str, **content: Any) -> httpx.Response:
+    def send(self, caller: str, method: str, path: str, **content: Any) -> httpx2.Response:
         headers = {**bearer(self.tokens[caller]), **content.pop("headers", {})}
         at = path if path.startswith(("/api/", "/ajax-api/", "/g", "/model-versions/get", "/v1/")) else _api(path)
         return self.server.api.request(method, f"{self.server.url}/mlflow{at}", headers=headers, **content)

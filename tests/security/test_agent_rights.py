@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.agent.agent_records import PermittedCall, StrategyLimits
@@ -74,7 +74,7 @@ class Shop:
         for _ in range(2):  # one of another generation is stopped first
             self.controller.tick()
 
-    def ask(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx.Response:
+    def ask(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx2.Response:
         return HTTP.request(method, f"{self.url}{path}", headers=headers, json=body)
 
     def own(self, name: str = "watcher") -> dict[str, str]:
@@ -82,7 +82,7 @@ class Shop:
         assert token is not None
         return bearer(token.get_secret_value())
 
-    def report(self, *strategies: StrategyLimits, headers: dict[str, str] | None = None) -> httpx.Response:
+    def report(self, *strategies: StrategyLimits, headers: dict[str, str] | None = None) -> httpx2.Response:
         body = [one.model_dump(mode="json") for one in strategies]
         return self.ask("PUT", "/agents/shop/watcher/strategies", headers or self.own(), body)
 

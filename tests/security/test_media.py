@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-import httpcore
+import httpcore2
 import hypothesis
 import psutil
 import pytest
@@ -111,5 +111,5 @@ def check_stream(two: Two, path: str, case: Any) -> None:
         try:
             while count < MOST_BYTES and (block := stream.read(4096, timeout=SILENT_S)):
                 count += len(block)
-        except httpcore.ReadTimeout:  # it says nothing now, and goes on
+        except httpcore2.ReadTimeout:  # it says nothing now, and goes on
             return

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -76,7 +76,7 @@ def url(context: ServerContext, upstream: Upstream) -> Iterator[str]:
 
 
 @pytest.fixture
-def client() -> Iterator[httpx.Client]:
+def client() -> Iterator[httpx2.Client]:
     with http_client(timeout=patient(60)) as made:
         yield made
 
@@ -86,7 +86,7 @@ def owner(context: ServerContext) -> dict[str, str]:
     return bearer(ensure_home_token(context.settings.home))
 
 
-def make_token(url: str, client: httpx.Client, owner: dict[str, str], **fields: Any) -> dict[str, str]:
+def make_token(url: str, client: httpx2.Client, owner: dict[str, str], **fields: Any) -> dict[str, str]:
     reply = client.post(f"{url.removesuffix('/mlflow')}/api/v1/tokens", json={"name": "eve", **fields}, headers=owner)
     return bearer(reply.json()["token"])
 
@@ -95,7 +95,7 @@ FILE = "api/2.0/mlflow-artifacts/artifacts/1/r/artifacts/x.bin"
 SEARCH, CREATE = "api/2.0/mlflow/runs/search", "api/2.0/mlflow/runs/create"
 
 
-def test_without_a_token_nothing_of_mlflow_is_reached(url: str, client: httpx.Client, upstream: Upstream) -> None:
+def test_without_a_token_nothing_of_mlflow_is_reached(url: str, client: httpx2.Client, upstream: Upstream) -> None:
     for path in ("", "/", "/health", f"/{SEARCH}", "/static-files/main.js", "/get-artifact?path=x&run_uuid=r"):
         for headers in (
             {},
@@ -109,7 +109,7 @@ def test_without_a_token_nothing_of_mlflow_is_reached(url: str, client: httpx.Cl
     assert upstream.requests == []
 
 
-def test_a_browser_is_led_to_the_login_and_back(url: str, client: httpx.Client, owner: dict[str, str]) -> None:
+def test_a_browser_is_led_to_the_login_and_back(url: str, client: httpx2.Client, owner: dict[str, str]) -> None:
     root = url.removesuffix("/mlflow")
     led = client.get(f"{url}/", headers={"accept": "text/html"})
     assert (led.status_code, led.headers["location"]) == (303, "/login?next=%2Fmlflow%2F")
@@ -125,7 +125,7 @@ def test_a_browser_is_led_to_the_login_and_back(url: str, client: httpx.Client, 
 
 
 def test_mlflow_hears_the_team_of_the_token_and_no_other(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     editor = make_token(url, client, owner, name="e", role="editor", team="data")
     for headers in (owner, editor):
@@ -136,7 +136,7 @@ def test_mlflow_hears_the_team_of_the_token_and_no_other(
 
 
 def test_a_role_that_may_not_write_there_does_not(
-    url: str, client: httpx.Client, owner: dict[str, str], context: ServerContext, upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], context: ServerContext, upstream: Upstream
 ) -> None:
     home = ensure_home_token(context.settings.home)
     callers = {
@@ -161,7 +161,7 @@ def test_a_role_that_may_not_write_there_does_not(
 
 
 def test_a_steps_token_does_nothing_but_log(
-    url: str, client: httpx.Client, context: ServerContext, owner: dict[str, str]
+    url: str, client: httpx2.Client, context: ServerContext, owner: dict[str, str]
 ) -> None:
     root, step = url.removesuffix("/mlflow"), make_step_token(ensure_home_token(context.settings.home), "shop", "data")
     routes = client.get(f"{root}/api/v1/openapi.json", headers=owner).json()["paths"]
@@ -173,7 +173,7 @@ def test_a_steps_token_does_nothing_but_log(
 
 
 def test_secrets_end_at_the_server_in_both_directions(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     reply = client.get(f"{url}/{SEARCH}", headers={**owner, "cookie": "scanflow_session=s", "x-kept": "yes"})
     headers = upstream.requests[0][2]
@@ -184,7 +184,7 @@ def test_secrets_end_at_the_server_in_both_directions(
 
 
 def test_what_a_step_wrote_is_no_page_of_this_origin(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     upstream.answer = (200, b"text/html", b"<script>steal()</script>")
     for path in ("get-artifact?path=x.html", "api/2.0/mlflow-artifacts/artifacts/x.html"):
@@ -195,7 +195,7 @@ def test_what_a_step_wrote_is_no_page_of_this_origin(
 
 
 def test_files_are_streamed_both_ways_whatever_their_size(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     """Beyond the limit of the server's other bodies."""
     path, content = f"{url}/api/2.0/mlflow-artifacts/artifacts/1/r/artifacts/m%C3%B6del%20%231.bin", BLOCK * 513
@@ -208,7 +208,7 @@ def test_files_are_streamed_both_ways_whatever_their_size(
 
 
 def test_artifacts_are_named_as_streamed_and_no_place_of_the_senders_own_is_taken(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream, context: ServerContext
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream, context: ServerContext
 ) -> None:
     root = locate_tracker(context.settings.home).artifact_root
     assert root is not None
@@ -232,7 +232,7 @@ def test_artifacts_are_named_as_streamed_and_no_place_of_the_senders_own_is_take
     ("path", "limit"), [(SEARCH, MAX_QUERY_BYTES), (CREATE, MAX_DOCUMENT_BYTES), ("api/2.0/mlflow/traces", 2**22)]
 )
 def test_a_body_that_is_no_file_is_bounded_and_mlflow_never_sees_more(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream, path: str, limit: int
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream, path: str, limit: int
 ) -> None:
     body = json.dumps({"filter": ""}).encode()
     assert client.post(f"{url}/{path}", content=body.ljust(limit), headers=owner).status_code == 200
@@ -242,7 +242,7 @@ def test_a_body_that_is_no_file_is_bounded_and_mlflow_never_sees_more(
 
 
 def test_bodies_that_never_end_keep_nobody_from_mlflow(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     host, _, port = url.removeprefix("http://").removesuffix("/mlflow").partition(":")
     head = f"POST /mlflow/{SEARCH} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {owner['authorization']}\r\n"
@@ -258,7 +258,7 @@ def test_bodies_that_never_end_keep_nobody_from_mlflow(
 
 
 def test_one_token_has_a_share_of_the_files_that_are_sent_at_once(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     host, _, port = url.removeprefix("http://").removesuffix("/mlflow").partition(":")
     editor = make_token(url, client, owner, name="e", role="editor")
@@ -279,7 +279,7 @@ def test_one_token_has_a_share_of_the_files_that_are_sent_at_once(
 
 
 def test_an_escaped_question_mark_hides_nothing(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     viewer = make_token(url, client, owner, name="v", role="viewer")
     hidden = f"{url}/api/2.0/mlflow-artifacts/artifacts/e%3Fx/application.json"
@@ -289,7 +289,7 @@ def test_an_escaped_question_mark_hides_nothing(
 
 
 def test_a_trace_names_no_place_of_the_senders_own(
-    url: str, client: httpx.Client, owner: dict[str, str], upstream: Upstream
+    url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     tag, name = {"key": "mlflow.artifactLocation", "value": "file:///tmp/evil"}, "mlflow.artifactLocation"
     for method, path, document in (
@@ -304,7 +304,9 @@ def test_a_trace_names_no_place_of_the_senders_own(
     assert client.patch(f"{url}/api/2.0/mlflow/traces/t/tags", json=allowed, headers=owner).status_code == 200
 
 
-def test_where_no_mlflow_runs_that_is_said(context: ServerContext, client: httpx.Client, owner: dict[str, str]) -> None:
+def test_where_no_mlflow_runs_that_is_said(
+    context: ServerContext, client: httpx2.Client, owner: dict[str, str]
+) -> None:
     with answering(context) as address:
         reply = client.get(f"{address}/mlflow/", headers=owner)
     assert (reply.status_code, reply.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")

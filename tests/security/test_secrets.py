@@ -7,7 +7,7 @@ import json
 import re
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.asking import http_client
@@ -265,7 +265,7 @@ def test_a_server_its_services_and_agents_show_no_secret(cli: Cli, home: Path, p
     assert_no_canary_in(home)
 
 
-def wait_for_agent(client: httpx.Client) -> None:
+def wait_for_agent(client: httpx2.Client) -> None:
     def has_journal() -> bool:
         entries = client.get("/agents/planted/watch/journal").text
         return "no rule for" in entries and "wrong: ***" in entries
@@ -273,7 +273,7 @@ def wait_for_agent(client: httpx.Client) -> None:
     until(has_journal, "the agent has sensed and judged")
 
 
-def read_all(client: httpx.Client, url: str, token: str) -> dict[str, str]:
+def read_all(client: httpx2.Client, url: str, token: str) -> dict[str, str]:
     """Return the bodies of all that can be read, whatever their status."""
     run = client.get("/runs").json()[0]["name"]
     names = {"app": "planted", "agent": "watch", "name": "digits", "run": run, "step": "fail", "task": "fail"}

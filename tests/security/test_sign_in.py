@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
@@ -114,7 +114,7 @@ def test_an_id_token_that_the_provider_did_not_sign_is_refused(browser: Browser,
     assert browser.sign_in().status_code == 200, "with that key, rightly used, it is valid"
 
 
-def is_refused(answer: httpx.Response, browser: Browser) -> bool:
+def is_refused(answer: httpx2.Response, browser: Browser) -> bool:
     return (answer.status_code, "not valid" in answer.text, COOKIE in browser.cookies) == (401, True, False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.agent_hosting import HostedAgent
@@ -132,7 +132,7 @@ class Two:
         assert made.status_code == 201, made.text
         return str(made.json()["name"])
 
-    def ask(self, route: str, headers: dict[str, str], names: Mapping[str, str], **more: Any) -> httpx.Response:
+    def ask(self, route: str, headers: dict[str, str], names: Mapping[str, str], **more: Any) -> httpx2.Response:
         method, _, path = route.partition(" ")
         for name in re.findall(r"{(\w+)}", path):
             path = path.replace(f"{{{name}}}", names[f"{path.split('/')[1]}.{name}"])
@@ -348,7 +348,7 @@ def test_an_open_stream_tells_nothing_more_when_its_token_is_revoked(two: Two) -
         HTTP.delete(f"{two.url}/tokens/alpha-viewer", headers=two.home).raise_for_status()
         told = [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "later"}]
         HTTP.post(f"{two.url}/events", json=told, headers=agent).raise_for_status()
-        with pytest.raises(httpx.RemoteProtocolError):  # it is cut off
+        with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
             assert not any("later" in block for block in blocks)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -61,7 +61,7 @@ class Answers:
         self.answers = answers
         self.asked: list[tuple[str, dict[str, str], Any]] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         place = f"{request.method} {request.url.raw_path.decode().partition('?')[0].removeprefix('/api/v1')}"
         body = json.loads(request.content) if request.content else None
         self.asked.append((place, dict(request.url.params), body))
@@ -70,8 +70,8 @@ class Answers:
             answer = answer(request)
         if isinstance(answer, Exception):
             status, document = build_problem(answer)
-            return httpx.Response(status, json=document)
-        return httpx.Response(200, json=answer)
+            return httpx2.Response(status, json=document)
+        return httpx2.Response(200, json=answer)
 
     @property
     def places(self) -> list[str]:
@@ -85,7 +85,7 @@ Run = Callable[..., Result]
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     def run(answers: dict[str, Any] | Answers, *words: str) -> Result:
         handler = answers if isinstance(answers, Answers) else Answers(answers)
-        client = ServerClient(URL, token="secret", transport=httpx.MockTransport(handler))
+        client = ServerClient(URL, token="secret", transport=httpx2.MockTransport(handler))
         monkeypatch.setattr("scanflow_client.cli.agent_commands.open_client", lambda: ControlClient(lambda: client))
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
@@ -159,7 +159,7 @@ def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, f
 def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [{"id": one, "at": 1.0, "kind": "sample", "subject": "count", "body": {}} for one in range(1, 8)]
 
-    def journal(request: httpx.Request) -> Any:
+    def journal(request: httpx2.Request) -> Any:
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
         return [one for one in entries if int(str(one["id"])) > after][:limit]
 
@@ -206,8 +206,8 @@ def test_why_lists_what_was_wanted_and_tells_the_story_of_one(run: Run) -> None:
         run({"GET /intents": []}, "why", "@latest")
 
 
-def queue(*waiting: Action) -> Callable[[httpx.Request], Any]:
-    def answer(request: httpx.Request) -> Any:
+def queue(*waiting: Action) -> Callable[[httpx2.Request], Any]:
+    def answer(request: httpx2.Request) -> Any:
         query = request.url.params
         return [
             one.model_dump(mode="json")

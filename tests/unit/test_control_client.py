@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import scanflow as sf
@@ -23,7 +23,7 @@ from tests.unit.test_agents_command_line import URL, Answers, action
 
 
 def asks(answers: Answers) -> ControlClient:
-    return ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(answers)))
+    return ControlClient(lambda: ServerClient(URL, transport=httpx2.MockTransport(answers)))
 
 
 def events(*ids: int) -> list[Event]:
@@ -88,7 +88,7 @@ def test_labels_are_listed_to_the_last_and_given_together(monkeypatch: pytest.Mo
     monkeypatch.setattr(control_client, "MAX_SEARCHED_ACTIONS", 2)
     queue = [{"id": str(number), "app": "mnist"} for number in range(5)]
 
-    def part(request: httpx.Request) -> Any:
+    def part(request: httpx2.Request) -> Any:
         first = int(request.url.params.get("offset", 0))
         return queue[first : first + int(request.url.params["limit"])]
 
@@ -107,16 +107,16 @@ def test_events_are_the_newest_and_following_goes_on_for_as_long_as_is_said(monk
     opened: list[str] = []
     monkeypatch.setattr(server_client, "time", SimpleNamespace(monotonic=lambda: float(len(opened))))
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/newest"):
-            return httpx.Response(200, json=events(4)[0].model_dump(mode="json"))
+            return httpx2.Response(200, json=events(4)[0].model_dump(mode="json"))
         if (last := request.headers.get("last-event-id")) is None:
-            return httpx.Response(200, json=[one.model_dump(mode="json") for one in events(2, 3, 4)])
+            return httpx2.Response(200, json=[one.model_dump(mode="json") for one in events(2, 3, 4)])
         opened.append(last)
         new = events(int(last) + 1)[0]
-        return httpx.Response(200, content=f"id: {new.id}\ndata: {new.model_dump_json()}\n\n".encode())
+        return httpx2.Response(200, content=f"id: {new.id}\ndata: {new.model_dump_json()}\n\n".encode())
 
-    client = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(handle)))
+    client = ControlClient(lambda: ServerClient(URL, transport=httpx2.MockTransport(handle)))
     assert client.events(limit=2) == events(3, 4)
     assert client.events(limit=0) == []
     following = client.events(limit=1, follow=True, timeout_s=2.5)  # and each stream takes a second

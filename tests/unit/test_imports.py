@@ -123,9 +123,10 @@ find_prepared_environment(Path("nowhere"), "shop", "data")
             "import scanflow_serving.routes, prometheus_client",
             "pydantic mlflow tensorflow sklearn pandas grpc yaml onnxruntime",
         ),
-        (ASK_FOR_AN_ENVIRONMENT, "mlflow sqlalchemy httpx requests scanflow.knowledge.memory"),
+        ("import scanflow.transport.server_client, scanflow.backends.kubernetes.cluster", "httpx httpcore rich click"),
+        (ASK_FOR_AN_ENVIRONMENT, "mlflow sqlalchemy httpx2 requests scanflow.knowledge.memory"),
     ],
-    ids=["the core of an instance", "asking whether an environment is prepared"],
+    ids=["the core of an instance", "calls to servers and to a cluster", "asking whether an environment is prepared"],
 )
 def test_what_is_to_stay_small_brings_none_of_the_large_libraries(code: str, absent: str) -> None:
     code += f"\nimport sys\nprint(*set({absent.split()}) & set(sys.modules))"

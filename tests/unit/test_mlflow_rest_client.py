@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
@@ -28,11 +28,11 @@ from tests.waiting import PATIENCE_S, until
 
 _CONNECTION = "scanflow.knowledge.mlflow.connection"
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx2.Request], httpx2.Response]
 
 
 def api(handler: Handler) -> MlflowApi:
-    return MlflowApi("http://127.0.0.1:5000", transport=httpx.MockTransport(handler))
+    return MlflowApi("http://127.0.0.1:5000", transport=httpx2.MockTransport(handler))
 
 
 def client(handler: Handler) -> RestClient:
@@ -40,7 +40,7 @@ def client(handler: Handler) -> RestClient:
 
 
 def refused(status: int, code: str) -> Handler:
-    return lambda _: httpx.Response(status, json={"error_code": code, "message": "No."})
+    return lambda _: httpx2.Response(status, json={"error_code": code, "message": "No."})
 
 
 def test_what_it_refuses_keeps_mlflows_code() -> None:
@@ -53,14 +53,14 @@ def test_what_it_refuses_keeps_mlflows_code() -> None:
 
 
 def test_what_is_no_mlflow_and_what_does_not_answer_are_told_apart() -> None:
-    def lost(request: httpx.Request) -> httpx.Response:
-        raise httpx.ReadError("gone", request=request)
+    def lost(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadError("gone", request=request)
 
     with pytest.raises(MlflowApiError, match="POST /runs/delete: 502 <html>") as caught:
-        api(lambda _: httpx.Response(502, text="<html>")).post("/runs/delete", {"run_id": "r"})
+        api(lambda _: httpx2.Response(502, text="<html>")).post("/runs/delete", {"run_id": "r"})
     assert caught.value.error_code == "INTERNAL_ERROR"
     with pytest.raises(MlflowApiError, match="200 hello"):
-        api(lambda _: httpx.Response(200, text="hello")).get("/runs/get", {})
+        api(lambda _: httpx2.Response(200, text="hello")).get("/runs/get", {})
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:5000 does not answer: ReadError: gone"):
         api(lost).get("/runs/get", {})
 
@@ -68,9 +68,9 @@ def test_what_is_no_mlflow_and_what_does_not_answer_are_told_apart() -> None:
 def test_what_is_not_given_is_not_sent() -> None:
     seen: list[tuple[str, Any]] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         seen.append((str(request.url.query, "ascii"), json.loads(request.content or "null")))
-        return httpx.Response(200, json={})
+        return httpx2.Response(200, json={})
 
     api(answer).get("/model-versions/search", {"filter": "name = 'a'", "page_token": None})
     api(answer).post("/experiments/create", {"name": "shop", "artifact_location": None})
@@ -78,21 +78,21 @@ def test_what_is_not_given_is_not_sent() -> None:
 
 
 def test_all_pages_are_read() -> None:
-    def page(request: httpx.Request) -> httpx.Response:
+    def page(request: httpx2.Request) -> httpx2.Response:
         first = request.url.params.get("page_token") is None
         models = [{"name": "a", "latest_versions": [{}]}] if first else [{"name": "b"}]
-        return httpx.Response(200, json={"registered_models": models, "next_page_token": "2" if first else ""})
+        return httpx2.Response(200, json={"registered_models": models, "next_page_token": "2" if first else ""})
 
     found = items(partial(client(page).search_registered_models, max_results=1))
     assert [(one.name, len(one.latest_versions)) for one in found] == [("a", 1), ("b", 0)]
 
 
 def test_the_address_of_a_model_that_mlflow_keeps_is_followed() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/get-download-uri"):
-            return httpx.Response(200, json={"artifact_uri": "models:/m-1"})
+            return httpx2.Response(200, json={"artifact_uri": "models:/m-1"})
         assert request.url.path.endswith("/logged-models/m-1")
-        return httpx.Response(200, json={"model": {"info": {"artifact_uri": "file:///models/m-1"}}})
+        return httpx2.Response(200, json={"model": {"info": {"artifact_uri": "file:///models/m-1"}}})
 
     assert client(answer).get_model_version_download_uri("net", "3") == "file:///models/m-1"
 
@@ -210,5 +210,5 @@ def test_what_a_run_keeps_elsewhere_is_written_there_by_mlflow(monkeypatch: pyte
 
     info = {"run_id": "r", "start_time": 1, "artifact_uri": "s3://bucket/r"}
     monkeypatch.setattr(artifact_repository_registry, "get_artifact_repository", Repository)
-    client(lambda _: httpx.Response(200, json={"run": {"info": info}})).log_artifacts("r", "/here", "below")
+    client(lambda _: httpx2.Response(200, json={"run": {"info": info}})).log_artifacts("r", "/here", "below")
     assert written == [("s3://bucket/r", "/here", "below")]

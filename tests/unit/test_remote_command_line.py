@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -53,8 +53,8 @@ def test_a_token_is_a_secret() -> None:
     assert "abc" not in f"{settings!r} {settings} {settings.model_dump_json()}"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], httpx.Response], *words: str) -> Result:
-    standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(handler)))
+def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx2.Request], httpx2.Response], *words: str) -> Result:
+    standin = ControlClient(lambda: ServerClient(URL, transport=httpx2.MockTransport(handler)))
     monkeypatch.setattr("scanflow_client.cli.server_commands.open_client", lambda: standin)
     return CliRunner().invoke(app, ["events", *words], catch_exceptions=False)
 
@@ -62,15 +62,15 @@ def run(monkeypatch: pytest.MonkeyPatch, handler: Callable[[httpx.Request], http
 def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
     past = Event(id=4, at=1.0, type="run.failed", app="shop", subject="run/a", data={"step": "train"})
     later = Event(id=5, at=2.0, type="run.failed", app="shop", subject="run/b")
-    asked: list[httpx.Request] = []
+    asked: list[httpx2.Request] = []
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/newest"):
-            return httpx.Response(200, json=past.model_dump(mode="json"))
+            return httpx2.Response(200, json=past.model_dump(mode="json"))
         asked.append(request)
         if "last-event-id" in request.headers:
-            return httpx.Response(200, content=f"id: 5\ndata: {later.model_dump_json()}\n\n".encode())
-        return httpx.Response(200, json=[past.model_dump(mode="json")])
+            return httpx2.Response(200, content=f"id: 5\ndata: {later.model_dump_json()}\n\n".encode())
+        return httpx2.Response(200, json=[past.model_dump(mode="json")])
 
     done = run(monkeypatch, handle, "--follow", "--type", "run.failed")
     first, second = done.stdout.splitlines()
@@ -81,8 +81,8 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     as_json = run(monkeypatch, handle, "--json")
     assert [Event.model_validate_json(line) for line in as_json.stdout.splitlines()] == [past]
 
-    def handle_none(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, json=None if request.url.path.endswith("/newest") else [])
+    def handle_none(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json=None if request.url.path.endswith("/newest") else [])
 
     assert "There is no event yet" in run(monkeypatch, handle_none).stdout
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import scanflow as sf
@@ -26,29 +26,29 @@ from scanflow.names import RunName
 from scanflow.transport import ServerClient
 
 URL = "http://127.0.0.1:46666"
-Route = Callable[[httpx.Request], httpx.Response]
+Route = Callable[[httpx2.Request], httpx2.Response]
 
 
 class StandIn:
     def __init__(self) -> None:
         self.routes: dict[str, list[Route]] = {}
-        self.asked: list[httpx.Request] = []
+        self.asked: list[httpx2.Request] = []
         self.slept = 0.0
 
-    def on(self, line: str, *answers: httpx.Response | Route) -> None:
+    def on(self, line: str, *answers: httpx2.Response | Route) -> None:
         self.routes[line] = [one if callable(one) else lambda _, one=one: one for one in answers]  # type: ignore[misc]
 
     def events(self, line: str, *messages: tuple[str, str]) -> None:
         text = "".join(f"id: {n}\nevent: {kind}\ndata: {data}\n\n" for n, (kind, data) in enumerate(messages, 1))
-        self.on(line, httpx.Response(200, content=text.encode()))
+        self.on(line, httpx2.Response(200, content=text.encode()))
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
         path = request.url.path.removeprefix("/api/v1")
         answers = self.routes.get(f"{request.method} {path}")
         if not answers:
             status, document = build_problem(NotFoundError(f"nothing at {request.method} {path}"))
-            return httpx.Response(status, json=document)
+            return httpx2.Response(status, json=document)
         return (answers.pop(0) if len(answers) > 1 else answers[0])(request)
 
     def body(self, line: str) -> Any:
@@ -68,7 +68,7 @@ def standin() -> StandIn:
 
 @pytest.fixture
 def deployer(standin: StandIn) -> RemoteDeployer:
-    server = ServerClient(URL, transport=httpx.MockTransport(standin))
+    server = ServerClient(URL, transport=httpx2.MockTransport(standin))
     return RemoteDeployer(URL, server=server, keys=lambda: "wish", sleep=standin.sleep, clock=lambda: standin.slept)
 
 
@@ -104,7 +104,7 @@ ENDED = RunEnded(run=RunName("tall-fox"), record=run_record("succeeded"))
 def test_a_run_is_sent_whole_and_watched_to_its_end(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application, tmp_path: Path
 ) -> None:
-    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     standin.events(
         "GET /runs/tall-fox/events",
         ("message", STARTED.model_dump_json()),
@@ -126,7 +126,7 @@ def test_a_run_is_sent_whole_and_watched_to_its_end(
 def test_a_refreshed_cache_is_of_the_run_and_not_of_the_application(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application
 ) -> None:
-    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     [step] = app.workflow("w").steps
     cached = app.with_workflow(sf.Workflow(name="w", nodes=[step.replace(cache=True)]))
     deployer.begin(RunRequest(cached, "w"))
@@ -143,7 +143,7 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
     from scanflow.loading import load_application
 
     app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
-    standin.on("POST /runs/plan", httpx.Response(422, json=build_problem(InvalidError("no"))[1]))
+    standin.on("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
     with pytest.raises(InvalidError, match=r"^no$"):
         deployer.plan(RunRequest(app, parameters={"count": 5}))
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"][0]
@@ -165,8 +165,8 @@ def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_
         return count
 
     place = f"{'a' * 64}.pickle"
-    standin.on("POST /functions", httpx.Response(201, json={"name": place}))
-    standin.on("POST /runs/plan", httpx.Response(422, json=build_problem(InvalidError("no"))[1]))
+    standin.on("POST /functions", httpx2.Response(201, json={"name": place}))
+    standin.on("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
     app = programs_own(load)
     twice = app.workflows[0].replace(nodes=(app.workflows[0].nodes[0], app.workflows[0].nodes[0].replace(name="more")))
     with pytest.raises(InvalidError, match=r"^no$"):
@@ -207,22 +207,22 @@ def test_functions_of_other_versions_are_refused(name: str) -> None:
 
 
 def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     first = f"id: 1\ndata: {STARTED.model_dump_json()}\n\n".encode()
     second = first + f"id: 2\ndata: {ENDED.model_dump_json()}\n\n".encode()
-    standin.on("GET /runs/tall-fox/events", httpx.Response(200, content=first), httpx.Response(200, content=second))
-    standin.on("GET /runs/tall-fox", httpx.Response(200, json=as_json(run_record("interrupted"))))
+    standin.on("GET /runs/tall-fox/events", httpx2.Response(200, content=first), httpx2.Response(200, content=second))
+    standin.on("GET /runs/tall-fox", httpx2.Response(200, json=as_json(run_record("interrupted"))))
     seen: list[Event] = []
     assert deployer.run(RunRequest(app, "w"), observe=seen.append).state == "succeeded"
     assert seen == [STARTED, ENDED]
     standin.slept = 0.0
-    standin.on("GET /runs/tall-fox/events", httpx.Response(200))
+    standin.on("GET /runs/tall-fox/events", httpx2.Response(200))
     assert deployer.run(RunRequest(app, "w")).state == "interrupted", "it may stay so"
     assert 30 < standin.slept < 31
 
 
 def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("POST /runs/tall-fox/resume", httpx.Response(200, json=as_json(run_record())))
+    standin.on("POST /runs/tall-fox/resume", httpx2.Response(200, json=as_json(run_record())))
     problem = json.dumps(build_problem(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
     standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
     with pytest.raises(NotFoundError, match="no longer has the workflow"):
@@ -230,8 +230,8 @@ def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, sta
 
 
 def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
-    standin.on("POST /runs/tall-fox/stop", httpx.Response(200, json=as_json(run_record())))
+    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
     stopped = ENDED.model_copy(update={"record": run_record("stopped")})
     standin.events(
         "GET /runs/tall-fox/events", ("message", STARTED.model_dump_json()), ("message", stopped.model_dump_json())
@@ -247,8 +247,8 @@ def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: s
 def test_ctrl_c_while_a_run_is_asked_for_stops_what_has_begun(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standin.on("POST /runs", httpx.Response(201, json=as_json(run_record())))
-    standin.on("POST /runs/tall-fox/stop", httpx.Response(200, json=as_json(run_record())))
+    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.on("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
     stopped = ENDED.model_copy(update={"record": run_record("stopped")})
     standin.events("GET /runs/tall-fox/events", ("message", stopped.model_dump_json()))
     ask = ServerClient.post
@@ -266,7 +266,7 @@ def test_ctrl_c_while_a_run_is_asked_for_stops_what_has_begun(
 
 
 def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /services", httpx.Response(202, json={"operation": "o1"}))
+    standin.on("POST /services", httpx2.Response(202, json={"operation": "o1"}))
     done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events(
         "GET /operations/o1/events",
@@ -286,8 +286,8 @@ def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: Stand
 def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeployer, standin: StandIn) -> None:
     done = {"id": "o", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events("GET /operations/o/events", ("done", json.dumps(done)))
-    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
-    standin.on("DELETE /services/digits", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
+    standin.on("DELETE /services/digits", httpx2.Response(202, json={"operation": "o"}))
     deployer.change("digits", ServiceChange(cores=0.5))
     assert standin.body("PATCH /services/digits") == {"cores": 0.5}
     deployer.change("digits", ServiceChange(model="models:/m/2", weight=0.1, policy=CanaryPolicy(metric="p95")))
@@ -297,7 +297,7 @@ def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeplo
 
 
 def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
     problem = build_problem(UsageError("There is nothing to go back to."))[1]
     failed: dict[str, Any] = {"id": "o", "state": "failed", "progress": [], "result": None, "problem": problem}
     standin.events("GET /operations/o/events", ("done", json.dumps(failed)))
@@ -309,7 +309,7 @@ def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeplo
 
 
 def test_a_change_the_server_has_forgotten_is_not_said_to_fail(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("PATCH /services/digits", httpx.Response(202, json={"operation": "o"}))
+    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
     with pytest.raises(UnavailableError, match=r"whether it took effect: scanflow services digits"):
         deployer.change("digits", ServiceChange(rollback=True))
 
@@ -320,13 +320,13 @@ def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer
             json.dumps({"who": who, "text": base64.b64encode(text).decode()}).encode() + b"\n" for who, text in told
         )
 
-    class Cut(httpx.SyncByteStream):
+    class Cut(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             yield lines(("1", b"ab"), ("2", b"x"), ("1", b"c"))[:-5]
-            raise httpx.ReadError("the server was killed")
+            raise httpx2.ReadError("the server was killed")
 
     whole = lines(("2", b"xy"), ("1", b"abc"), ("1", b"d"))
-    standin.on("GET /services/digits/logs", httpx.Response(200, stream=Cut()), httpx.Response(200, content=whole))
+    standin.on("GET /services/digits/logs", httpx2.Response(200, stream=Cut()), httpx2.Response(200, content=whole))
     assert list(deployer.logs(InstanceLogs("digits"), follow=True)) == [
         ("1", b"ab"),
         ("2", b"x"),
@@ -339,7 +339,7 @@ def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer
 def test_predictions_go_to_the_service_itself(
     deployer: RemoteDeployer, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standin.on("GET /services/digits", httpx.Response(200, json=as_json(service_record())))
+    standin.on("GET /services/digits", httpx2.Response(200, json=as_json(service_record())))
     with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
         predict(deployer, "digits", [1])  # nobody listens on port 1
     assert {one.url.path for one in standin.asked} == {"/api/v1/services/digits"}
@@ -347,7 +347,7 @@ def test_predictions_go_to_the_service_itself(
 
 def test_a_service_that_is_scaled_to_0_is_why_nobody_answers(deployer: RemoteDeployer, standin: StandIn) -> None:
     empty = service_record().model_copy(update={"shape": Shape(instances=0), "ready": 0})
-    standin.on("GET /services/digits", httpx.Response(200, json=as_json(empty)))
+    standin.on("GET /services/digits", httpx2.Response(200, json=as_json(empty)))
     with pytest.raises(UnavailableError, match=r"scaled to 0\. Start one: scanflow scale digits 1"):
         predict(deployer, "digits", [1])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.agent.agent_records import Event
@@ -40,16 +40,16 @@ NOWHERE: dict[str, Any] = {"tracker": {"url": None, "ready": False}, "agents": [
 def keeps(*events: Event, status: dict[str, Any] = NOWHERE) -> ControlClient:
     """A server that lists these events as the real one does: after a number, of some types, so many at once."""
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         asked = request.url.params
         if request.url.path.endswith("/labels"):
-            return httpx.Response(200, json=[])
+            return httpx2.Response(200, json=[])
         if request.url.path.endswith("/status"):
-            return httpx.Response(200, json=status)
+            return httpx2.Response(200, json=status)
         found = [one for one in events if one.id > int(asked["after"]) and one.type in asked.get_list("type")]
-        return httpx.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
+        return httpx2.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
 
-    return ControlClient(lambda: ServerClient("http://server", transport=httpx.MockTransport(handle)))
+    return ControlClient(lambda: ServerClient("http://server", transport=httpx2.MockTransport(handle)))
 
 
 def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:

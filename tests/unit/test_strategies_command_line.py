@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -113,16 +113,16 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
         {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
     ]
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/agents"):
-            return httpx.Response(200, json=told)
+            return httpx2.Response(200, json=told)
         if "/checker/" in request.url.path:
             status, document = build_problem(UnavailableError("mnist:checker is stopped: --start app.py:checker"))
-            return httpx.Response(status, json=document)
+            return httpx2.Response(status, json=document)
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
-        return httpx.Response(200, json=[one for one in entries if one["id"] > after][:limit])
+        return httpx2.Response(200, json=[one for one in entries if one["id"] > after][:limit])
 
-    standin = ControlClient(lambda: ServerClient(URL, transport=httpx.MockTransport(answer)))
+    standin = ControlClient(lambda: ServerClient(URL, transport=httpx2.MockTransport(answer)))
     monkeypatch.setattr("scanflow_client.cli.strategy_commands.open_client", lambda: standin)
     return entries
 

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import stamina
@@ -33,7 +33,7 @@ from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 
 
-def mirror(request: httpx.Request) -> httpx.Response:
+def mirror(request: httpx2.Request) -> httpx2.Response:
     """Answer with what was sent, its inputs renamed outputs, in the spelling it came in."""
     length = request.headers.get("inference-header-content-length")
     body = request.content
@@ -43,11 +43,11 @@ def mirror(request: httpx.Request) -> httpx.Response:
     headers = {"x-scanflow-instance": "i1", "x-scanflow-revision": "r2"}
     if length is not None:
         headers["inference-header-content-length"] = str(len(head))
-    return httpx.Response(200, content=head + body[size:], headers=headers)
+    return httpx2.Response(200, content=head + body[size:], headers=headers)
 
 
-def service(handler: Callable[[httpx.Request], httpx.Response]) -> HttpServiceClient:
-    return HttpServiceClient("http://127.0.0.1:1", transport=httpx.MockTransport(handler))
+def service(handler: Callable[[httpx2.Request], httpx2.Response]) -> HttpServiceClient:
+    return HttpServiceClient("http://127.0.0.1:1", transport=httpx2.MockTransport(handler))
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -68,7 +68,7 @@ def test_bytes_come_back_as_they_were_sent(texts: list[bytes]) -> None:
     sent = np.empty(len(texts), dtype=object)
     sent[:] = texts
     body, headers = encode_request({"x": sent})
-    answer = mirror(httpx.Request("POST", "http://x/", content=body, headers=headers))
+    answer = mirror(httpx2.Request("POST", "http://x/", content=body, headers=headers))
     found = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
     assert found.tolist() == texts
 
@@ -183,8 +183,8 @@ def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -
 def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type[ScanflowError]) -> None:
     problem = {"type": "about:blank", "title": "No", "status": status, "detail": "Because of this."}
 
-    def refuse(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(status, json=problem, headers={"retry-after": "2"})
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, json=problem, headers={"retry-after": "2"})
 
     with service(refuse) as client, stamina.set_testing(True), pytest.raises(ScanflowError) as error:
         client.infer("m", [1])
@@ -213,18 +213,18 @@ def test_words_are_found_wherever_a_server_puts_them(body: bytes, told: str) -> 
 def test_what_speaks_another_language_is_said_to_do_so() -> None:
     for body in (b"hello", b"[]", b'{"outputs": [{"name": "x"}]}', b'{"outputs": 3}'):
         with (
-            service(lambda request, body=body: httpx.Response(200, content=body)) as client,  # type: ignore[misc]
+            service(lambda request, body=body: httpx2.Response(200, content=body)) as client,  # type: ignore[misc]
             pytest.raises(UnavailableError, match="does not follow the Open Inference Protocol"),
         ):
             client.infer("m", [1])
 
 
 def test_nobody_there_and_nobody_in_time_may_pass() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused", request=request)
+    def refuse(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused", request=request)
 
-    def dawdle(request: httpx.Request) -> httpx.Response:
-        raise httpx.ReadTimeout("too long", request=request)
+    def dawdle(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadTimeout("too long", request=request)
 
     with service(refuse) as client, pytest.raises(UnavailableError, match=r"cannot be reached .* scanflow services"):
         client.seldon({"data": {"ndarray": [[1]]}})
@@ -233,9 +233,9 @@ def test_nobody_there_and_nobody_in_time_may_pass() -> None:
 
 
 def test_seldons_messages_go_where_they_belong() -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.url.path == "/api/v1.0/predictions"
-        return httpx.Response(200, json={"data": json.loads(request.content)["data"]})
+        return httpx2.Response(200, json={"data": json.loads(request.content)["data"]})
 
     with service(answer) as client:
         assert client.seldon({"data": {"ndarray": [[1]]}}) == {"data": {"ndarray": [[1]]}}
@@ -244,25 +244,25 @@ def test_seldons_messages_go_where_they_belong() -> None:
 def test_names_and_versions_are_part_of_the_path_and_nothing_else() -> None:
     paths, tokens = [], set()
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         paths.append(request.url.raw_path.decode())
         tokens.add(request.headers["authorization"])
         return mirror(request)
 
-    with HttpServiceClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(answer)) as client:
+    with HttpServiceClient("http://127.0.0.1:1", token="t", transport=httpx2.MockTransport(answer)) as client:
         client.infer("a/b", [1], version="3")
         client.infer("m", [1])
     assert paths == ["/v2/models/a%2Fb/versions/3/infer", "/v2/models/m/infer"]
     assert tokens == {"Bearer t"}
 
 
-CLOSED = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+CLOSED = httpx2.RemoteProtocolError("Server disconnected without sending a response.")
 
 
-def scripted(*answers: httpx.Response | Exception) -> tuple[HttpServiceClient, list[httpx.Request]]:
+def scripted(*answers: httpx2.Response | Exception) -> tuple[HttpServiceClient, list[httpx2.Request]]:
     left, asked = list(answers), []
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         asked.append(request)
         answer = left.pop(0)
         if isinstance(answer, Exception):
@@ -273,10 +273,10 @@ def scripted(*answers: httpx.Response | Exception) -> tuple[HttpServiceClient, l
 
 
 @pytest.mark.parametrize(
-    "first", [CLOSED, httpx.ConnectTimeout("timed out"), httpx.Response(503, headers={"retry-after": "1"}, json={})]
+    "first", [CLOSED, httpx2.ConnectTimeout("timed out"), httpx2.Response(503, headers={"retry-after": "1"}, json={})]
 )
-def test_what_a_service_has_not_read_is_sent_again(first: httpx.Response | Exception) -> None:
-    client, asked = scripted(first, httpx.Response(200, json={"ok": True}))
+def test_what_a_service_has_not_read_is_sent_again(first: httpx2.Response | Exception) -> None:
+    client, asked = scripted(first, httpx2.Response(200, json={"ok": True}))
     with stamina.set_testing(True, attempts=3):
         assert client.seldon({"strData": "x"}) == {"ok": True}
     assert len(asked) == 2
@@ -284,9 +284,14 @@ def test_what_a_service_has_not_read_is_sent_again(first: httpx.Response | Excep
 
 @pytest.mark.parametrize(
     "first",
-    [httpx.ReadError("reset"), httpx.ReadTimeout("late"), httpx.Response(503, json={}), httpx.Response(500, json={})],
+    [
+        httpx2.ReadError("reset"),
+        httpx2.ReadTimeout("late"),
+        httpx2.Response(503, json={}),
+        httpx2.Response(500, json={}),
+    ],
 )
-def test_what_a_service_may_have_read_is_not_sent_again(first: httpx.Response | Exception) -> None:
+def test_what_a_service_may_have_read_is_not_sent_again(first: httpx2.Response | Exception) -> None:
     client, asked = scripted(first)
     with stamina.set_testing(True, attempts=3), pytest.raises(ScanflowError):
         client.seldon({"strData": "x"})
@@ -294,7 +299,7 @@ def test_what_a_service_may_have_read_is_not_sent_again(first: httpx.Response | 
 
 
 def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
-    busy = [httpx.Response(503, headers={"retry-after": "2"}, json={"detail": "no instance yet"}) for _ in range(4)]
+    busy = [httpx2.Response(503, headers={"retry-after": "2"}, json={"detail": "no instance yet"}) for _ in range(4)]
     client, asked = scripted(*busy)
     with stamina.set_testing(True, attempts=3), pytest.raises(UnavailableError, match=r"no instance yet.*again in 2 s"):
         client.seldon({"strData": "x"})

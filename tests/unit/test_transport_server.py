@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import httpx
+import httpx2
 import pytest
 import stamina
 
@@ -13,27 +13,27 @@ from scanflow.http.problems import build_problem
 from scanflow.transport import ServerClient, build_path
 from scanflow.transport.server_client import read_wait_s
 
-Handler = Callable[[httpx.Request], httpx.Response]
+Handler = Callable[[httpx2.Request], httpx2.Response]
 URL = "http://127.0.0.1:46666"
 
 
-class Broken(httpx.SyncByteStream):
+class Broken(httpx2.SyncByteStream):
     def __init__(self, *blocks: bytes) -> None:
         self._blocks = blocks
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._blocks
-        raise httpx.ReadError("the server was killed")
+        raise httpx2.ReadError("the server was killed")
 
 
-def broken(*blocks: bytes) -> httpx.Response:
-    return httpx.Response(200, stream=Broken(*blocks))
+def broken(*blocks: bytes) -> httpx2.Response:
+    return httpx2.Response(200, stream=Broken(*blocks))
 
 
-def scripted(*answers: httpx.Response | Exception) -> tuple[Handler, list[httpx.Request]]:
-    asked: list[httpx.Request] = []
+def scripted(*answers: httpx2.Response | Exception) -> tuple[Handler, list[httpx2.Request]]:
+    asked: list[httpx2.Request] = []
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(request: httpx2.Request) -> httpx2.Response:
         answer = answers[min(len(asked), len(answers) - 1)]
         asked.append(request)
         if isinstance(answer, Exception):
@@ -44,7 +44,7 @@ def scripted(*answers: httpx.Response | Exception) -> tuple[Handler, list[httpx.
 
 
 def server(handler: Handler, *, token: str | None = None) -> ServerClient:
-    return ServerClient(URL, token=token, transport=httpx.MockTransport(handler))
+    return ServerClient(URL, token=token, transport=httpx2.MockTransport(handler))
 
 
 ATTEMPTS = 5
@@ -56,11 +56,11 @@ def waits() -> Iterator[None]:
         yield
 
 
-AWAY = httpx.ConnectError("Connection refused")
+AWAY = httpx2.ConnectError("Connection refused")
 
 
 def test_a_document_comes_back_and_the_token_goes_along() -> None:
-    handle, asked = scripted(httpx.Response(200, json=[{"name": "a"}]))
+    handle, asked = scripted(httpx2.Response(200, json=[{"name": "a"}]))
     assert server(handle, token="abc").get(build_path("runs"), limit=3, type=None) == [{"name": "a"}]
     assert str(asked[0].url) == f"{URL}/api/v1/runs?limit=3"
     assert asked[0].headers["authorization"] == "Bearer abc"
@@ -69,13 +69,13 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "told"),
     [
-        (httpx.Response(404, json=build_problem(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
-        (httpx.Response(200, text="<html>"), UnavailableError, "is not a scanflow server"),
-        (httpx.Response(500, text="oops"), InternalError, r"127\.0\.0\.1:46666 answered 500: oops"),
+        (httpx2.Response(404, json=build_problem(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
+        (httpx2.Response(200, text="<html>"), UnavailableError, "is not a scanflow server"),
+        (httpx2.Response(500, text="oops"), InternalError, r"127\.0\.0\.1:46666 answered 500: oops"),
     ],
     ids=["ours", "another program", "a proxy"],
 )
-def test_what_the_server_raised_is_raised_here(answer: httpx.Response, error: type[Exception], told: str) -> None:
+def test_what_the_server_raised_is_raised_here(answer: httpx2.Response, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         server(scripted(answer)[0]).get(build_path("runs", "x"))
 
@@ -93,14 +93,14 @@ def test_a_server_that_is_not_there_is_named_with_the_next_command_and_not_waite
 
 
 def test_a_wish_whose_answer_was_lost_is_sent_again_under_the_same_name() -> None:
-    handle, asked = scripted(httpx.ReadError("gone"), AWAY, httpx.Response(201, json={"name": "r"}))
+    handle, asked = scripted(httpx2.ReadError("gone"), AWAY, httpx2.Response(201, json={"name": "r"}))
     assert server(handle).post("/runs", {"a": 1}, key="k1") == {"name": "r"}
     assert [one.headers["idempotency-key"] for one in asked] == ["k1"] * 3
     assert {one.content for one in asked} == {b'{"a":1}'}
 
 
 def test_a_wish_without_a_name_is_not_sent_twice() -> None:
-    handle, asked = scripted(httpx.ReadError("gone"))
+    handle, asked = scripted(httpx2.ReadError("gone"))
     with pytest.raises(UnavailableError):
         server(handle).put("/agents/a/b", {})
     assert len(asked) == 1
@@ -108,8 +108,8 @@ def test_a_wish_without_a_name_is_not_sent_twice() -> None:
 
 def test_what_was_too_much_at_once_is_repeated_whatever_it_is_and_not_for_ever() -> None:
     status, problem = build_problem(OverLimitError("4 requests wait."))
-    busy = httpx.Response(status, json=problem, headers={"retry-after": "1"})
-    handler, asked = scripted(busy, busy, httpx.Response(200, json={"id": 1}))
+    busy = httpx2.Response(status, json=problem, headers={"retry-after": "1"})
+    handler, asked = scripted(busy, busy, httpx2.Response(200, json={"id": 1}))
     with_a_body = server(handler)
     assert with_a_body.post("/labels", {"id": "a"}) == {"id": 1}, "nothing was done of it, so that it needs no key"
     assert [request.content for request in asked] == [b'{"id":"a"}'] * 3
@@ -117,14 +117,14 @@ def test_what_was_too_much_at_once_is_repeated_whatever_it_is_and_not_for_ever()
     with pytest.raises(OverLimitError, match="4 requests wait"):
         server(handler).get("/runs")
     assert len(asked) == ATTEMPTS
-    assert [read_wait_s(httpx.Headers(headers)) for headers in WAITS] == [3.0, 5.0, 0.1]
+    assert [read_wait_s(httpx2.Headers(headers)) for headers in WAITS] == [3.0, 5.0, 0.1]
 
 
 WAITS = ({"retry-after": "3"}, {"retry-after": "3600"}, {"retry-after": "soon"})
 
 
 def test_a_server_that_stays_away_is_given_up_after_a_bounded_time() -> None:
-    handle, asked = scripted(httpx.ReadError("gone"), AWAY)
+    handle, asked = scripted(httpx2.ReadError("gone"), AWAY)
     with pytest.raises(UnavailableError, match="scanflow up"):
         server(handle).get("/runs")
     assert len(asked) == ATTEMPTS
@@ -134,8 +134,8 @@ def test_events_go_on_after_the_last_one_when_the_server_was_restarted() -> None
     handle, asked = scripted(
         broken(b"id: 1\ndata: a\n\n", b"id: 2\ndata: b\n\nid: 3\ndata: cut"),
         AWAY,
-        httpx.Response(503, json={}),
-        httpx.Response(200, content=b"id: 3\ndata: c\n\n"),
+        httpx2.Response(503, json={}),
+        httpx2.Response(200, content=b"id: 3\ndata: c\n\n"),
     )
     assert [one.data for one in server(handle).events("/events", type="run.failed")] == ["a", "b", "c"]
     assert [one.headers.get("last-event-id") for one in asked] == [None, "2", "2", "2"]
@@ -146,30 +146,30 @@ def test_events_go_on_after_the_last_one_when_the_server_was_restarted() -> None
 @pytest.mark.parametrize("numbered", [True, False])
 def test_no_event_is_told_twice_by_a_server_that_begins_at_the_first(numbered: bool) -> None:
     blocks = [f"{f'id: {number}' if numbered else ': -'}\ndata: {number}\n\n".encode() for number in range(1, 5)]
-    handle, _ = scripted(broken(*blocks[:2]), broken(*blocks[:3]), httpx.Response(200, content=b"".join(blocks)))
+    handle, _ = scripted(broken(*blocks[:2]), broken(*blocks[:3]), httpx2.Response(200, content=b"".join(blocks)))
     assert [one.data for one in server(handle).events("/events")] == ["1", "2", "3", "4"]
 
 
 def test_a_quiet_stream_is_opened_anew_for_as_long_as_the_server_is_there() -> None:
-    class Quiet(httpx.SyncByteStream):
+    class Quiet(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             yield from ()
-            raise httpx.ReadTimeout("nothing")
+            raise httpx2.ReadTimeout("nothing")
 
-    quiet = [httpx.Response(200, stream=Quiet()) for _ in range(100)]
-    handle, asked = scripted(*quiet, httpx.Response(200, content=b"data: x\n\n"))
+    quiet = [httpx2.Response(200, stream=Quiet()) for _ in range(100)]
+    handle, asked = scripted(*quiet, httpx2.Response(200, content=b"data: x\n\n"))
     assert [one.data for one in server(handle).events("/e")] == ["x"]
     assert len(asked) == 101
 
 
 def test_bytes_go_on_where_they_stood() -> None:
-    handle, _ = scripted(broken(b"one ", b"two "), broken(b"on"), httpx.Response(200, content=b"one two three"))
+    handle, _ = scripted(broken(b"one ", b"two "), broken(b"on"), httpx2.Response(200, content=b"one two three"))
     assert b"".join(server(handle).stream("/logs", stream="stdout")) == b"one two three"
 
 
 def test_a_stream_that_is_refused_says_why() -> None:
     status, document = build_problem(NotFoundError("There is no log."))
-    handle, asked = scripted(httpx.Response(status, json=document))
+    handle, asked = scripted(httpx2.Response(status, json=document))
     with pytest.raises(NotFoundError, match="There is no log"):
         list(server(handle).stream("/logs"))
     assert len(asked) == 1
@@ -197,13 +197,13 @@ def test_a_name_cannot_become_another_path() -> None:
 
 
 def test_readiness_is_told_with_the_words_of_the_server() -> None:
-    handle, _ = scripted(httpx.Response(503, text="migrating"), AWAY, httpx.Response(200, text="ready"))
+    handle, _ = scripted(httpx2.Response(503, text="migrating"), AWAY, httpx2.Response(200, text="ready"))
     one = server(handle)
     assert [one.is_ready() for _ in range(3)] == [(False, "migrating"), (False, "Connection refused"), (True, "ready")]
 
 
 def test_what_cannot_be_written_as_json_is_refused_before_it_is_sent() -> None:
-    handle, asked = scripted(httpx.Response(200, json={}))
+    handle, asked = scripted(httpx2.Response(200, json={}))
     with pytest.raises(InvalidError, match="cannot be serialized as JSON"):
         server(handle).post("/runs", {"x": float("nan")})
     assert asked == []

@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
     """Host the agent of ``folder`` until a signal stops it; return the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
     stamina.instrumentation.set_on_retry_hooks([])  # retries are logged with their reason elsewhere
-    for noisy in ("apscheduler", "httpx"):
+    for noisy in ("apscheduler", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     output = OutputMask()
     try:

@@ -424,7 +424,7 @@ def _build_dry_run_params(dry_run: bool) -> dict[str, str]:
 
 
 def _split_lines(response: httpx2.Response) -> Iterator[bytes]:
-    """Yield whole lines; ``iter_lines`` of httpx also splits at characters that JSON may hold."""
+    """Yield whole lines; ``iter_lines`` of httpx2 also splits at characters that JSON may hold."""
     rest = b""
     for part in response.iter_bytes():
         *lines, rest = (rest + part).split(b"\n")

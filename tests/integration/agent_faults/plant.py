@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from scanflow.app.application_files import dump_document
 from scanflow.loading import load_application
@@ -79,7 +79,7 @@ class Plant:
         url = self.view(agent)["url"]
         try:
             return url is not None and HTTP.get(f"{url}/healthz", timeout=patient(60)).status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     def view(self, agent: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter
 
-import httpx
+import httpx2
 import pytest
 
 from tests.asking import HTTP
@@ -120,7 +120,7 @@ def test_an_agent_killed_in_the_middle_of_a_firing_begins_it_again_and_what_it_w
     plant.start("planner")
     try:
         plant.call("planner", "deadly", "w1", key="k1")
-    except httpx.TransportError:  # it did not live to answer, and had kept the call or had not
+    except httpx2.TransportError:  # it did not live to answer, and had kept the call or had not
         plant.until_there("planner")
     until((plant.folder / "killed").exists, "it has killed itself")
     plant.until_there("planner")

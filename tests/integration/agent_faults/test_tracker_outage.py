@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.knowledge import open_knowledge
@@ -112,7 +112,7 @@ class Mlflow:
     def answers(self) -> bool:
         try:
             return HTTP.get(f"{self.url}/health", timeout=patient(30)).status_code == 200
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return False
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.http.body_limits import MAX_BODY_BYTES
@@ -25,10 +25,10 @@ def test_a_body_that_is_too_large_is_refused_with_or_without_a_declared_length(p
             sent.append(2**16)
             yield b" " * 2**16
 
-    async def post(content: Any) -> httpx.Response:
-        transport = httpx.ASGITransport(make_api(NO_HOST, tokens=["secret"], hosts=()))
+    async def post(content: Any) -> httpx2.Response:
+        transport = httpx2.ASGITransport(make_api(NO_HOST, tokens=["secret"], hosts=()))
         headers = {"authorization": "Bearer secret", "content-type": "application/json"}
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
             return await client.post(path, content=content)
 
     for content in (b" " * (MAX_BODY_BYTES + 1), blocks()):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import cast
 
-import httpx
+import httpx2
 import pytest
 
 import scanflow as sf
@@ -38,7 +38,7 @@ def message(event: Event, name: str) -> bytes:
     return f"event: {name}\nid: {event.id}\ndata: {event.model_dump_json()}\n\n".encode()
 
 
-class Blocks(httpx.AsyncByteStream):
+class Blocks(httpx2.AsyncByteStream):
     def __init__(self, *blocks: bytes, breaks: bool = False) -> None:
         self._blocks, self._breaks = blocks, breaks
 
@@ -46,19 +46,19 @@ class Blocks(httpx.AsyncByteStream):
         for block in self._blocks:
             yield block
         if self._breaks:
-            raise httpx.ReadError("reset")
+            raise httpx2.ReadError("reset")
 
 
 def told(
-    reply: httpx.Response, asked: list[httpx.Request] | None = None
+    reply: httpx2.Response, asked: list[httpx2.Request] | None = None
 ) -> tuple[list[EventBatch], ScanflowError | None]:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         if asked is not None:
             asked.append(request)
         return reply
 
     async def listen() -> tuple[list[EventBatch], ScanflowError | None]:
-        transport = httpx.MockTransport(answer)
+        transport = httpx2.MockTransport(answer)
         server, events = AsyncClient(URL, transport=transport), AsyncClient(URL, transport=transport)
         found: list[EventBatch] = []
         try:
@@ -76,9 +76,9 @@ def told(
 
 
 def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
-    asked: list[httpx.Request] = []
+    asked: list[httpx2.Request] = []
     text = message(FIRST, "made") + message(SECOND, "events.seen")
-    found, error = told(httpx.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
+    found, error = told(httpx2.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
     assert error is None
     assert found == [EventBatch(), EventBatch(), EventBatch(), EventBatch(events=(FIRST,), seen=SECOND)]
     (request,) = asked
@@ -93,30 +93,30 @@ def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
 
 
 def test_a_stream_that_breaks_and_an_event_that_cannot_be_read_are_unavailable_and_a_refusal_is_itself() -> None:
-    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
+    found, error = told(httpx2.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
     assert found == [EventBatch(), EventBatch(events=(FIRST,))]
     assert isinstance(error, UnavailableError)
     new = b'data: {"id": 5, "new": true}\n\n'
-    found, error = told(httpx.Response(200, stream=Blocks(message(FIRST, "made") + new)))
+    found, error = told(httpx2.Response(200, stream=Blocks(message(FIRST, "made") + new)))
     assert found == [EventBatch(), EventBatch(events=(FIRST,))], "what came before it is heard"
     assert isinstance(error, UnavailableError)
     assert "If the server has another version" in str(error)
     problem = {"type": "urn:scanflow:error:NotFoundError", "detail": "no such route", "status": 404, "title": "x"}
-    _, error = told(httpx.Response(404, json=problem))
+    _, error = told(httpx2.Response(404, json=problem))
     assert isinstance(error, NotFoundError)
 
 
 @pytest.mark.parametrize("listed", [[], [FIRST]])
 def test_it_asks_for_single_events(listed: list[Event]) -> None:
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         some = [one.model_dump(mode="json") for one in listed]
         if request.url.path.endswith("/newest"):
-            return httpx.Response(200, text=json.dumps(some[0] if some else None))
+            return httpx2.Response(200, text=json.dumps(some[0] if some else None))
         assert dict(request.url.params) == {"after": "3", "limit": "1"}
-        return httpx.Response(200, json=some)
+        return httpx2.Response(200, json=some)
 
     async def ask() -> None:
-        transport = httpx.MockTransport(answer)
+        transport = httpx2.MockTransport(answer)
         source = ServerEvents(AsyncClient(URL, transport=transport))
         expected = listed[0] if listed else None
         assert await source.fetch_newest() == expected
@@ -164,18 +164,18 @@ def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is
 
     sent, sizes, failures = list[int](), list[int](), [None, InvalidError("No."), None, UnavailableError("away")]
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         sizes.append(len(request.content))
         failure = failures.pop(0) if failures else None
         if isinstance(failure, UnavailableError):
-            return httpx.Response(503)
+            return httpx2.Response(503)
         if failure is not None:
-            return httpx.Response(422, json={"type": "urn:scanflow:error:InvalidError", "detail": str(failure)})
+            return httpx2.Response(422, json={"type": "urn:scanflow:error:InvalidError", "detail": str(failure)})
         sent.extend(event["id"] for event in json.loads(request.content))
-        return httpx.Response(201)
+        return httpx2.Response(201)
 
     async def report() -> None:
-        server = AsyncClient(URL, transport=httpx.MockTransport(answer))
+        server = AsyncClient(URL, transport=httpx2.MockTransport(answer))
         reporter = EventReporter(DeliveryClient(app="mnist", agent="tracker", server=server, connect=AsyncClient))
         for number in range(20):
             reporter.add(made(number, 200_000 if number != 7 else MAX_EVENT_BYTES))
@@ -192,11 +192,11 @@ def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is
     assert refused == "5 events were rejected by the server: No."
 
 
-def reply_with(error: ScanflowError | None) -> httpx.Response:
+def reply_with(error: ScanflowError | None) -> httpx2.Response:
     if error is None:
-        return httpx.Response(204)
+        return httpx2.Response(204)
     status, problem = build_problem(error)
-    return httpx.Response(status, json=problem)
+    return httpx2.Response(status, json=problem)
 
 
 def deliver_intents(*reports: ScanflowError | None) -> tuple[list[str], list[str]]:
@@ -204,12 +204,12 @@ def deliver_intents(*reports: ScanflowError | None) -> tuple[list[str], list[str
     replies = list(reports)
     asked: list[str] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(f"{request.method} {request.url.path.removeprefix('/api/v1')} {len(json.loads(request.content))}")
-        return httpx.Response(200, json={}) if request.method == "POST" else reply_with(replies.pop(0))
+        return httpx2.Response(200, json={}) if request.method == "POST" else reply_with(replies.pop(0))
 
     async def send() -> list[str]:
-        server = AsyncClient(URL, transport=httpx.MockTransport(answer))
+        server = AsyncClient(URL, transport=httpx2.MockTransport(answer))
         strategies = [StrategyLimits(name="a"), StrategyLimits(name="b"), StrategyLimits(name="c")]
         client = DeliveryClient(app="mnist", agent="tracker", server=server, connect=AsyncClient, strategies=strategies)
         failed = []

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2
 
 from scanflow.agent.agent_records import Action, Decision
 from scanflow.backends.journal import Journal
@@ -23,7 +23,7 @@ from tests.unit.server.arbiter.making import intent
 _Kept = TypeVar("_Kept")
 
 
-class Api(httpx.Client):
+class Api(httpx2.Client):
     """A client of a server in this process, and that server's parts."""
 
     context: ServerContext
@@ -91,7 +91,7 @@ ONLINE: dict[str, Any] = {
 }
 
 
-def deployed(api: Api, **changes: Any) -> httpx.Response:
+def deployed(api: Api, **changes: Any) -> httpx2.Response:
     return api.post("/services", json={"application": {**ONLINE, "app_dir": str(api.context.settings.home), **changes}})
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.http.home_token import make_step_token
@@ -42,8 +42,8 @@ def ask(mlflow: Mlflow, *requests: tuple[str, str, str | None, Any], **headers: 
     """Send requests (method, path, token, document) at once, and return the statuses."""
 
     async def send_all() -> list[int]:
-        transport = httpx.ASGITransport(TokenCheck(LazyApp(mlflow.load), KEY))
-        async with httpx.AsyncClient(transport=transport, base_url="http://tracker") as client:
+        transport = httpx2.ASGITransport(TokenCheck(LazyApp(mlflow.load), KEY))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://tracker") as client:
             replies = await asyncio.gather(
                 *(
                     client.request(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.http.security import Receive, Scope, Send
@@ -47,12 +47,12 @@ def mlflow() -> Mlflow:
     return Mlflow()
 
 
-def ask(mlflow: Mlflow, method: str, path: str, *, team: str | None = "beta", **content: Any) -> httpx.Response:
-    async def send() -> httpx.Response:
+def ask(mlflow: Mlflow, method: str, path: str, *, team: str | None = "beta", **content: Any) -> httpx2.Response:
+    async def send() -> httpx2.Response:
         app = TeamRequests(mlflow, access=mlflow, addresses=ArtifactAddresses(ROOT))
         headers = {} if team is None else {"x-scanflow-team": team}
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://t", headers=headers
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app), base_url="http://t", headers=headers
         ) as client:
             return await client.request(method, path, **content)
 

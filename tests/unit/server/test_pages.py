@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -64,7 +64,7 @@ class _Page(HTMLParser):
 
 
 @pytest.fixture
-def ada(api: Api) -> Iterator[httpx.Client]:
+def ada(api: Api) -> Iterator[httpx2.Client]:
     """A browser of somebody who has logged in with a token of their own."""
     token = api.post("/tokens", json={"name": "ada"}).json()["token"]
     with http_client(
@@ -79,7 +79,7 @@ def ask_for(api: Api, *items: dict[str, Any], **more: Any) -> None:
     api.post("/labels", json={"app": "mnist", "items": list(items), **more}).raise_for_status()
 
 
-def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx.Client) -> None:
+def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx2.Client) -> None:
     ask_for(api, {"id": "p"})
     with http_client(base_url=ada.base_url) as stranger:
         for method, path, leads in (
@@ -109,7 +109,7 @@ def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(
     assert ada.get("/labels").url.path == "/login"
 
 
-def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada: httpx.Client) -> None:
+def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada: httpx2.Client) -> None:
     token = api.post("/tokens", json={"name": "eve"}).json()["token"]
     for after, leads in (
         ("/labels", "/labels"),
@@ -126,7 +126,7 @@ def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada:
             assert browser.post("/login", data={"token": token, "next": after}).headers["location"] == leads
 
 
-def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx.Client) -> None:
+def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx2.Client) -> None:
     assert "Nothing is waiting." in ada.get("/").text
     ask_for(api, {"id": "p"}, {"id": "q"})
     told = {"at": 1.0, "type": "predictions.counted", "app": "mnist", "data": {"agent": "tracker", "new": 3}}
@@ -179,7 +179,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
     ],
 )
 def test_a_foreign_page_cannot_post_even_with_the_cookie(
-    api: Api, ada: httpx.Client, headers: dict[str, str], status: int
+    api: Api, ada: httpx2.Client, headers: dict[str, str], status: int
 ) -> None:
     ask_for(api, {"id": "p"})
     said = ada.post("/labels", data={"app": "mnist", "team": "", "id": "p", "label": "7"}, headers=headers)
@@ -216,7 +216,7 @@ def test_a_session_ends_with_its_token_and_after_half_a_day() -> None:
     asyncio.run(story())
 
 
-def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api, ada: httpx.Client) -> None:
+def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api, ada: httpx2.Client) -> None:
     row = {"latitude": 1.5, "<b>city</b>": "<script>alert(1)</script>", "rooms": None}
     guesses = ["cat", "dog", "cat"]
     ask_for(api, *({"id": f"r/{n}", "run": "fox", "score": n / 3, "guess": guesses[n], "row": row} for n in range(3)))
@@ -252,7 +252,7 @@ def test_samples_are_labelled_one_after_the_other_by_whose_token_it_is(api: Api,
     assert "No sample is waiting for a label." in last.text
 
 
-def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ada: httpx.Client) -> None:
+def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ada: httpx2.Client) -> None:
     ask_for(api, {"id": "p", "purpose": "evaluate", "guess": 3}, team="vision")
     assert 'name="pick"' not in ada.get("/labels").text, "the one label that is known would be the guess"
     api.post("/labels/p", json={"label": 5})
@@ -266,7 +266,7 @@ def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ad
     assert "The model's prediction</summary><p>3</p>" in inside[1]
 
 
-def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx.Client) -> None:
+def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx2.Client) -> None:
     png = encode_thumbnail(np.arange(784).reshape(28, 28))
     assert png is not None
     sent = {"id": "a/b&c", "picture": base64.b64encode(png).decode(), "data": {"shape": [28, 28]}}
@@ -296,7 +296,7 @@ def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ad
             assert str(given.get(name) or "/").startswith("/")
 
 
-def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: httpx.Client) -> None:
+def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: httpx2.Client) -> None:
     ask_for(api, {"id": "x" * 250, "row": {"y" * 100: "z" * 300}})
     for page in (ada.get("/labels"), ada.get("/login"), ada.get("/")):
         read = _Page(page.text)
@@ -309,7 +309,7 @@ def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: http
 
 
 def test_pages_have_a_share_of_what_is_answered_at_once_as_requests_of_their_token_have(
-    api: Api, ada: httpx.Client
+    api: Api, ada: httpx2.Client
 ) -> None:
     shares = api.context.requests
     shares.max_waiting = 0

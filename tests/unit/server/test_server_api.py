@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.agent.agent_records import Event
@@ -45,7 +45,7 @@ def body(tmp_path: Path) -> dict[str, Any]:
     return {"application": {**BATCH, "app_dir": str(tmp_path)}, "source": None}
 
 
-def problem(reply: httpx.Response) -> tuple[int, str, str]:
+def problem(reply: httpx2.Response) -> tuple[int, str, str]:
     assert reply.headers["content-type"] == "application/problem+json"
     document = reply.json()
     assert document["status"] == reply.status_code
@@ -333,7 +333,7 @@ def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_b
         reply = api.post("/services", json={**given, **more}, headers={"Idempotency-Key": key})
         return str(reply.json()["operation"])
 
-    def delete(key: str) -> httpx.Response:
+    def delete(key: str) -> httpx2.Response:
         return api.delete("/services/digits", headers={"Idempotency-Key": key})
 
     first = deploy("first")

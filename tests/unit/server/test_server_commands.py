@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from scanflow.backends.service_change import ServiceChange
@@ -280,7 +280,7 @@ def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
     assert "Request it again" in problem["detail"]
 
 
-def test_an_agent_cannot_pose_as_a_person(api: httpx.Client) -> None:
+def test_an_agent_cannot_pose_as_a_person(api: httpx2.Client) -> None:
     posed = wanted_by_agent("i1", source="person").model_dump(mode="json")
     refused = api.post("/intents", json=posed)
     assert (refused.status_code, "Only agents" in refused.json()["detail"]) == (422, True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -51,10 +51,10 @@ class Served:
             context.load_cert_chain(client.certificate, client.key)
         return context
 
-    def connect(self, client: IssuedCertificate | None) -> httpx.Client:
-        return httpx.Client(base_url=self.url, verify=self.build_context(client), timeout=PATIENCE_S)
+    def connect(self, client: IssuedCertificate | None) -> httpx2.Client:
+        return httpx2.Client(base_url=self.url, verify=self.build_context(client), timeout=PATIENCE_S)
 
-    def infer(self, client: IssuedCertificate | None) -> httpx.Response:
+    def infer(self, client: IssuedCertificate | None) -> httpx2.Response:
         with self.connect(client) as connection:
             return connection.post(INFER, json=BODY)
 
@@ -141,7 +141,7 @@ def test_certificates_of_another_authority_and_expired_ones_end_in_the_handshake
         served.authority.file.parent.parent, clock=lambda: datetime.now(UTC) - timedelta(days=500)
     )
     for client, words in ((other.issue("ada"), "self-signed certificate"), (past.issue("past"), "has expired")):
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(httpx2.TransportError):
             served.infer(client)
         # The client learns no more, as the loop's TLS sends no alert.
         until(partial(_is_logged, served, words), "the log says why")
@@ -224,11 +224,11 @@ def test_a_lent_socket_is_served_by_its_owners_tls_and_clients(
         plain.ask("listen", body, fds=[lent.fileno()], key="primary")
         url = f"https://127.0.0.1:{lent.getsockname()[1]}/v2/models/primary/infer"
         statuses = [
-            httpx.post(url, json=BODY, verify=served.build_context(client), timeout=PATIENCE_S).status_code
+            httpx2.post(url, json=BODY, verify=served.build_context(client), timeout=PATIENCE_S).status_code
             for client in (ada, eve, None)
         ]
         assert statuses == [200, 403, 403]
-        assert httpx.post(f"{plain.url}{INFER}", json=BODY, timeout=PATIENCE_S).status_code == 200
+        assert httpx2.post(f"{plain.url}{INFER}", json=BODY, timeout=PATIENCE_S).status_code == 200
 
 
 def test_grpc_without_tls_gets_no_answer(served: Served) -> None:

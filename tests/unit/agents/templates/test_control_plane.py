@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from sqlalchemy import insert
 
@@ -167,12 +167,12 @@ def test_actions_and_labels_are_asked_for_again_only_when_the_servers_database_w
             connection.execute("CREATE TABLE IF NOT EXISTS lines (line TEXT)")
             connection.execute("INSERT INTO lines VALUES ('one')")
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(request.url.path.rpartition("/")[2])
-        return httpx.Response(200, json=[])
+        return httpx2.Response(200, json=[])
 
     write()
-    server = ServerClient("http://127.0.0.1:1", token="t", transport=httpx.MockTransport(answer))
+    server = ServerClient("http://127.0.0.1:1", token="t", transport=httpx2.MockTransport(answer))
     plane = ControlPlane(server, unchanged=UnchangedReads(database))
 
     def look() -> None:
