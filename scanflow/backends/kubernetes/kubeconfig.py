@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,11 +10,15 @@ from typing import Any, Final
 import msgspec
 import yaml
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, KubeConfig, SingleConfig
+from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
+from msgspec.structs import replace
 
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.errors import UsageError, did_you_mean
 
+_PLUGIN_V1: Final = "client.authentication.k8s.io/v1"
+_PLUGIN_V1BETA1: Final = "client.authentication.k8s.io/v1beta1"
 _LIST: Final = "List the contexts: kubectl config get-contexts"
 
 
@@ -55,9 +60,23 @@ def read_kubeconfig(settings: KubernetesSettings) -> SingleConfig:
         context_name=name,
         context=context,
         cluster=config.clusters[context.cluster],
-        user=config.users[context.user] if context.user else None,
+        user=_adapt_plugin(config.users[context.user]) if context.user else None,
         fname=config.fname,
     )
+
+
+def _adapt_plugin(user: User) -> User:
+    """Return a user whose credential plugin, if he has one, is told which version of the API it is to speak.
+
+    lightkube reads only the token that a plugin prints, which is the same in all versions, but refuses ``v1``.
+    """
+    plugin = user.exec
+    if plugin is None:
+        return user
+    info = {"apiVersion": plugin.apiVersion, "kind": "ExecCredential", "spec": {"interactive": False}}
+    variables = [*(plugin.env or ()), NameValue("KUBERNETES_EXEC_INFO", json.dumps(info))]
+    version = _PLUGIN_V1BETA1 if plugin.apiVersion == _PLUGIN_V1 else plugin.apiVersion
+    return replace(user, exec=replace(plugin, apiVersion=version, env=variables))
 
 
 def _check_named(file: str, context: str, what: str, name: str | None, names: Mapping[str, Any]) -> None:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from lightkube.config.client_adapter import user_auth
 
 from scanflow.backends.kubernetes.kubeconfig import read_kubeconfig
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
@@ -53,3 +55,24 @@ def test_what_a_context_lacks_is_named(
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"config' cannot be read .*kubectl config view"):
         read(tmp_path, text)
+
+
+PLUGIN = """#!/bin/sh
+case "$KUBERNETES_EXEC_INFO" in
+  *client.authentication.k8s.io/{version}\\"*ExecCredential*) echo '{{"status": {{"token": "of-{version}"}}}}' ;;
+  *) exit 1 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1"])
+def test_a_credential_plugin_of_each_version_gives_the_token(tmp_path: Path, version: str) -> None:
+    plugin = tmp_path / "plugin"
+    plugin.write_text(PLUGIN.format(version=version), encoding="utf-8")
+    plugin.chmod(0o700)
+    user = {"exec": {"apiVersion": f"client.authentication.k8s.io/{version}", "command": str(plugin)}}
+    config = read(tmp_path, json.dumps(WHOLE | {"users": [{"name": "ada", "user": user}]}))
+    auth = user_auth(config.user)
+    assert auth is not None
+    request = next(auth.sync_auth_flow(httpx2.Request("GET", config.cluster.server)))
+    assert request.headers["authorization"] == f"Bearer of-{version}"
