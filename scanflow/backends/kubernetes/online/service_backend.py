@@ -50,7 +50,7 @@ from scanflow.backends.kubernetes.online.service_definition import (
     build_mounted_objects,
     read_service_token,
 )
-from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
+from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore, restore_aliases
 from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.pods import explain_denial
@@ -223,9 +223,8 @@ class KubernetesServices:
         environment = self._environments.ensure(app)
         for text in environment.changed:
             observe(Progress(service=workflow.name, text=f"environment: {text}"))
-        spec = self._restore_aliases(
-            build_definition(deployment, shape, nodes, image, environment.tracker_uri, self._settings)
-        )
+        spec = build_definition(deployment, shape, nodes, image, environment.tracker_uri, self._settings)
+        spec = restore_aliases(spec, self._store.list_services())
         for manifest in build_mounted_objects(spec, image, token):
             self._cluster.apply(manifest, force=True)
         if spec.tls is not None:
@@ -241,11 +240,10 @@ class KubernetesServices:
         """Return the objects that a deployment of a workflow applies, except the ConfigMap of its state."""
         deployment, image = Deployment(app, workflow.name), self._resolve_image(app, workflow)
         nodes, tracker = build_nodes(app, workflow, self._resolve_model), resolve_tracker_uri(app, self._settings)
-        spec = self._restore_aliases(
-            build_definition(deployment, self._compute_shape(deployment), nodes, image, tracker, self._settings)
-        )
-        stored = self._store.find(workflow.name)
-        before = None if stored is None else stored.state
+        spec = build_definition(deployment, self._compute_shape(deployment), nodes, image, tracker, self._settings)
+        services = self._store.list_services()
+        spec = restore_aliases(spec, services)
+        before = next((service.state for service in services if service.state.name == workflow.name), None)
         definition = build_desired_state(before, spec, at=self._clock()).definition
         return [
             *build_mounted_objects(spec, image, read_service_token(deployment)),
@@ -297,16 +295,6 @@ class KubernetesServices:
             return service_transitions.add_alias(service_transitions.require_changeable(state, backup), name)
 
         self._change(backup, namespace, add_alias, None, observe)
-
-    def _restore_aliases(self, spec: ServiceSpec) -> ServiceSpec:
-        """Return the spec with the names of the services that use it as their backup."""
-        states = [
-            service.state
-            for service in self._store.list_services()
-            if service.namespace == instance_pods.get_namespace(spec)
-        ]
-        names = [state.name for state in states if state.definition.serving.backup == spec.workflow]
-        return spec.with_changes(aliases=tuple(dict.fromkeys([*spec.aliases, *names])))
 
     def _is_serving(self, backup: str, spec: ServiceSpec) -> bool:
         """Return whether a backup is already deployed, by the same application."""

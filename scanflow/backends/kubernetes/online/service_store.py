@@ -4,7 +4,7 @@ them, with optimistic concurrency: a conflicting change is retried."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
@@ -14,6 +14,7 @@ from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.object_labels import SERVICE, build_labels
 from scanflow.backends.kubernetes.online.instance_pods import NAMESPACE, get_namespace
 from scanflow.backends.service_desired import DesiredState
+from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InternalError, NotFoundError, did_you_mean
 
 STATE: Final = "scanflow.dev/state"
@@ -183,6 +184,13 @@ def build_state_map(state: DesiredState) -> Manifest:
         },
         "data": {_DOCUMENT: state.model_dump_json()},
     }
+
+
+def restore_aliases(spec: ServiceSpec, services: Iterable[ServiceConfigMap]) -> ServiceSpec:
+    """Return the spec with the names of the services that use it as their backup. Pure."""
+    own = (service.state for service in services if service.namespace == get_namespace(spec))
+    names = [state.name for state in own if state.definition.serving.backup == spec.workflow]
+    return spec.with_changes(aliases=tuple(dict.fromkeys([*spec.aliases, *names])))
 
 
 def _parse_service(manifest: Manifest) -> ServiceConfigMap:
