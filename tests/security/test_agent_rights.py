@@ -11,7 +11,7 @@ import pytest
 
 from scanflow.agent.agent_records import PermittedCall, StrategyLimits
 from scanflow.backends.agent_hosting import HostedAgent
-from scanflow.backends.memory.memory_agents import MemoryAgents
+from scanflow.backends.memory.memory_backend import MemoryAgents
 from scanflow.http.home_token import read_home_token
 from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.server_context import ServerContext

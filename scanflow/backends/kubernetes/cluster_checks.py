@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.findings import Finding, Mark
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest, find_condition
 from scanflow.backends.kubernetes.kubernetes_settings import JOB_KINDS, KubernetesSettings
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.object_labels import MANAGER
@@ -259,10 +259,10 @@ def _check_gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     gateway = cluster.get("Gateway", name, namespace)
     if gateway is None:
         return Finding("✗", "gateway", f"there is no Gateway {settings.gateway!r}", "kubectl get gateways -A")
-    conditions = {condition["type"]: condition for condition in gateway.get("status", {}).get("conditions", [])}
     for needed in ("Accepted", "Programmed"):
-        if conditions.get(needed, {}).get("status") != "True":
-            message = conditions.get(needed, {}).get("message", "no controller has accepted it")
+        condition = find_condition(gateway.get("status"), needed)
+        if condition.get("status") != "True":
+            message = condition.get("message", "no controller has accepted it")
             advice = f"kubectl -n {namespace} describe gateway {name}"
             return Finding("✗", "gateway", f"{settings.gateway} is not {needed.lower()}: {message}", advice)
     addresses = [address["value"] for address in gateway.get("status", {}).get("addresses", [])]
@@ -290,7 +290,7 @@ def _check_image_pull(cluster: Cluster, settings: KubernetesSettings) -> Finding
             return _run_image_pod(cluster, settings, name, settings.namespace)
         finally:
             cluster.delete("Pod", name, settings.namespace)
-    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    cluster.create(build_manifest("Namespace", {"name": name, "labels": labels}))
     try:
         return _run_image_pod(cluster, settings, name, name)
     finally:
@@ -314,7 +314,7 @@ def _run_image_pod(cluster: Cluster, settings: KubernetesSettings, name: str, na
     }
     metadata = {"name": name, "namespace": namespace}
     start = time.monotonic()
-    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    cluster.create(build_manifest("Pod", metadata, spec=spec))
     pod = next(state for state in _watch_pod(cluster, name, namespace) if _is_decided(state))
     seconds = time.monotonic() - start
     phase = pod.get("status", {}).get("phase", "Pending")

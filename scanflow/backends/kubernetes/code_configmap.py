@@ -14,7 +14,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.pickles import is_inside
 from scanflow.errors import InvalidError, UsageError
@@ -71,7 +71,7 @@ def build_code(app: str, team: str, namespace: str, app_dir: Path) -> CodeConfig
     name = f"code-{digest[:_DIGITS]}"
     metadata = {"name": name, "namespace": namespace, "labels": build_labels(app, team)}
     return CodeConfigMap(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, **_build_data(files)},
+        build_manifest("ConfigMap", metadata, immutable=True, **_build_data(files)),
         {"name": CODE_VOLUME, "configMap": {"name": name, "items": _build_items(files)}},
         {"name": CODE_VOLUME, "mountPath": APP_DIR, "subPath": _FILES, "readOnly": True},
         digest,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import MANAGER
 from scanflow.backends.kubernetes.permissions import SUBRESOURCES, USED_VERBS, get_group
@@ -28,21 +28,16 @@ def build_program_manifests(
 ) -> list[Manifest]:
     """Return the objects of a program, in their order of creation. Pure."""
     labels = {"app.kubernetes.io/managed-by": MANAGER, "app.kubernetes.io/component": CONTAINER}
-    own = {"metadata": {"name": name, "namespace": name, "labels": labels}}
-    everywhere = {"metadata": {"name": name, "labels": labels}}
-    rbac = "rbac.authorization.k8s.io"
+    own: Manifest = {"name": name, "namespace": name, "labels": labels}
+    everywhere: Manifest = {"name": name, "labels": labels}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": name}]
     return [
-        {"apiVersion": "v1", "kind": "Namespace", **everywhere},
-        {"apiVersion": "v1", "kind": "ServiceAccount", **own},
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", **everywhere, "rules": _build_rules()},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "ClusterRoleBinding",
-            **everywhere,
-            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
-        },
-        {"apiVersion": "v1", "kind": "Pod", **own, "spec": _build_pod(name, command, environment, settings)},
+        build_manifest("Namespace", everywhere),
+        build_manifest("ServiceAccount", own),
+        build_manifest("ClusterRole", everywhere, rules=_build_rules()),
+        build_manifest("ClusterRoleBinding", everywhere, roleRef=role, subjects=subjects),
+        build_manifest("Pod", own, spec=_build_pod(name, command, environment, settings)),
     ]
 
 

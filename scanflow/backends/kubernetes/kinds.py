@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 Manifest: TypeAlias = dict[str, Any]
@@ -71,6 +72,22 @@ _Value = TypeVar("_Value")
 def drop_empty(**fields: _Value) -> dict[str, _Value]:
     """Return the fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
+
+
+def build_manifest(kind: str, metadata: Manifest, **fields: Any) -> Manifest:
+    """Return an object of a kind, with fields such as ``spec`` and ``data``."""
+    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+def find_condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
+    """Return the condition of a type in an object's status; empty: there is none."""
+    conditions = (status or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == kind), {})
+
+
+def get_object_key(manifest: Manifest) -> tuple[str, str, str]:
+    """Return the kind, namespace and name of an object."""
+    return manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
 
 
 def build_group_path(api_version: str) -> str:

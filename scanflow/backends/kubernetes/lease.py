@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.errors import NotFoundError
 
 LEADER: Final = "scanflow.dev/leader"
@@ -86,9 +86,7 @@ class KubernetesLease:
         }
         metadata = {"name": self._name, "namespace": self._namespace}
         try:
-            self._cluster.create(
-                {"apiVersion": KINDS["Lease"].api_version, "kind": "Lease", "metadata": metadata, "spec": spec}
-            )
+            self._cluster.create(build_manifest("Lease", metadata, spec=spec))
         except ConflictError:
             return False
         return True

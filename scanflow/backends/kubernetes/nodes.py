@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from scanflow.app.plan import UNBOUNDED
 from scanflow.app.quantities import parse_cpu, parse_memory, round_memory
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, find_condition
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
 
 _MAX_CONCURRENT: Final = 16
@@ -70,10 +70,7 @@ def read_kubelet_policies(
 
 def is_schedulable(node: Manifest) -> bool:
     """Return whether ordinary pods may be scheduled on a node."""
-    ready = any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in node["status"].get("conditions", [])
-    )
+    ready = find_condition(node["status"], "Ready").get("status") == "True"
     taints = [taint for taint in node["spec"].get("taints", []) if taint.get("effect") in {"NoSchedule", "NoExecute"}]
     return ready and not taints and not node["spec"].get("unschedulable", False)
 
@@ -85,20 +82,17 @@ def read_allocatable(node: Manifest) -> tuple[float, int]:
     return cores, parse_memory(allocatable["memory"]) if allocatable.get("memory", "0") != "0" else 0
 
 
-def sum_allocatable(cluster: Cluster) -> tuple[float, int]:
-    """Return the allocatable cores and bytes of memory of the nodes that take pods; unbounded without the right to list
-    nodes."""
-    try:
-        nodes, _ = cluster.find("Node")
-    except AccessDeniedError:
+def sum_allocatable(nodes: Sequence[Manifest] | None) -> tuple[float, int]:
+    """Return the allocatable cores and bytes of memory of the nodes that take pods; unbounded if not listed."""
+    if nodes is None:
         return UNBOUNDED, UNBOUNDED
     allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
     return max(sum(cores for cores, _ in allocatable), 0.001), sum(memory for _, memory in allocatable)
 
 
-def explain_misfit(nodes: Iterable[Manifest], cores: float, memory_bytes: int | None) -> str:
+def explain_misfit(nodes: Iterable[Manifest] | None, cores: float, memory_bytes: int | None) -> str:
     """Return why no node can ever take a pod of this size, as they are now; empty: one can."""
-    allocatable = [read_allocatable(node) for node in nodes if is_schedulable(node)]
+    allocatable = [read_allocatable(node) for node in nodes or () if is_schedulable(node)]
     if not allocatable or any(
         node_cores >= cores and node_memory >= (memory_bytes or 0) for node_cores, node_memory in allocatable
     ):
@@ -111,12 +105,12 @@ def explain_misfit(nodes: Iterable[Manifest], cores: float, memory_bytes: int | 
     )
 
 
-def list_nodes(cluster: Cluster) -> list[Manifest]:
-    """Return all nodes; none without the right to list them."""
+def list_nodes(cluster: Cluster) -> list[Manifest] | None:
+    """Return all nodes; None: there is no right to list them."""
     try:
         return cluster.find("Node")[0]
     except AccessDeniedError:
-        return []
+        return None
 
 
 def _read_capacity(node: Manifest) -> KubeletPolicy:

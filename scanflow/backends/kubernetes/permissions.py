@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest
 from scanflow.errors import ScanflowError
 
 _READ: Final = ("get", "list", "watch")
@@ -87,11 +87,7 @@ def list_missing_permissions(
 
 def read_user(cluster: Cluster) -> str | None:
     """Return the caller's name, as a role is bound to it; None: the cluster does not tell."""
-    review: Manifest = {
-        "apiVersion": KINDS["SelfSubjectReview"].api_version,
-        "kind": "SelfSubjectReview",
-        "metadata": {},
-    }
+    review: Manifest = build_manifest("SelfSubjectReview", {})
     try:
         return str(cluster.create(review)["status"]["userInfo"]["username"])
     except (ScanflowError, KeyError):
@@ -102,12 +98,11 @@ def is_allowed(cluster: Cluster, verb: str, resource: str, group: str = "", name
     """Return whether the caller has a right, by a SelfSubjectAccessReview; without a namespace, in all."""
     plain, _, sub = resource.partition("/")
     attributes = {"verb": verb, "resource": plain, "group": group, "subresource": sub, "namespace": namespace}
-    review: Manifest = {
-        "apiVersion": KINDS["SelfSubjectAccessReview"].api_version,
-        "kind": "SelfSubjectAccessReview",
-        "metadata": {},
-        "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
-    }
+    review: Manifest = build_manifest(
+        "SelfSubjectAccessReview",
+        {},
+        spec={"resourceAttributes": {name: value for name, value in attributes.items() if value}},
+    )
     return bool(cluster.create(review)["status"]["allowed"])
 
 

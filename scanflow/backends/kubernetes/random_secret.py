@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.errors import InvalidError, UnavailableError
 
@@ -32,13 +32,12 @@ def ensure_random_secret(
     """
     secret = cluster.get("Secret", name, namespace)
     if secret is None:
-        manifest: Manifest = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": name, "namespace": namespace, "labels": build_labels(app, team)},
-            "type": "Opaque",
-            "data": {key: base64.b64encode(make()).decode("ascii")},
-        }
+        manifest: Manifest = build_manifest(
+            "Secret",
+            {"name": name, "namespace": namespace, "labels": build_labels(app, team)},
+            type="Opaque",
+            data={key: base64.b64encode(make()).decode("ascii")},
+        )
         try:
             secret = cluster.create(manifest)
         except ConflictError:

@@ -10,7 +10,7 @@ import pytest
 
 from scanflow.backends.local.agent_processes import LocalAgents
 from scanflow.backends.memory import Memory
-from scanflow.backends.memory.memory_agents import MemoryAgents
+from scanflow.backends.memory.memory_backend import MemoryAgents
 from scanflow.testing.agents import KEY, AgentsContract
 from tests.waiting import PATIENCE_S
 

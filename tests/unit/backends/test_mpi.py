@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.backends.local.mpi import launcher
-from scanflow.backends.local.mpi.elf import read_needed_libraries
 from scanflow.backends.local.mpi.job import resolve_job
-from scanflow.backends.local.mpi.mpirun import Mpirun, build_command, find_linked_flavor, get_launcher
+from scanflow.backends.local.mpi.mpirun import (
+    Mpirun,
+    build_command,
+    find_linked_flavor,
+    get_launcher,
+    read_needed_libraries,
+)
 from scanflow.backends.local.mpi.processes import split_devices
 from scanflow.backends.rank_files import build_rank_tasks, describe_running_ranks, exit_status
 from scanflow.backends.run_records import TaskRecord

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.kubernetes.batch.conditions import build_when, list_skippable
+from scanflow.backends.kubernetes.batch.argo_workflow import build_when, list_skippable
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped, list_finished_steps
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.workflow_signals import WRONG, evaluate_signal, list_signals, replay

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import scanflow as sf
+from scanflow.backends.kubernetes.batch.run_checks import plan_steps
 from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, read_kubelet_policies, sum_allocatable
 from scanflow.errors import UnavailableError
 from scanflow.testing.memory_cluster import MemoryCluster
@@ -48,7 +50,15 @@ def test_a_plan_counts_on_the_nodes_that_take_pods() -> None:
     add_node(cluster, "b")
     add_node(cluster, "cordoned", unschedulable=True)
     add_node(cluster, "control", taints=[{"key": "control", "effect": "NoSchedule"}])
-    assert sum_allocatable(cluster) == (3.0, 4 * 2**30)
+    assert sum_allocatable(list_nodes(cluster)) == (3.0, 4 * 2**30)
+
+
+def test_the_plan_of_a_workflow_lists_nodes_once() -> None:
+    cluster = MemoryCluster()
+    add_node(cluster, "a")
+    cluster.calls.clear()
+    plan_steps(cluster, sf.Workflow(name="train", type="batch", nodes=[sf.Executor(name="fit", mainfile="fit.py")]))
+    assert [(call.verb, call.kind) for call in cluster.calls] == [("find", "Node")]
 
 
 @pytest.mark.parametrize(

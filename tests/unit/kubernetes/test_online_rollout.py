@@ -65,7 +65,10 @@ def test_what_a_deployment_would_make_and_change_is_told_before(
 
     def planned(by: int) -> dict[str, str]:
         app = served.app(by)
+        served.cluster.calls.clear()
         made = served.services.manifests(app, app.workflow("serving"))
+        lists = [call.kind for call in served.cluster.calls if call.verb == "find" and call.namespace is None]
+        assert lists == ["ConfigMap"], "what was deployed is listed once"
         return {f"{one.kind} {one.name}": one.change for one in compute_differences(served.cluster, made)}
 
     first = planned(2)

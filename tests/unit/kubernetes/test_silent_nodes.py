@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.backends.kubernetes.batch.silent_nodes import CHECK_S, SilentNodes
+from scanflow.backends.kubernetes.batch.workflow_driver import NODES_CHECK_S, SilentNodes
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.run_records import EnvironmentReady, Event, Waiting
 from scanflow.names import RunName, StepName
@@ -31,7 +31,7 @@ class Watched:
 
     def look(self) -> list[Event]:
         """Look when it is time, and return what was told of it."""
-        self.now += CHECK_S
+        self.now += NODES_CHECK_S
         self.nodes.check(RUNNING)
         told, self.events[:] = list(self.events), []
         return told
@@ -48,14 +48,14 @@ def test_a_silent_node_is_told_once_and_so_is_its_return() -> None:
     watched.mark("train-1", "True")
     (event,) = watched.look()
     assert isinstance(event, EnvironmentReady)
-    assert (event.what, event.seconds) == ("the node of train", 2 * CHECK_S)
+    assert (event.what, event.seconds) == ("the node of train", 2 * NODES_CHECK_S)
 
 
 def test_pods_are_asked_for_from_time_to_time_and_not_without_a_running_task() -> None:
     watched = Watched()
     before = len(watched.cluster.calls)
     watched.nodes.check(RUNNING)
-    watched.now = CHECK_S
+    watched.now = NODES_CHECK_S
     watched.nodes.check({})
     assert len(watched.cluster.calls) == before
     watched.nodes.check(RUNNING)

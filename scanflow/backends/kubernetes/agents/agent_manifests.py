@@ -12,7 +12,7 @@ from scanflow.app.secrets import iterate_secrets
 from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.backends.kubernetes.code_configmap import APP_DIR, CodeConfigMap
 from scanflow.backends.kubernetes.environment.manifests import PODS, build_env_from
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import AGENT, append_hash, build_labels
 from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security, build_secret_variables
@@ -57,23 +57,13 @@ def build_objects(
         "peer_token": "" if agent.peer_token is None else agent.peer_token.get_secret_value(),
         **({} if agent.ca is None else {"ca.crt": agent.ca}),
     }
+    metadata = _build_metadata(agent, settings)
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            **_build_metadata(agent, settings),
-            "type": "Opaque",
-            "stringData": secrets,
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            **_build_metadata(agent, settings),
-            "data": {"agent.json": json.dumps(build_spec(agent, settings))},
-        },
-        _build_claim(agent, settings),
-        _build_service(agent, settings),
-        _build_deployment(agent, definition, settings, code),
+        build_manifest("Secret", metadata, type="Opaque", stringData=secrets),
+        build_manifest("ConfigMap", metadata, data={"agent.json": json.dumps(build_spec(agent, settings))}),
+        _build_claim(metadata, settings),
+        _build_service(agent, metadata),
+        _build_deployment(agent, metadata, definition, settings, code),
     ]
 
 
@@ -99,38 +89,24 @@ def get_agent(app: Application, name: str) -> Agent:
 
 def _build_metadata(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
     return {
-        "metadata": {
-            "name": format_object_name(agent.name),
-            "namespace": settings.derive_namespace(agent.app, agent.team),
-            "labels": build_labels(agent.app, agent.team, agent=agent.name),
-        }
+        "name": format_object_name(agent.name),
+        "namespace": settings.derive_namespace(agent.app, agent.team),
+        "labels": build_labels(agent.app, agent.team, agent=agent.name),
     }
 
 
-def _build_claim(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        **_build_metadata(agent, settings),
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": _STATE_SIZE}},
-            **({} if settings.storage_class is None else {"storageClassName": settings.storage_class}),
-        },
-    }
+def _build_claim(metadata: Manifest, settings: KubernetesSettings) -> Manifest:
+    storage_class = {} if settings.storage_class is None else {"storageClassName": settings.storage_class}
+    resources = {"requests": {"storage": _STATE_SIZE}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": resources, **storage_class}
+    return build_manifest("PersistentVolumeClaim", metadata, spec=spec)
 
 
-def _build_service(agent: HostedAgent, settings: KubernetesSettings) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        **_build_metadata(agent, settings),
-        "spec": {
-            "type": "ClusterIP",
-            "selector": _build_selector(agent),
-            "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
-        },
-    }
+def _build_service(agent: HostedAgent, metadata: Manifest) -> Manifest:
+    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
+    return build_manifest(
+        "Service", metadata, spec={"type": "ClusterIP", "selector": _build_selector(agent), "ports": ports}
+    )
 
 
 def _build_selector(agent: HostedAgent) -> dict[str, str]:
@@ -139,10 +115,9 @@ def _build_selector(agent: HostedAgent) -> dict[str, str]:
 
 
 def _build_deployment(
-    agent: HostedAgent, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
+    agent: HostedAgent, metadata: Manifest, definition: Agent, settings: KubernetesSettings, code: CodeConfigMap | None
 ) -> Manifest:
-    base, annotations = _build_metadata(agent, settings), {VERSION: agent.version, CODE: agent.code}
-    base["metadata"]["annotations"] = annotations
+    annotations = {VERSION: agent.version, CODE: agent.code}
     pod = {
         "serviceAccountName": PODS,
         "automountServiceAccountToken": False,
@@ -158,24 +133,17 @@ def _build_deployment(
             *([] if code is None else [code.volume]),
         ],
     }
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        **base,
-        "spec": {
+    return build_manifest(
+        "Deployment",
+        {**metadata, "annotations": annotations},
+        spec={
             "replicas": 1,
             "revisionHistoryLimit": 2,
             "strategy": {"type": "Recreate"},  # its journal has one writer
             "selector": {"matchLabels": _build_selector(agent)},
-            "template": {
-                "metadata": {
-                    "labels": build_labels(agent.app, agent.team, agent=agent.name),
-                    "annotations": annotations,
-                },
-                "spec": pod,
-            },
+            "template": {"metadata": {"labels": dict(metadata["labels"]), "annotations": annotations}, "spec": pod},
         },
-    }
+    )
 
 
 def _build_container(

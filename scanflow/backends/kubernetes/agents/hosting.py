@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from scanflow.app.agent import Agent
 from scanflow.app.application import Application
@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.agents.agent_manifests import (
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, find_condition, get_object_key
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.object_labels import AGENT, APP, MANAGED_SELECTOR, TEAM
@@ -158,7 +158,7 @@ class KubernetesAgents:
                 objects += self._cluster.find("Secret", self._settings.namespace, labels=labels)[
                     0
                 ]  # the rights do not include a watch
-                self._parts = _Parts(frozenset(map(_get_object_key, objects)), self._clock(), set())
+                self._parts = _Parts(frozenset(map(get_object_key, objects)), self._clock(), set())
             parts, key = self._parts, (agent.app, agent.team, agent.name)
             if key in parts.checked:
                 return []
@@ -259,25 +259,11 @@ def _explain_failure(deployment: Manifest, pods: Sequence[Manifest], containers:
         if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     for pod in pods:
-        if reason := _find_condition(pod, "PodScheduled", "False"):
-            return f"Pending: {reason}"
-    return _find_condition(deployment, "ReplicaFailure", "True")
-
-
-def _find_condition(manifest: Manifest, kind: str, status: str) -> str | None:
-    conditions: Sequence[dict[str, Any]] = manifest.get("status", {}).get("conditions", [])
-    return next(
-        (
-            str(condition.get("message"))
-            for condition in conditions
-            if (condition["type"], condition["status"]) == (kind, status)
-        ),
-        None,
-    )
-
-
-def _get_object_key(manifest: Manifest) -> _Key:
-    return manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        scheduled = find_condition(pod.get("status"), "PodScheduled")
+        if scheduled.get("status") == "False":
+            return f"Pending: {scheduled.get('message')}"
+    failure = find_condition(deployment.get("status"), "ReplicaFailure")
+    return str(failure.get("message")) if failure.get("status") == "True" else None
 
 
 def _get_agent_key(manifest: Manifest) -> _Key:

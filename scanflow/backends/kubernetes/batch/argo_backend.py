@@ -28,11 +28,10 @@ from scanflow.backends.kubernetes.batch.finished_steps import (
     list_finished_steps,
     reset_changed,
 )
-from scanflow.backends.kubernetes.batch.planning import plan_steps
 from scanflow.backends.kubernetes.batch.pod_functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import StepCode
-from scanflow.backends.kubernetes.batch.run_checks import check_definition
+from scanflow.backends.kubernetes.batch.run_checks import check_definition, plan_steps
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task

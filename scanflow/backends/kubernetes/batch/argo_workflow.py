@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -18,21 +19,25 @@ from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import pod_layout, step_pods
-from scanflow.backends.kubernetes.batch.conditions import (
-    build_when,
-    format_items_reference,
-    format_output_reference,
-    list_skippable,
-)
 from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument, check_size
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
-from scanflow.backends.kubernetes.batch.workflow_signals import Signal, format_static_items, get_root, list_signals
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.batch.workflow_signals import (
+    WRONG,
+    Signal,
+    format_static_items,
+    get_root,
+    list_signals,
+)
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.run_definition import RunDefinition
+
+Sources = Mapping[str, str]
+"""From a step to the task of Argo's graph that reports its signals."""
+
 
 KNOWN: Final = "Known"
 """The task that reports the signals of steps that ended in an earlier drive. Steps have lower-case names."""
@@ -123,17 +128,16 @@ def build_workflow_manifest(
     annotations = {pod_layout.DRIVE: str(document.drive)}
     if finished.attempts:
         annotations[pod_layout.ATTEMPTS] = json.dumps(dict(finished.attempts))
-    manifest = {
-        "apiVersion": KINDS["Workflow"].api_version,
-        "kind": "Workflow",
-        "metadata": {
+    manifest = build_manifest(
+        "Workflow",
+        {
             "name": pod_layout.format_workflow_name(document.run, document.drive),
             "namespace": pod_settings.namespace,
             "labels": labels,
             "annotations": annotations,
         },
-        "spec": dump_model(spec),
-    }
+        spec=dump_model(spec),
+    )
     if estimate_workflow_size(manifest, len(remaining)) > MAX_BYTES:
         manifest = share_templates(manifest)
     check_size(
@@ -291,3 +295,53 @@ def _format_signals_template(name: str) -> str:
 def dump_model(model: Any) -> Any:
     """Return a model as JSON data, without unset fields."""
     return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def list_skippable(workflow: Workflow) -> set[str]:
+    """Return the steps that may be skipped: by a condition, or with all their dependencies."""
+    steps: set[str] = set()
+    for name in (name for level in workflow.levels for name in level):
+        node, parents = workflow.by_name[name], workflow.parents[name]
+        if (isinstance(node, Executor) and node.when is not None) or (parents and steps.issuperset(parents)):
+            steps.add(name)
+    return steps
+
+
+def build_when(
+    node: Executor,
+    waits_for: Collection[str],
+    sources: Sources,
+    may_skip: Collection[str],
+    *,
+    ran: Collection[str] = (),
+) -> str | None:
+    """Return the expression under which Argo runs a step; None: always.
+
+    Args:
+        node: The step.
+        waits_for: Its dependencies that have not ended yet.
+        sources: The task that reports each step's signals.
+        may_skip: The steps that may be skipped.
+        ran: Its dependencies that have run already.
+    """
+    clauses = []
+    if waits_for and not ran and all(step in may_skip for step in waits_for):
+        clauses.append(" || ".join(f"'{{{{tasks.{step}.status}}}}' == 'Succeeded'" for step in waits_for))
+    if node.when is not None and node.when.left.step is not None:
+        step = node.when.left.step
+        skipped = ("true" if node.when.holds_if_skipped() else "false") if step in may_skip else None
+        clauses.append(f"'{format_output_reference(sources[step], f'when-{node.name}', skipped)}' == 'true'")
+    return " && ".join(f"({clause})" for clause in clauses) if len(clauses) > 1 else next(iter(clauses), None)
+
+
+def format_items_reference(node: Executor, task: str, may_skip: Collection[str]) -> str:
+    """Return the reference to the parameter of ``task`` that lists the tasks of a fan-out."""
+    return format_output_reference(task, f"items-{node.name}", WRONG if task in may_skip else None)
+
+
+def format_output_reference(task: str, name: str, default: str | None) -> str:
+    """Return the reference to an output parameter, with ``default`` for a skipped task; None: it is never skipped."""
+    if default is None:
+        return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"
+    reference = f"tasks['{task}']"
+    return f"{{{{={reference}.status == 'Succeeded' ? {reference}.outputs.parameters['{name}'] : '{default}'}}}}"

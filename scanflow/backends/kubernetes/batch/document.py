@@ -22,7 +22,7 @@ from scanflow.backends.kubernetes.batch.pod_layout import (
     PACKED_LAUNCHES,
     format_config_map_name,
 )
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import InvalidError, UsageError
@@ -88,18 +88,17 @@ class RunDocument(BaseModel):
         data |= texts
         size = sum(map(len, [*data.values(), *binary.values()]))
         check_size(size, f"The run {self.run!r}", len(app.workflows[0].nodes))
-        return {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
+        return build_manifest(
+            "ConfigMap",
+            {
                 "name": format_config_map_name(self.run),
                 "namespace": namespace,
                 "labels": build_labels(app.name, app.team, run=self.run, workflow=self.definition.workflow),
                 "annotations": {DRIVE: str(self.drive), CREATED: repr(self.created), **annotations},
             },
-            "data": {name: text for name, text in data.items() if text},
-            "binaryData": binary,
-        }
+            data={name: text for name, text in data.items() if text},
+            binaryData=binary,
+        )
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.batch.store_address import locate_store
 from scanflow.backends.kubernetes.batch.workflow_records import FileSizes
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import OUTPUTS, STEPS, build_env_from
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import MANAGER, RUN
 from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
@@ -164,15 +164,14 @@ def build_reader_pod(
     """
     secret = settings.outputs_secret if store else None
     own_rights = {"serviceAccountName": STEPS} if store and not secret else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
+    return build_manifest(
+        "Pod",
+        {
             "name": f"read-{secrets.token_hex(4)}",
             "namespace": namespace,
             "labels": {"app.kubernetes.io/managed-by": MANAGER, **({RUN: run} if run else {})},
         },
-        "spec": {
+        spec={
             "restartPolicy": "Never",
             **own_rights,
             "automountServiceAccountToken": False,
@@ -199,7 +198,7 @@ def build_reader_pod(
             ],
             "volumes": [build_outputs_volume(OUTPUTS, store, readOnly=True), *build_store_volumes(secret)],
         },
-    }
+    )
 
 
 def _build_store_environment(store: str | None) -> Manifest:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scanflow.app.executor import Target
+from scanflow.app.executor import Executor, Target
+from scanflow.app.plan import IMAGE_NOTE, Plan, PlannedStep, plan_workflow
 from scanflow.app.steps import check_parameters
+from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
 from scanflow.backends.kubernetes.batch.pod_settings import check_honoured
+from scanflow.backends.kubernetes.cluster import Cluster
+from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.nodes import explain_misfit, list_nodes, sum_allocatable
 from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
@@ -42,3 +47,21 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
         elif not is_by_value(node.target):
             files.find_function_file(node.target, node.name)
+
+
+def plan_steps(cluster: Cluster, workflow: Workflow) -> Plan:
+    """Return the plan of a workflow, with a note at each step that fits on no node."""
+    nodes = list_nodes(cluster)
+    cores, memory = sum_allocatable(nodes)
+    plan = plan_workflow(workflow, machine_cores=cores, machine_memory_bytes=memory)
+    executors = {node.name: node for node in workflow.steps}
+    steps = tuple(
+        step.model_copy(update={"notes": _list_notes(step, executors[step.name], nodes)}) for step in plan.steps
+    )
+    return plan.model_copy(update={"steps": steps})
+
+
+def _list_notes(step: PlannedStep, node: Executor, nodes: list[Manifest] | None) -> tuple[str, ...]:
+    notes = tuple(f"image {node.image}" if note == IMAGE_NOTE else note for note in step.notes)
+    misfit = explain_misfit(nodes, node.resources.cores or 0.0, node.resources.memory_bytes)
+    return (*notes, misfit) if misfit else notes

@@ -6,7 +6,7 @@ Argo runs it by itself. The watching process may be killed at any instant; the n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,18 +15,22 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.pod_layout import GIVEN_UP_ANNOTATION
-from scanflow.backends.kubernetes.batch.silent_nodes import SilentNodes
 from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
 from scanflow.backends.kubernetes.batch.task_pod_logs import copy_log
 from scanflow.backends.kubernetes.batch.workflow_facts import Facts
 from scanflow.backends.kubernetes.batch.workflow_records import ObservedWorkflow, TaskPod, observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
-from scanflow.backends.kubernetes.pods import explain_pending
+from scanflow.backends.kubernetes.pods import NODE_NOT_READY, explain_pending
 from scanflow.backends.run_records import EnvironmentReady, Observer, TaskEnded, TaskRecord, TaskStarted, Waiting
 from scanflow.backends.tasks import split_task
+from scanflow.errors import UnavailableError
 from scanflow.names import RunName, StepName
+
+NODES_CHECK_S: Final = 20.0
+"""How often the pods of a run are listed: a cluster takes 40 s to notice that a node does not answer."""
 
 QUIET_S: Final = 10.0
 """How long a starting pod is not reported."""
@@ -246,3 +250,46 @@ class WorkflowDriver:
 def _classify_reason(reason: str) -> str:
     """Return the class of a reason, which stays the same while a pod waits for the same thing."""
     return "image" if reason.startswith(("ErrImage", "ImagePull")) else reason.partition(":")[0]
+
+
+class SilentNodes:
+    """Reports tasks on nodes that do not answer, which Argo sees only once their pods are deleted."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        run: RunName,
+        *,
+        observe: Observer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster, self._namespace, self._run = cluster, namespace, run
+        self._observe, self._clock, self._last = observe, clock, clock()
+        self._since: dict[StepName, float] = {}
+
+    def check(self, running: Mapping[str, StepName]) -> None:
+        """Report each task whose node stopped answering or answers again; ``running``: the tasks by pod."""
+        now = self._clock()
+        if not (running or self._since) or now - self._last < NODES_CHECK_S:
+            return
+        self._last = now
+        try:
+            pods, _ = self._cluster.find(
+                "Pod", self._namespace, labels=build_selector(run=self._run), fields="status.phase=Running"
+            )
+        except UnavailableError:
+            return  # reported by the watch of the Workflow
+        silent: set[StepName] = set()
+        for pod in pods:
+            task, why = running.get(pod["metadata"]["name"]), explain_pending(pod)
+            if task is None or why is None or why.reason != NODE_NOT_READY:
+                continue
+            silent.add(task)
+            if task not in self._since:
+                self._since[task] = now
+                self._observe(Waiting(run=self._run, what=f"the node of {task}", why=str(why)))
+        for task in set(self._since) - silent:
+            self._observe(
+                EnvironmentReady(run=self._run, what=f"the node of {task}", seconds=now - self._since.pop(task))
+            )

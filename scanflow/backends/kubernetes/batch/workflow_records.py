@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.kubernetes.api_times import parse_epoch_s
+from scanflow.backends.kubernetes.api_times import parse_optional_time
 from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.shared_templates import STEP_INPUT
 from scanflow.backends.kubernetes.batch.task_report import TaskReport, read_report
@@ -196,7 +196,7 @@ def _build_record(
     state = _derive_state(node, report, stopping=stopping)
     if state == "pending":
         return TaskRecord(task=task, step=step, state="pending", attempts=number - 1)
-    began, ended = _parse_time(node.get("startedAt")), _parse_time(node.get("finishedAt"))
+    began, ended = parse_optional_time(node.get("startedAt")), parse_optional_time(node.get("finishedAt"))
     return TaskRecord(
         task=task,
         step=step,
@@ -340,10 +340,6 @@ def _read_parameter(node: Mapping[str, Any], name: str) -> str:
         if parameter["name"] == name:
             return str(parameter.get("value") or "")
     return ""
-
-
-def _parse_time(text: str | None) -> float | None:
-    return None if not text else parse_epoch_s(text)
 
 
 def _compute_seconds(began: float | None, ended: float | None, state: TaskState) -> float | None:

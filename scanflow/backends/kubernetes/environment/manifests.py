@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.environment import tracker_manifests
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import SERVICE, build_labels
 
@@ -71,14 +71,13 @@ def build_env_from() -> list[Manifest]:
 def build_namespace(app: Application, settings: KubernetesSettings) -> Manifest:
     """Return the namespace. It rejects pods that use devices, the network or processes of the node."""
     security = {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {
+    return build_manifest(
+        "Namespace",
+        {
             "name": settings.derive_namespace(app.name, app.team),
             "labels": {**build_labels(app.name, app.team), **security},
         },
-    }
+    )
 
 
 def build_service_account(app: Application, settings: KubernetesSettings, name: str, *, token: bool) -> Manifest:
@@ -181,7 +180,7 @@ def _build_object(app: Application, settings: KubernetesSettings, kind: str, nam
         "namespace": settings.derive_namespace(app.name, app.team),
         "labels": build_labels(app.name, app.team),
     }
-    return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
+    return build_manifest(kind, metadata, **fields)
 
 
 def _drop_unset(values: dict[str, str | None]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.pod_spec import build_container_security, build_pod_security
@@ -56,15 +56,14 @@ def resolve_tracker_uri(app: Application, settings: KubernetesSettings) -> str |
 
 def build_service(app: Application, metadata: Manifest) -> Manifest:
     """Return the Service of the tracker."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": NAME, **metadata},
-        "spec": {
+    return build_manifest(
+        "Service",
+        {"name": NAME, **metadata},
+        spec={
             "selector": _build_selector(metadata),
             "ports": [{"name": "http", "port": _get_port(app), "targetPort": DEFAULT_PORT, "protocol": "TCP"}],
         },
-    }
+    )
 
 
 def build_deployment(
@@ -97,11 +96,10 @@ def build_deployment(
     }
     if settings.tracker_secret:
         container["envFrom"] = [{"secretRef": {"name": settings.tracker_secret}}]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME, **metadata},
-        "spec": {
+    return build_manifest(
+        "Deployment",
+        {"name": NAME, **metadata},
+        spec={
             "replicas": 1,
             "strategy": {"type": "Recreate"},
             "selector": {"matchLabels": _build_selector(metadata)},
@@ -117,7 +115,7 @@ def build_deployment(
                 },
             },
         },
-    }
+    )
 
 
 _FILE_VARIABLES: Final = (
@@ -179,7 +177,7 @@ def _ensure_key(cluster: Cluster, app: Application, settings: KubernetesSettings
 def _build_pods_secret(app: Application, namespace: str, token: str) -> Manifest:
     metadata = {"name": POD_CREDENTIALS, "namespace": namespace, "labels": build_labels(app.name, app.team)}
     data = {PODS_VARIABLE: token}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": data}
+    return build_manifest("Secret", metadata, type="Opaque", stringData=data)
 
 
 def _read_token(secret: Manifest | None) -> str | None:

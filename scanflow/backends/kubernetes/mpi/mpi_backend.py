@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from scanflow.app.application import Application
 from scanflow.app.mpi import MPIWorkload
@@ -24,9 +24,9 @@ from scanflow.backends.kubernetes.batch.pod_layout import CODE, PROGRESS
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.workflow_facts import read_drive
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import PODS
-from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.mpi.admission import check_admission
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.mpi.mpi_driver import JobDriver, JobEnd, derive_end_state
 from scanflow.backends.kubernetes.mpi.mpi_facts import JobFacts
 from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob, Network
@@ -35,9 +35,10 @@ from scanflow.backends.kubernetes.mpi.operator import build_mpi_job
 from scanflow.backends.kubernetes.mpi.rank_program import PodProgram, build_pod_program, list_cluster_nodes
 from scanflow.backends.kubernetes.mpi.result_volume import build_results, check_volume
 from scanflow.backends.kubernetes.mpi.volcano import SCHEDULER, build_volcano_objects, has_task_topology
-from scanflow.backends.kubernetes.nodes import sum_allocatable
+from scanflow.backends.kubernetes.nodes import list_nodes, sum_allocatable
 from scanflow.backends.kubernetes.object_labels import MANAGED_SELECTOR, SERVICE
 from scanflow.backends.kubernetes.object_watcher import ObjectWatcher
+from scanflow.backends.kubernetes.pods import explain_denied_pod
 from scanflow.backends.log_files import FileLogs
 from scanflow.backends.log_reader import Stream
 from scanflow.backends.mpi_program import build_one_step_plan, get_mpi_workload
@@ -69,6 +70,9 @@ from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.job_plan import MPIPlan, plan_job
 from scanflow.processes.shared_files import hold_driver_lock, is_locked
 
+_NOT_LASTING: Final = ("quota", "cannot create resource", "service account")
+"""Parts of messages of what passes, as a quota that is used up, or says nothing of what the job's controller may do."""
+
 
 class KubernetesMPI(ClusterRuns):
     """See :class:`~scanflow.backends.backend_port.RunBackend`. Any process of any home may call for any run."""
@@ -85,7 +89,7 @@ class KubernetesMPI(ClusterRuns):
         program, plan = self._plan_job(app, workflow)
         notes = (f"image {program.image}", *filter(None, [program.note]), *plan.reasons, *plan.lines())
         return build_one_step_plan(
-            workflow, program.workload, plan, program.argv, notes, sum_allocatable(self._cluster)
+            workflow, program.workload, plan, program.argv, notes, sum_allocatable(list_nodes(self._cluster))
         )
 
     @property
@@ -417,3 +421,35 @@ def _observe_last(facts: JobFacts) -> tuple[Manifest, ObservedJob] | None:
     """Return the last job of a run, with its observed state."""
     manifest = facts.find_last()
     return None if manifest is None else (manifest, facts.observe(manifest))
+
+
+def check_admission(cluster: Cluster, job: Manifest) -> None:
+    """Raise for a job whose pods its namespace refuses, by a dry run of each.
+
+    Raises:
+        InvalidError: Pod Security, a LimitRange or a policy refuses them.
+    """
+    metadata = job["metadata"]
+    for number, template in enumerate(_list_templates(job)):
+        own = {
+            **template.get("metadata", {}),
+            "name": f"{metadata['name']}-{number}",
+            "namespace": metadata["namespace"],
+        }
+        spec = {"restartPolicy": "Never", **template["spec"]}
+        try:
+            cluster.create(build_manifest("Pod", own, spec=spec), dry_run=True)
+        except UsageError as error:
+            denial = explain_denied_pod(str(error), metadata["namespace"])
+            if denial is None or any(words in str(error) for words in _NOT_LASTING):
+                return
+            raise InvalidError(
+                f"The namespace {metadata['namespace']!r} refuses the pods of MPI jobs: {denial}"
+            ) from error
+
+
+def _list_templates(job: Manifest) -> list[Manifest]:
+    """Return the pod templates of a job of either engine."""
+    spec = job["spec"]
+    replicas = spec["tasks"] if job["kind"] == "Job" else spec["mpiReplicaSpecs"].values()
+    return [group["template"] for group in replicas]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scanflow.backends.kubernetes.api_times import parse_epoch_s
+from scanflow.backends.kubernetes.api_times import parse_optional_time
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.mpi.mpi_objects import ROLE
 from scanflow.backends.kubernetes.pods import Pending, explain_pending
@@ -98,8 +98,8 @@ def observe_job(manifest: Manifest, pods: Iterable[Manifest], events: Iterable[M
         end_reason=annotations.get(ENDED_FOR_ANNOTATION),
         launcher=None if launcher is None else str(launcher["metadata"]["name"]),
         on_node=launcher is not None and bool(launcher["spec"].get("nodeName")),
-        began=_parse_time(container.get("startedAt") or _get_running(launcher).get("startedAt")),
-        ended=_parse_time(container.get("finishedAt")),
+        began=parse_optional_time(container.get("startedAt") or _get_running(launcher).get("startedAt")),
+        ended=parse_optional_time(container.get("finishedAt")),
         exit_code=container.get("exitCode"),
         reason=_derive_reason(launcher, container),
         nodes={pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in job_pods if pod["spec"].get("nodeName")},
@@ -171,7 +171,3 @@ def _derive_reason(pod: Manifest | None, container: Manifest) -> str:
     of_pod = "" if pod is None else str(pod.get("status", {}).get("reason") or "")
     of_container = str(container.get("reason") or "")
     return of_pod or ("" if of_container in {"Completed", "Error"} else of_container)
-
-
-def _parse_time(text: str | None) -> float | None:
-    return None if not text else parse_epoch_s(text)

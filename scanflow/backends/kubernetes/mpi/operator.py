@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.mpi.affinity import add_placement
 from scanflow.backends.kubernetes.mpi.mpi_objects import (
     ClusterJob,
@@ -27,11 +27,10 @@ def build_mpi_job(job: ClusterJob) -> Manifest:
             "Volcano."
         )
     ssh = {"readinessProbe": {"tcpSocket": {"port": 22}, "periodSeconds": 1}}
-    return {
-        "apiVersion": KINDS["MPIJob"].api_version,
-        "kind": "MPIJob",
-        "metadata": job.metadata,
-        "spec": {
+    return build_manifest(
+        "MPIJob",
+        job.metadata,
+        spec={
             "slotsPerWorker": sizes.pop(),
             "launcherCreationPolicy": "WaitForWorkersReady",
             "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0, "ttlSecondsAfterFinished": job.keep_s},
@@ -44,7 +43,7 @@ def build_mpi_job(job: ClusterJob) -> Manifest:
                 ),
             },
         },
-    }
+    )
 
 
 def _build_replicas(count: int, template: Manifest) -> Manifest:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import yaml
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest
 from scanflow.backends.kubernetes.mpi.affinity import add_placement
 from scanflow.backends.kubernetes.mpi.mpi_objects import (
     ClusterJob,
@@ -49,17 +49,16 @@ def build_volcano_objects(job: ClusterJob) -> list[Manifest]:
         worker.index: _format_host(job, task, place) for task in tasks for place, worker in enumerate(task.workers)
     }
     hosts = [(named[worker.index], worker.n_tasks) for worker in job.plan.workers]  # mpirun numbers ranks in this order
-    files: Manifest = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": job.metadata,
-        "data": {
+    files: Manifest = build_manifest(
+        "ConfigMap",
+        job.metadata,
+        data={
             "hostfile": format_hostfile(hosts),
             "launch": format_launch_script(
                 build_mpirun_command(job, f"{_FILES}/hostfile"), [host for host, _ in hosts]
             ),
         },
-    }
+    )
     return [files, _build_job(job, tasks, _build_launcher(job))]
 
 

@@ -11,7 +11,7 @@ import math
 from typing import Final, Literal, cast
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.online.engines import ScalingTarget
@@ -64,12 +64,10 @@ def build_autoscaler(
     if scaling.min == 0 and settings.gateway_requests is not None:
         query = settings.gateway_requests.replace("{namespace}", namespace).replace("{service}", service)
         triggers.append(_build_prometheus_trigger(f"({query}) or vector(0)", _NEVER, "AverageValue", settings))
-    kind = "ScaledObject"
-    return {
-        "apiVersion": KINDS[kind].api_version,
-        "kind": kind,
-        "metadata": metadata,
-        "spec": {
+    return build_manifest(
+        "ScaledObject",
+        metadata,
+        spec={
             "scaleTargetRef": target.ref,
             "minReplicaCount": scaling.min,
             "maxReplicaCount": scaling.max,
@@ -81,7 +79,7 @@ def build_autoscaler(
             },
             "triggers": triggers,
         },
-    }
+    )
 
 
 def select_autoscaler_kind(scaling: Scaling) -> Literal["HorizontalPodAutoscaler", "ScaledObject"]:
@@ -172,20 +170,18 @@ def _is_default(scaling: Scaling) -> bool:
 
 
 def _build_hpa(scaling: Scaling, target: ScalingTarget, metadata: Manifest) -> Manifest:
-    kind = "HorizontalPodAutoscaler"
     target_value = {"type": "Utilization", "averageUtilization": round(scaling.target * 100)}
-    return {
-        "apiVersion": KINDS[kind].api_version,
-        "kind": kind,
-        "metadata": metadata,
-        "spec": {
+    return build_manifest(
+        "HorizontalPodAutoscaler",
+        metadata,
+        spec={
             "scaleTargetRef": target.ref,
             "minReplicas": scaling.min,
             "maxReplicas": scaling.max,
             "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target_value}}],
             "behavior": _build_behavior(scaling),
         },
-    }
+    )
 
 
 def _build_behavior(scaling: Scaling) -> Manifest:

@@ -12,7 +12,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.online.traffic import (
     GRPC_PORT,
     HTTP_PORT,
@@ -54,13 +54,12 @@ def build_pod_tls(namespace: str, name: str) -> TlsFiles:
 
 def build_tls_secret(name: str, namespace: str, labels: Mapping[str, str], files: Mapping[str, bytes]) -> Manifest:
     """Return the Secret with the certificate of a service, and what its clients' are verified with."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": format_tls_secret_name(name), "namespace": namespace, "labels": dict(labels)},
-        "type": "kubernetes.io/tls",
-        "data": {file: base64.b64encode(content).decode() for file, content in files.items()},
-    }
+    return build_manifest(
+        "Secret",
+        {"name": format_tls_secret_name(name), "namespace": namespace, "labels": dict(labels)},
+        type="kubernetes.io/tls",
+        data={file: base64.b64encode(content).decode() for file, content in files.items()},
+    )
 
 
 def build_closed_routes(routing: Routing, *, grpc: bool) -> list[Manifest]:

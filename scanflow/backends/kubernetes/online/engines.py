@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import ServingEngine
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import instance_pods
@@ -55,7 +55,7 @@ class ServingObject(NamedTuple):
     container: str
     """The container name that the engine requires."""
 
-    build_manifest: Callable[[str, str, dict[str, str], Manifest], Manifest]
+    build: Callable[[str, str, dict[str, str], Manifest], Manifest]
     """Builds the object from name, namespace, labels and pod template, without the number of pods."""
 
 
@@ -65,7 +65,7 @@ def build_revision_object(
     """Return the engine's object, which creates a revision's pods from their ``template``."""
     name = instance_pods.format_object_name(definition.workflow, revision.id)
     labels = instance_pods.build_revision_labels(definition, revision)
-    return engine.build_manifest(name, instance_pods.get_namespace(definition), labels, template)
+    return engine.build(name, instance_pods.get_namespace(definition), labels, template)
 
 
 def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
@@ -85,27 +85,25 @@ def compute_scaling_target(engine: ServingEngine, name: str) -> ScalingTarget:
 
 def _build_deployment(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
     """Return a Deployment, which every cluster has."""
-    return {
-        "apiVersion": KINDS["Deployment"].api_version,
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {
+    return build_manifest(
+        "Deployment",
+        {"name": name, "namespace": namespace, "labels": labels},
+        spec={
             "selector": {"matchLabels": {label: labels[label] for label in (SERVICE, REVISION)}},
             "strategy": _STRATEGY,
             "revisionHistoryLimit": 1,
             "template": template,
         },
-    }
+    )
 
 
 def _build_seldon_deployment(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
     """Return a SeldonDeployment (v1) with one predictor and no engine: the model server runs the whole graph."""
     container = template["spec"]["containers"][0]["name"]
-    return {
-        "apiVersion": KINDS["SeldonDeployment"].api_version,
-        "kind": "SeldonDeployment",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {
+    return build_manifest(
+        "SeldonDeployment",
+        {"name": name, "namespace": namespace, "labels": labels},
+        spec={
             "protocol": "v2",
             "annotations": _NO_ENGINE,
             "predictors": [
@@ -122,17 +120,16 @@ def _build_seldon_deployment(name: str, namespace: str, labels: dict[str, str], 
                 }
             ],
         },
-    }
+    )
 
 
 def _build_inference_service(name: str, namespace: str, labels: dict[str, str], template: Manifest) -> Manifest:
     """Return an InferenceService with a custom predictor container, in raw (standard) deployment mode: a Deployment
     and Services, without Knative."""
-    return {
-        "apiVersion": KINDS["InferenceService"].api_version,
-        "kind": "InferenceService",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": _KSERVE_ANNOTATIONS},
-        "spec": {
+    return build_manifest(
+        "InferenceService",
+        {"name": name, "namespace": namespace, "labels": labels, "annotations": _KSERVE_ANNOTATIONS},
+        spec={
             "predictor": {
                 **template["spec"],
                 "labels": template["metadata"]["labels"],
@@ -140,7 +137,7 @@ def _build_inference_service(name: str, namespace: str, labels: dict[str, str], 
                 "deploymentStrategy": _STRATEGY,
             }
         },
-    }
+    )
 
 
 ENGINES: Final[dict[ServingEngine, ServingObject]] = {

@@ -15,7 +15,7 @@ from scanflow.app.parameters import select_secrets, select_texts
 from scanflow.app.quantities import format_cpu, format_memory
 from scanflow.app.secrets import list_secret_sources
 from scanflow.backends.kubernetes.environment.manifests import build_env_from
-from scanflow.backends.kubernetes.kinds import Manifest, drop_empty
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest, drop_empty
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE, build_labels
 from scanflow.backends.kubernetes.online.closed_routes import TLS_FOLDER, format_tls_secret_name
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, HTTP_PORT
@@ -120,17 +120,16 @@ def build_config_map(definition: ServiceSpec, revision: Revision, options: PodOp
         ).decode(),
     }
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
+    return build_manifest(
+        "ConfigMap",
+        {
             "name": f"{format_object_name(definition.workflow, revision.id)}-{digest}",
             "namespace": get_namespace(definition),
             "labels": build_revision_labels(definition, revision),
         },
-        "immutable": True,
-        "data": data,
-    }
+        immutable=True,
+        data=data,
+    )
 
 
 def build_pod_template(

@@ -17,7 +17,7 @@ from scanflow.backends.environments import FieldChange
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.differences import compute_difference, format_recreation, list_missing_fields
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, get_object_key
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.object_labels import SERVICE
@@ -73,7 +73,9 @@ class LiveObjects:
     def refresh(
         self, list_cache: ListCache, kinds: Iterable[str], services: Iterable[ServiceConfigMap], now: float
     ) -> None:
-        self.objects = {get_key(manifest): manifest for kind in kinds for manifest in _list_objects(list_cache, kind)}
+        self.objects = {
+            get_object_key(manifest): manifest for kind in kinds for manifest in _list_objects(list_cache, kind)
+        }
         self.services = {service.state.name: service for service in services}
         self.equivalent = {key: version for key, version in self.equivalent.items() if key in self.objects}
         self.verified = {name: versions for name, versions in self.verified.items() if name in self.services}
@@ -90,15 +92,11 @@ class LiveObjects:
         return stored.version, None if backup is None else backup.version, frozenset(own.items())
 
 
-def get_key(manifest: Manifest) -> Key:
-    return manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-
-
 def is_suspicious(
     manifest: Manifest, live: Mapping[Key, Manifest], equivalent: Mapping[Key, tuple[str, Manifest]]
 ) -> bool:
     """Return whether an object may differ from its manifest. Pure."""
-    key = get_key(manifest)
+    key = get_object_key(manifest)
     current = live.get(key)
     if current is None:
         return True
@@ -130,7 +128,7 @@ def get_version(manifest: Manifest) -> str:
 
 def format_repair(manifest: Manifest, fields: Iterable[FieldChange], reason: str) -> str:
     """Format what somebody changed in an object, and what was restored."""
-    kind, namespace, name = get_key(manifest)
+    kind, namespace, name = get_object_key(manifest)
     changed = [str(field) for field in fields]
     if not changed:
         return format_recreation(manifest)
@@ -195,7 +193,9 @@ class Drift:
         if backup is not None:
             routes = self._switch.render_routes(definition, backup=backup.state.definition)
         live = {
-            get_kind_and_name(manifest) for manifest in rendering.manifests if get_key(manifest) in self._live.objects
+            get_kind_and_name(manifest)
+            for manifest in rendering.manifests
+            if get_object_key(manifest) in self._live.objects
         }
         compared = select_comparable(rendering.hashes, stored.applied_hashes, live)
         for manifest in [*rendering.workloads, *routes]:
@@ -237,13 +237,13 @@ class Drift:
         )
 
     def _repair_object(self, stored: ServiceConfigMap, manifest: Manifest) -> str | None:
-        kind, namespace, name = get_key(manifest)
+        kind, namespace, name = get_object_key(manifest)
         live = self._cluster.get(kind, name, namespace)
         if live is None:
             return format_recreation(manifest) if self._recreate(stored, manifest) else None
         diff = compute_difference(self._cluster, manifest)
         if not diff.fields and diff.change in {"none", "conflict"}:  # somebody has just written the same
-            self._live.equivalent[get_key(manifest)] = get_version(live), manifest
+            self._live.equivalent[get_object_key(manifest)] = get_version(live), manifest
             return None
         if not self._store.is_unchanged(stored):
             return None
@@ -257,7 +257,7 @@ class Drift:
             return False
         self._cluster.apply(manifest, force=True)
         if (now := self._store.find(stored.state.name, stored.namespace)) is None or now.state.deleted:
-            kind, namespace, name = get_key(manifest)
+            kind, namespace, name = get_object_key(manifest)
             self._cluster.delete(kind, name, namespace)  # the deletion may have listed the objects before
             return False
         return True

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from scanflow.app.quantities import parse_cpu
-from scanflow.backends.kubernetes.api_times import parse_epoch_s
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.api_times import parse_epoch_s, parse_optional_time
+from scanflow.backends.kubernetes.kinds import Manifest, find_condition
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online.instance_pods import TEMPLATE
 from scanflow.backends.kubernetes.online.instance_status import InstanceStatus
@@ -81,10 +81,7 @@ def is_lost(pod: Manifest, now: float) -> bool:
 
 
 def is_ready(pod: Manifest) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return not is_terminating(pod) and any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
-    )
+    return not is_terminating(pod) and find_condition(pod.get("status"), "Ready").get("status") == "True"
 
 
 def compute_instance_state(pod: Manifest) -> InstanceState:
@@ -233,7 +230,7 @@ def build_instance_record(pod: Manifest, report: InstanceStatus | None, service:
         instance=name,
         state=state,
         place=pod["spec"].get("nodeName"),
-        began=_parse_time(status.get("startTime")),
+        began=parse_optional_time(status.get("startTime")),
         restarts=count_restarts(pod),
         cores=None if cores is None else parse_cpu(cores),
         threads=None if report is None else report.threads,
@@ -273,7 +270,3 @@ def _read_allocated_resources(status: Mapping[str, Any]) -> dict[str, str]:
     """Return the resources that the kubelet reports as allocated to a container."""
     allocated = status.get("allocatedResources") or (status.get("resources") or {}).get("requests") or {}
     return dict(allocated)
-
-
-def _parse_time(text: str | None) -> float | None:
-    return None if text is None else parse_epoch_s(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scanflow.backends.kubernetes.environment.manifests import hash_manifests
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.online import instance_pods, observed_objects
@@ -278,9 +278,8 @@ def _build_service(
         service_ports.append(
             {"name": "grpc", "port": grpc, "targetPort": GRPC_PORT, "protocol": "TCP", "appProtocol": secure or H2C}
         )
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": instance_pods.get_namespace(definition), "labels": dict(labels)},
-        "spec": {"type": "ClusterIP", "selector": dict(selector), "ports": service_ports},
-    }
+    return build_manifest(
+        "Service",
+        {"name": name, "namespace": instance_pods.get_namespace(definition), "labels": dict(labels)},
+        spec={"type": "ClusterIP", "selector": dict(selector), "ports": service_ports},
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from scanflow.app.serving import Serving
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.code_configmap import build_code
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.online import instance_pods
@@ -165,17 +165,16 @@ def read_service_token(deployment: Deployment) -> str | None:
 
 def build_token_secret(definition: ServiceSpec, token: str) -> Manifest:
     """Return the Secret with the token that requests must carry."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
+    return build_manifest(
+        "Secret",
+        {
             "name": format_token_secret_name(definition.workflow),
             "namespace": instance_pods.get_namespace(definition),
             "labels": build_labels(definition.app, definition.team, service=definition.workflow),
         },
-        "type": "Opaque",
-        "stringData": {"token": token},
-    }
+        type="Opaque",
+        stringData={"token": token},
+    )
 
 
 def format_token_secret_name(service: str) -> str:

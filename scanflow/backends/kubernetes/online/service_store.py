@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.cluster import Cluster, retry_on_conflict
-from scanflow.backends.kubernetes.kinds import Manifest
+from scanflow.backends.kubernetes.kinds import Manifest, build_manifest
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.object_labels import SERVICE, build_labels
 from scanflow.backends.kubernetes.online.instance_pods import NAMESPACE, get_namespace
@@ -174,16 +174,15 @@ def build_state_map(state: DesiredState) -> Manifest:
     """Return the ConfigMap with a service's state."""
     definition = state.definition
     labels = build_labels(definition.app, definition.team, service=definition.workflow)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
+    return build_manifest(
+        "ConfigMap",
+        {
             "name": format_state_name(state.name),
             "namespace": get_namespace(definition),
             "labels": {**labels, STATE: "service"},
         },
-        "data": {_DOCUMENT: state.model_dump_json()},
-    }
+        data={_DOCUMENT: state.model_dump_json()},
+    )
 
 
 def restore_aliases(spec: ServiceSpec, services: Iterable[ServiceConfigMap]) -> ServiceSpec:

@@ -1,4 +1,4 @@
-"""Build the routes of a Gateway to services, and interpret their status. Pure.
+"""Build the routes of a Gateway to services, and read its address. Pure.
 
 HTTP is routed by the path: ``http://gateway/<namespace>/<service>/v2/models/...`` reaches an instance as
 ``/v2/models/...``. That needs no DNS and one certificate, and clients append their paths to the address of the service.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.errors import UnsupportedError
 
@@ -165,16 +165,15 @@ def _build_route(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manife
 
 def build_object(kind: str, routing: Routing, spec: Mapping[str, Any]) -> Manifest:
     """Return an object that routes to a service, with the service's name."""
-    return {
-        "apiVersion": KINDS[kind].api_version,
-        "kind": kind,
-        "metadata": {
+    return build_manifest(
+        kind,
+        {
             "name": routing.name,
             "namespace": routing.namespace,
             "labels": build_labels(routing.app, routing.team, service=routing.name),
         },
-        "spec": dict(spec),
-    }
+        spec=dict(spec),
+    )
 
 
 def _build_backend_refs(routing: Routing, port: int) -> list[Manifest]:
