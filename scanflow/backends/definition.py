@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -12,13 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.application_files import dump_json, load_json
 from scanflow.app.plain_secrets import list_inherited_sources
-from scanflow.backends.edited_functions import digest_arguments, digest_functions, list_changed_steps
+from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import TaskRecord
+from scanflow.backends.used_code import digest_call
 from scanflow.names import RunName
 
 _COMPARED = {"functions": "its code or what that uses", "arguments": "its parameters or variables"}
+_ARGUMENTS = {"parameters", "env"}
 
 
 class SavedDefinition(BaseModel):
@@ -73,10 +77,11 @@ def enter_run(
     name: RunName | None = None,
     tasks: Sequence[TaskRecord] = (),
     created: float | None = None,
+    saved: SavedDefinition | None = None,
 ) -> JournalRun:
     """Enter a new run into the journal, with its initial tasks; its folder will be in ``parent``.
 
-    ``created``: when it was, in seconds since the epoch. None: now.
+    ``created``: when it was, in seconds since the epoch. None: now. ``saved``: the definition serialized, if it is.
 
     Raises:
         InvalidError: another run has that name.
@@ -87,7 +92,7 @@ def enter_run(
         workflow=definition.workflow.name,
         parent=parent,
         source=None if definition.source is None else str(definition.source),
-        definition=SavedDefinition.from_definition(definition).model_dump_json(),
+        definition=(saved or SavedDefinition.from_definition(definition)).model_dump_json(),
         rng=rng,
         name=name,
         tasks=tasks,
@@ -96,11 +101,18 @@ def enter_run(
 
 
 def redefine_run(
-    journal: Journal, run: JournalRun, definition: RunDefinition, kept: Iterable[TaskRecord]
+    journal: Journal,
+    run: JournalRun,
+    definition: RunDefinition,
+    kept: Iterable[TaskRecord],
+    saved: SavedDefinition | None = None,
 ) -> list[tuple[str, str]]:
     """Replace a run's definition in the journal; return the steps of kept tasks that are something else now, each with
-    what of it was changed."""
-    before, saved = SavedDefinition.model_validate_json(run.definition), SavedDefinition.from_definition(definition)
+    what of it was changed. ``saved``: the definition serialized, if it is."""
+    saved = saved or SavedDefinition.from_definition(definition)
+    if saved.model_dump_json() == run.definition:
+        return []
+    before = SavedDefinition.model_validate_json(run.definition)
     steps, edited, digests = {task.step for task in kept}, [], {}
     for field, what in _COMPARED.items():
         was, now = getattr(before, field), getattr(saved, field)
@@ -121,6 +133,32 @@ def describe_edited(edited: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 def read_definition(run: JournalRun) -> RunDefinition:
     return _read_definition(run.definition, run.record.source)
+
+
+def digest_functions(workflow: Workflow) -> dict[str, str]:
+    """Return a digest of each step's function, and all that it uses of its author's own code, as far as this process
+    has it."""
+    calls = {node.name: node.target.call for node in workflow.steps if node.target is not None}
+    functions = {step: getattr(call, "function", call) for step, call in calls.items() if call is not None}
+    digests = {
+        id(function): digest_call(function) for function in {id(call): call for call in functions.values()}.values()
+    }
+    return {step: digests[id(function)] for step, function in functions.items()}
+
+
+def digest_arguments(workflow: Workflow) -> dict[str, str]:
+    """Return a digest of what each step is given whatever its item: its parameters and variables."""
+    given = {node.name: node.model_dump(mode="json", include=_ARGUMENTS) for node in workflow.steps}
+    return {step: _digest(json.dumps(arguments, sort_keys=True)) for step, arguments in given.items()}
+
+
+def list_changed_steps(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the steps that have another digest now."""
+    return [step for step, digest in before.items() if step in now and now[step] != digest]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @lru_cache(maxsize=4)

@@ -64,12 +64,12 @@ def save_functions(workflow: Workflow, save: Callable[[bytes], str], *, max_byte
     Raises:
         InvalidError: one cannot be pickled, or takes more than ``max_bytes``.
     """
-    pickled: dict[int, bytes] = {}
-    return workflow.replace(nodes=tuple(_save_function(node, save, max_bytes, pickled) for node in workflow.nodes))
+    saved: dict[int, str] = {}
+    return workflow.replace(nodes=tuple(_save_function(node, save, max_bytes, saved) for node in workflow.nodes))
 
 
-def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float, pickled: dict[int, bytes]) -> Any:
-    """See :func:`save_functions`; ``pickled``: those of earlier nodes, by the identity of their functions."""
+def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float, saved: dict[int, str]) -> Any:
+    """See :func:`save_functions`; ``saved``: those of earlier nodes, by the identity of their functions."""
     target = node.target if isinstance(node, Executor) else None
     if target is None or target.call is None:
         return node
@@ -78,16 +78,10 @@ def _save_function(node: Any, save: Callable[[bytes], str], max_bytes: float, pi
         return node
     name = target.rpartition(":")[2]
     name = name if all(map(str.isidentifier, name.split("."))) else build_slug(name.rpartition(".")[2]) or "function"
-    if (content := pickled.get(id(function))) is None:
-        content = pickled[id(function)] = _pickle(function, node.name)
-    if len(content) > max_bytes:
-        raise InvalidError(
-            f"The step {node.name!r} is a function of the running program or notebook and takes "
-            f"{len(content) / 2**20:.1f} MiB, more than the limit of {max_bytes / 2**20:.1f} MiB: it uses a large "
-            "global variable. Load its data inside the function, or give it a file's path as a parameter."
-        )
-    saved = Target(f"{save(content)}:{name}", target.call)
-    return node.model_copy(update={"function": saved})  # a thousand steps: nothing else changes that is to be checked
+    if id(function) not in saved:
+        saved[id(function)] = save(_pickle_within(function, node.name, max_bytes))
+    named = Target(f"{saved[id(function)]}:{name}", target.call)
+    return node.model_copy(update={"function": named})  # a thousand steps: nothing else changes that is to be checked
 
 
 def upload_functions(app: Application, server: ServerClient) -> Application:
@@ -184,6 +178,16 @@ def _find_live_step(name: str) -> Step[Any, Any] | None:
     for part in name.split("."):
         value = getattr(value, part, None)
     return value if isinstance(value, Step) else None
+
+
+def _pickle_within(function: Callable[..., Any], step: str, max_bytes: float) -> bytes:
+    if len(content := _pickle(function, step)) > max_bytes:
+        raise InvalidError(
+            f"The step {step!r} is a function of the running program or notebook and takes "
+            f"{len(content) / 2**20:.1f} MiB, more than the limit of {max_bytes / 2**20:.1f} MiB: it uses a large "
+            "global variable. Load its data inside the function, or give it a file's path as a parameter."
+        )
+    return content
 
 
 def _pickle(function: Callable[..., Any], step: str) -> bytes:

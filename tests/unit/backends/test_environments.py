@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import scanflow as sf
 from scanflow.backends.local.python_environments import (
     Patience,
     is_ready,
@@ -15,8 +16,10 @@ from scanflow.backends.local.python_environments import (
     make_environment,
     normalise_requirements,
 )
+from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes.identity import read_start_time
+from scanflow.settings import Settings
 from tests.waiting import PATIENCE_S, patient, until
 
 
@@ -108,3 +111,24 @@ def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path
     with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):
         make_environment(locate_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())
     assert list(tmp_path.glob("*.part")) == []
+
+
+def test_the_time_for_an_environment_begins_with_it_not_with_its_run(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[Patience] = []
+
+    def make(python: Path, _requirements: object, *, patience: Patience, **_: object) -> None:
+        limits.append(patience)
+        python.parent.mkdir(parents=True)
+        python.symlink_to(sys.executable)
+
+    monkeypatch.setattr("scanflow.backends.local.batch.run_loop.make_environment", make)
+    (tmp_path / "step.py").write_text("print(1)")
+    first, second = (sf.Executor(name=name, mainfile="step.py", requirements=[name]) for name in ("first", "second"))
+    edge = sf.Dependency(dependee="first", depender="second")
+    app = sf.Application(
+        name="shop", app_dir=str(tmp_path), workflows=[sf.Workflow(name="w", nodes=[first, second], edges=[edge])]
+    )
+    assert EmbeddedDeployer(Settings(home=home)).run(RunRequest(app)).state == "succeeded"
+    assert len(set(map(id, limits))) == 2

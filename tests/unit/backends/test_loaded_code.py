@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from scanflow.backends.local.batch.loaded_code import find_stale_file
+from scanflow.backends.local.batch.step_keys import find_stale_file
 from scanflow.modules import load_module
 
 
@@ -33,6 +33,6 @@ def test_what_python_itself_imported_is_stale_if_written_after_the_start(
     monkeypatch.setitem(sys.modules, "stale_helper", module)
     assert find_stale_file([str(file)]) == str(file)
     now = time.time()
-    monkeypatch.setattr("scanflow.backends.local.batch.loaded_code.compute_start_time", lambda: now + 60)
+    monkeypatch.setattr("scanflow.backends.local.batch.step_keys.compute_start_time", lambda: now + 60)
     os.utime(file, (now, now))
     assert find_stale_file([str(file)]) is None

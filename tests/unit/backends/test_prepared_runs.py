@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.local.batch.backend import LocalBackend
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.run_definition import RunDefinition
@@ -54,6 +55,28 @@ def test_a_run_and_a_spin_are_each_checked_once(tmp_path: Path, home: Path, chec
     begun = deployer.begin(RunRequest(make_app(tmp_path)))
     assert deployer.wait(begun.name).state == "succeeded"
     assert checks == ["w"] * 3
+
+
+def test_a_run_and_its_functions_are_each_serialized_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serialized, saved = list[str](), list[bytes]()
+    serialize, keep = SavedDefinition.from_definition, LocalBackend.keep_function
+
+    def note(definition: RunDefinition) -> SavedDefinition:
+        serialized.append(definition.workflow.name)
+        return serialize(definition)
+
+    def note_function(backend: LocalBackend, pickled: bytes) -> str:
+        saved.append(pickled)
+        return keep(backend, pickled)
+
+    monkeypatch.setattr(SavedDefinition, "from_definition", note)
+    monkeypatch.setattr(LocalBackend, "keep_function", note_function)
+    double = sf.step(lambda number: 2 * number)
+    first = double.bind(1).replace(name="first")
+    workflow = sf.Workflow(name="w", nodes=[first, double.bind(first).replace(name="second")])
+    app = sf.Application(name="shop", app_dir=str(home), workflows=[workflow])
+    assert EmbeddedDeployer(Settings(home=home)).run(RunRequest(app)).state == "succeeded"
+    assert (serialized, len(saved)) == (["w"], 1)
 
 
 def test_another_process_checks_what_was_stored(tmp_path: Path, home: Path, checks: list[str]) -> None:

@@ -22,11 +22,10 @@ from scanflow.backends.definition import describe_edited, enter_run, read_defini
 from scanflow.backends.function_store import delete_unused_functions, save_function
 from scanflow.backends.journal import DamagedJournalError, Journal, JournalRun
 from scanflow.backends.local.batch.launch import Launcher
-from scanflow.backends.local.batch.prepared_run import PreparedRun, check_supported, list_ignored_fields
 from scanflow.backends.local.batch.run_files import build_rebuilt_error, open_journal, write_run_file
 from scanflow.backends.local.batch.run_loop import RunEngine
 from scanflow.backends.local.batch.step_devices import NoStepDevices, StepDevices, names_devices
-from scanflow.backends.local.batch.step_programs import StepPrograms
+from scanflow.backends.local.batch.step_programs import PreparedRun, StepPrograms, check_supported, list_ignored_fields
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.local.mpi.job_step import is_job
 from scanflow.backends.log_files import FileLogs
@@ -112,7 +111,8 @@ class LocalBackend:
                 run_name = name or journal.free_name(self._rng)
                 past = journal.run(reduced.past)
                 _link_inputs(inputs, _get_folder(past), RunFolder(parent / run_name))
-            run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=inputs)
+            saved = prepared.programs.saved
+            run = enter_run(journal, reduced, parent=parent, rng=self._rng, name=run_name, tasks=inputs, saved=saved)
             with _translate_disk_errors(folder := _get_folder(run).path):
                 create_private_folder(folder)
                 if not (folder / "run.json").exists():
@@ -428,7 +428,7 @@ def _redefine(journal: Journal, run: JournalRun, launcher: Launcher) -> RunStart
     current = select_current_tasks(workflow, tasks.values())
     finished = [task for task in current if task.state == "succeeded"]
     kept = [task for task in finished if folder.has_outputs(task.task)]
-    edited = redefine_run(journal, run, definition, kept)
+    edited = redefine_run(journal, run, definition, kept, launcher.programs.saved)
     if kept:
         edited += launcher.keys.list_edited_files(kept)
     return RunStarted(

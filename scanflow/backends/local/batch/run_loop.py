@@ -117,7 +117,7 @@ class RunEngine:
         self._running: dict[Path, _Task] = {}
         self._threads: dict[StepName, _Task] = {}
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._patience = Patience()
+        self._patiences: dict[Path, Patience] = {}
         self._failed = self._stopping = self._task_stopped = False
         self._next_poll = 0.0
 
@@ -173,7 +173,8 @@ class RunEngine:
 
     def _stop(self) -> None:
         self._stopping = True
-        self._patience.cancel()
+        for patience in self._patiences.values():
+            patience.cancel()
         for folder in self._running:
             stop_attempt(folder)
         for task in self._threads:
@@ -329,12 +330,13 @@ class RunEngine:
         if not first:
             return
         self._observe(Waiting(run=self._run.record.name, what=f"the environment of {task.node.name}"))
-        began = self._clock()
+        began, patience = self._clock(), Patience()
+        self._patiences[python.path] = patience
 
         def work() -> None:
             error: ScanflowError | None = None
             try:
-                make_environment(python.path, python.requirements or (), base=python.base, patience=self._patience)
+                make_environment(python.path, python.requirements or (), base=python.base, patience=patience)
             except ScanflowError as caught:
                 error = caught
             except OSError as caught:

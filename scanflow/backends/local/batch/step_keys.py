@@ -10,12 +10,16 @@ from typing import Any
 
 from scanflow.app.executor import Executor
 from scanflow.app.steps import check_parameters
-from scanflow.backends.local.batch.loaded_code import find_stale_file
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.pickles import read_signed
 from scanflow.backends.run_records import TaskRecord
 from scanflow.backends.step_cache import CacheKey, CacheKeys, CodeLocation, UnknownContentError
 from scanflow.backends.task_parameters import Resolved
+from scanflow.modules import find_loaded_version, read_file_version
+from scanflow.processes.proc_stat import compute_start_time
+
+STARTUP_S = 0.05
+"""A process loads no code of the user's in this time after its start, which is known to 10 ms."""
 
 
 class StepKeys:
@@ -88,6 +92,19 @@ class StepKeys:
         place = getattr(sys.modules.get(getattr(function, "function", function).__module__), "__file__", None)
         file = Path(place) if place else None
         return CodeLocation(str(target), file, modules=(module,), defaults=defaults, installed=installed)
+
+
+def find_stale_file(files: Iterable[str]) -> str | None:
+    """Return a file that this process loaded in another version, or may have; None: there is none."""
+    modules = {getattr(module, "__file__", None): module for module in list(sys.modules.values())}
+    started = compute_start_time() + STARTUP_S
+    for file in files:
+        if (module := modules.get(file)) is None:
+            continue
+        now, loaded = read_file_version(Path(file)), find_loaded_version(module)
+        if now != loaded if loaded is not None else max(now[2:]) / 1e9 > started:
+            return file
+    return None
 
 
 def _list_path_parameters(node: Executor, parameters: Mapping[str, Any]) -> dict[str, PurePath]:

@@ -1,23 +1,28 @@
-"""The programs of a run's steps: files, functions and interpreters."""
+"""The programs of a run's steps: files, functions and interpreters; and the checked run that they belong to."""
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
+from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
+from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.function_store import build_lost_function_error, is_saved_function
 from scanflow.backends.local.layout import Home
 from scanflow.backends.local.python_environments import locate_python, normalise_requirements
 from scanflow.backends.pickles import read_home_key, read_pickle
 from scanflow.backends.run_definition import RunDefinition
-from scanflow.errors import InternalError
+from scanflow.backends.run_records import TaskRecord
+from scanflow.errors import InternalError, UnsupportedError
 from scanflow.files.secret_sources import check_secret_sources
 from scanflow.loading import load_function
 
@@ -60,6 +65,11 @@ class StepPrograms:
         """The key that pickles of this home are signed with."""
         return read_home_key(self.home.path)
 
+    @cached_property
+    def saved(self) -> SavedDefinition:
+        """The definition as it is recorded, with the digests of its functions."""
+        return SavedDefinition.from_definition(self.definition)
+
     @property
     def tracker_secret(self) -> str | None:
         """The reference to the secret that is the tracker's address; None: it has no address, or one that is none."""
@@ -86,8 +96,8 @@ class StepPrograms:
             else:
                 self.files.find_function_file(node.target, node.name)
             self.choose_python(node)
-            sources = [secret.source for secret in node.secrets]
-            check_secret_sources(sources, self.files.app_dir, who=f"Executor {node.name!r}")
+            if sources := [secret.source for secret in node.secrets]:
+                check_secret_sources(sources, self.files.app_dir, who=f"Executor {node.name!r}")
 
     def choose_python(self, node: Executor) -> Python:
         """Return the interpreter of a step, the same for all its tasks; its environment may not exist yet."""
@@ -125,3 +135,56 @@ class StepPrograms:
         if not (file := self.home.functions / name).exists():
             raise build_lost_function_error(target)
         return file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun(RunDefinition):
+    """The definition of a run with what its check has made, so that it is made once."""
+
+    programs: StepPrograms
+    """The programs of its steps. Their definition is what is run: a batch workflow, of a spin the steps it needs."""
+
+    inputs: Sequence[TaskRecord] = ()
+    """The tasks of the past run that wrote a spin's inputs."""
+
+    @classmethod
+    def create(cls, definition: RunDefinition, programs: StepPrograms, inputs: Sequence[TaskRecord] = ()) -> Self:
+        values = {field.name: getattr(definition, field.name) for field in fields(RunDefinition)}
+        return cls(**values, programs=programs, inputs=inputs)
+
+
+def check_supported(workflow: Workflow) -> None:
+    """Reject fields that this backend does not support.
+
+    Raises:
+        UnsupportedError: names the field.
+    """
+    if workflow.type != "batch":
+        raise UnsupportedError(
+            f"Workflow {workflow.name!r} is of type {workflow.type!r}; the embedded backend runs 'batch' and 'mpi'."
+        )
+    for node in workflow.steps:
+        if problem := _find_problem(node):
+            raise UnsupportedError(f"Executor {node.name!r}: the embedded backend does not support {problem}")
+
+
+def list_ignored_fields(workflow: Workflow) -> tuple[str, ...]:
+    """Return short descriptions of a workflow's fields that this backend ignores."""
+    return tuple(
+        f"{node.name}: image={node.image!r} is not used: steps run with this Python, not in containers"
+        for node in workflow.steps
+        if node.image is not None
+    )
+
+
+def _find_problem(node: Executor) -> str | None:
+    affinity = node.affinity
+    if affinity is None or isinstance(affinity, str):
+        return None
+    if affinity.mode != "any":
+        return f"affinity: steps get no exclusive cores, which {affinity.mode!r} requests. Remove it."
+    if affinity.node_selector or affinity.apart_from:
+        return "affinity: there is one machine. Remove node_selector and apart_from."
+    if affinity.avoid_services and not hasattr(os, "sched_setaffinity"):
+        return f"affinity: {platform.system()} cannot bind processes to CPUs. Remove avoid_services."
+    return None

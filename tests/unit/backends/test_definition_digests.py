@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
-from scanflow.backends.edited_functions import digest_functions, list_changed_steps
+from scanflow.backends.definition import digest_functions, list_changed_steps
 
 CODE = (
     "def f(x=1, *, y='a'):\n    'Say.'\n    values = {'p', 'q'}\n    return [n + 1 for n in range(x)], x in {3, 4}, y"
