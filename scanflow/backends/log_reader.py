@@ -38,3 +38,42 @@ class LogReader(Protocol):
     def close(self) -> None:
         """Release the log's resources."""
         ...
+
+
+class WholeLinesReader:
+    """Reads a log of several sources, such as standard output and standard error.
+
+    An incomplete line waits for its rest while there is more to read. Then it is shown, as a prompt is, and what
+    another source writes after it begins on a line of its own.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._rests: dict[str, bytes] = {}
+        """By source: an incomplete line that was not shown."""
+
+        self._open = ""
+        """The source whose incomplete line was shown last; empty: none."""
+
+    def read(self) -> LogPage:
+        page = self._reader.read()
+        parts = [LogPart(part.source, self._take_lines(part)) for part in page.parts]
+        if page.ended or not page.parts:
+            parts += [LogPart(source, self._rests.pop(source)) for source in list(self._rests)]
+        shown = tuple(self._separate(part) for part in parts if part.data)
+        # What is held back counts as read: a page without parts means that there is no more for now.
+        return LogPage(shown or tuple(parts[:1]), page.ended)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _take_lines(self, part: LogPart) -> bytes:
+        lines, newline, rest = (self._rests.pop(part.source, b"") + part.data).rpartition(b"\n")
+        if rest:
+            self._rests[part.source] = rest
+        return lines + newline
+
+    def _separate(self, part: LogPart) -> LogPart:
+        interrupts = self._open not in {"", part.source}
+        self._open = "" if part.data.endswith(b"\n") else part.source
+        return LogPart(part.source, b"\n" + part.data) if interrupts else part

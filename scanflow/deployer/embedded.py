@@ -17,7 +17,7 @@ from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
 from scanflow.backends.backend_port import Environment, RunPreparer
-from scanflow.backends.log_reader import LogPart, LogReader
+from scanflow.backends.log_reader import LogPart, LogReader, WholeLinesReader
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
@@ -31,7 +31,6 @@ from scanflow.deployer.functions_by_value import (
 )
 from scanflow.deployer.masked_deployer import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run
 from scanflow.deployer.remote_home import find_mlflow_url
-from scanflow.deployer.whole_lines import WholeLinesReader
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http.home_token import make_step_token, read_home_token
 from scanflow.installation import explain_install

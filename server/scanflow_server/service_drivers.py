@@ -19,8 +19,7 @@ from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import InternalError, InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.http.problems import build_problem, parse_error
-from scanflow.processes.background_jobs import Job, Lines
-from scanflow.processes.restart_backoff import MAX_STARTS, Processes
+from scanflow.processes.background_jobs import MAX_STARTS, Job, Lines, Processes
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.controller_loop import POLL_S, ErrorIsolation
 from scanflow_server.server_context import ServerContext, make_driver_command

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.files.tail import BLOCK, Tail
+from scanflow.backends.log_files import BLOCK, Tail
 
 
 @pytest.fixture

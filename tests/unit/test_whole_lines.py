@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as some
 
-from scanflow.backends.log_reader import LogPage, LogPart
-from scanflow.deployer.whole_lines import WholeLinesReader
+from scanflow.backends.log_reader import LogPage, LogPart, WholeLinesReader
 
 Blocks = list[tuple[str, bytes]]
 

@@ -16,8 +16,7 @@ from scanflow.backends.log_files import FileLogs
 from scanflow.errors import NotFoundError
 from scanflow.files.private import create_private_folder
 from scanflow.http.tls_files import TlsFiles
-from scanflow.processes.background_jobs import GRACE_S, Job, write_whole
-from scanflow.processes.restart_backoff import Processes
+from scanflow.processes.background_jobs import GRACE_S, Job, Processes, write_whole
 
 _LOG_TAIL_BYTES = 8192
 """Bytes at the end of a log that are searched for the reason why its process ended."""

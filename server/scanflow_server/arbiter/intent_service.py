@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.agent.primitives import parse_act
 from scanflow.errors import InvalidError, UsageError
-from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, supersede
+from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, find_repeated, repeat_decision, supersede
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.objections import (
     FOREIGN_S,
@@ -24,7 +24,6 @@ from scanflow_server.arbiter.objections import (
     are_equal,
     list_foreign_fields,
 )
-from scanflow_server.arbiter.repeats import find_repeated, repeat_decision
 from scanflow_server.intent_identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import Store

@@ -14,8 +14,7 @@ from scanflow.errors import InternalError, ScanflowError, UnavailableError, Usag
 from scanflow.files.private import create_private_folder
 from scanflow.http.problems import build_problem
 from scanflow.names import RunName
-from scanflow.processes.background_jobs import Job, Lines
-from scanflow.processes.restart_backoff import MAX_STARTS, Processes
+from scanflow.processes.background_jobs import MAX_STARTS, Job, Lines, Processes
 from scanflow.text.masking import Masker
 from scanflow_server.control.job_queue import JobQueue
 from scanflow_server.controller_loop import IDLE_S, POLL_S, ErrorIsolation

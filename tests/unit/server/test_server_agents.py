@@ -16,8 +16,7 @@ from scanflow.backends.agent_hosting import AgentProcess, HostedAgent
 from scanflow.backends.local.agent_processes import LocalAgents
 from scanflow.errors import UnavailableError
 from scanflow.http.home_token import derive_peer_token, read_home_token
-from scanflow.processes.background_jobs import Job
-from scanflow.processes.restart_backoff import HEALTHY_S
+from scanflow.processes.background_jobs import HEALTHY_S, Job
 from scanflow_server.control.agent_controller import (
     AgentsController,
     compute_version,

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from scanflow.processes.background_jobs import Job, Lines
-from scanflow.processes.restart_backoff import HEALTHY_S, MAX_STARTS, Processes
+from scanflow.processes.background_jobs import HEALTHY_S, MAX_STARTS, Job, Lines, Processes
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.processes
