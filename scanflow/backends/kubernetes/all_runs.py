@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cached_property
 from typing import Any
 
 from scanflow.app.application import Application
@@ -13,10 +14,7 @@ from scanflow.backends.definition import read_definition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.batch.argo_backend import KubernetesBatch
 from scanflow.backends.kubernetes.batch.cluster_runs import ClusterRuns
-from scanflow.backends.kubernetes.batch.preparation import RunPreparation
-from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
-from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.mpi.mpi_backend import KubernetesMPI
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles
@@ -25,18 +23,18 @@ from scanflow.backends.run_records import Observer, RunRecord, StepFile
 from scanflow.names import RunName
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.job_plan import MPIPlan
-from scanflow.settings import Settings
 
 
 class KubernetesRuns(ClusterRuns):
     """See :class:`~scanflow.backends.backend_port.RunBackend`. Any process of any home may call for any run."""
 
-    def __init__(
-        self, settings: Settings, cluster: Cluster, cluster_settings: KubernetesSettings, preparation: RunPreparation
-    ) -> None:
-        super().__init__(settings, cluster, cluster_settings, preparation)
-        self._batch = KubernetesBatch(settings, cluster, cluster_settings, preparation)
-        self._mpi = KubernetesMPI(settings, cluster, cluster_settings, preparation)
+    @cached_property
+    def _batch(self) -> KubernetesBatch:
+        return KubernetesBatch(self._settings, self._cluster, self._cluster_settings, self._preparation)
+
+    @cached_property
+    def _mpi(self) -> KubernetesMPI:
+        return KubernetesMPI(self._settings, self._cluster, self._cluster_settings, self._preparation)
 
     def _select_backend(self, workflow: Workflow) -> KubernetesBatch | KubernetesMPI:
         return self._mpi if workflow.type == "mpi" else self._batch
@@ -46,6 +44,12 @@ class KubernetesRuns(ClusterRuns):
 
     def check(self, definition: RunDefinition) -> None:
         self._select_backend(definition.workflow).check(definition)
+
+    def prepare(self, definition: RunDefinition) -> RunDefinition:
+        if definition.workflow.type != "mpi":
+            return self._batch.prepare(definition)
+        self._mpi.check(definition)
+        return definition
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         return self._select_backend(workflow).plan(app, workflow)

@@ -114,6 +114,25 @@ def list_steps(workflow: Manifest) -> list[str]:
     return [task["name"] for task in dag["dag"]["tasks"]]
 
 
+def test_a_run_is_checked_once_by_the_process_that_enters_and_drives_it(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, checked = Shop(settings, tmp_path / "shop"), list[str]()
+    shop.plays("Succeeded", "Succeeded")
+    monkeypatch.setattr(
+        "scanflow.backends.kubernetes.batch.run_checks.check_honoured", lambda node: checked.append(node.name)
+    )
+    prepared = shop.runs.prepare(RunDefinition(shop.app, shop.app.workflows[0]))
+    assert shop.runs.prepare(prepared) is prepared
+    name = shop.runs.enter(prepared).name
+    shop.runs.drive(name, prepared, environment=lambda _: {}, observe=lambda _: None)
+    assert checked == ["a", "b"]
+    assert (
+        shop.another().drive(shop.enter().name, environment=lambda _: {}, observe=lambda _: None).state == "succeeded"
+    )
+    assert checked == ["a", "b"] * 3
+
+
 @pytest.fixture
 def shop(settings: Settings, tmp_path: Path) -> Shop:
     return Shop(settings, tmp_path / "app")

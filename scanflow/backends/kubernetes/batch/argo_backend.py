@@ -31,7 +31,7 @@ from scanflow.backends.kubernetes.batch.finished_steps import (
 from scanflow.backends.kubernetes.batch.pod_functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import StepCode
-from scanflow.backends.kubernetes.batch.run_checks import check_definition, plan_steps
+from scanflow.backends.kubernetes.batch.run_checks import CheckedRun, check_definition, plan_steps
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task
@@ -119,12 +119,18 @@ class KubernetesBatch(ClusterRuns):
     # Before a run
 
     def check(self, definition: RunDefinition) -> None:
+        self.prepare(definition)
+
+    def prepare(self, definition: RunDefinition) -> RunDefinition:
+        if isinstance(definition, CheckedRun):
+            return definition
         cut = cut_down(definition)
         self._take_over(cut)
-        self._check(cut)
+        checked = self._check(cut)
         self._preparation.resolve_code(cut.app, cut.workflow)
         if cut.past is not None:
             list_spin_inputs(cut, self.show(cut.past))
+        return checked
 
     def plan(self, app: Application, workflow: Workflow) -> Plan:
         self._check(RunDefinition(app, workflow))
@@ -151,8 +157,8 @@ class KubernetesBatch(ClusterRuns):
             self._cluster, self._cluster_settings, self._cluster_settings.derive_namespace(app.name, app.team)
         )
 
-    def _check(self, definition: RunDefinition) -> None:
-        check_definition(definition, self._functions.check)
+    def _check(self, definition: RunDefinition) -> CheckedRun:
+        return check_definition(definition, self._functions.check)
 
     def keep_function(self, pickled: bytes) -> str:
         return self._functions.keep(pickled)
@@ -162,9 +168,7 @@ class KubernetesBatch(ClusterRuns):
             return delete_unused_functions(self._home.functions, before, needed, journal.iterate_definitions())
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
-        cut = cut_down(definition)
-        self._take_over(cut)
-        self._check(cut)
+        cut = self.prepare(definition)
         self._ensure(cut.app)
         with self._journal() as journal:
             tasks: list[TaskRecord] = []
@@ -301,8 +305,7 @@ class KubernetesBatch(ClusterRuns):
         environment: Environment,
     ) -> tuple[Manifest | None, RunHeader | None, _Edited]:
         """Record what runs now, and return the Workflow to create, with the drive that was begun; None: all steps have
-        ended. ``before`` and ``live``: the run's ConfigMap, and its last
-        Workflow.
+        ended. ``before`` and ``live``: the run's ConfigMap, and its last Workflow.
 
         Raises:
             StopRequestedError: it was asked to stop meanwhile.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from scanflow.app.executor import Executor, Target
 from scanflow.app.plan import IMAGE_NOTE, Plan, PlannedStep, plan_workflow
@@ -18,13 +19,20 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 
 
-def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], bool]) -> None:
-    """Raise for definitions that would fail later.
+@dataclass(frozen=True, slots=True)
+class CheckedRun(RunDefinition):
+    """The definition of a run that was checked, as what enters and drives it in the same process takes it."""
+
+
+def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], bool]) -> CheckedRun:
+    """Raise for definitions that would fail later; one that was checked is returned as it is.
 
     Args:
         definition: The run's; of a spin, only its step.
         is_by_value: Whether a function is pickled rather than in a file; raises where the pickle is lost.
     """
+    if isinstance(definition, CheckedRun):
+        return definition
     workflow = definition.workflow
     if workflow.type != "batch":
         raise UnsupportedError(
@@ -47,6 +55,7 @@ def check_definition(definition: RunDefinition, is_by_value: Callable[[Target], 
             check_parameters(call, node.parameters, who=f"Step {node.name!r}")
         elif not is_by_value(node.target):
             files.find_function_file(node.target, node.name)
+    return CheckedRun(**{field.name: getattr(definition, field.name) for field in fields(definition)})
 
 
 def plan_steps(cluster: Cluster, workflow: Workflow) -> Plan:
