@@ -36,7 +36,7 @@ def record_functions() -> Iterator[dict[str, set[str]]]:
         yield functions
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         for code in codes:
             path = Path(code.co_filename)
             if code.co_flags & 0x1 and path.is_relative_to(ROOT) and not code.co_name.startswith("<"):
