@@ -44,7 +44,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     cores = read_topology().effective_count
     image = np.random.default_rng(1).random((1, SIDE, SIDE, 3), dtype=np.float32)
     body = np.frombuffer(np.random.default_rng(2).bytes(BODY_BYTES), dtype=np.uint8)[np.newaxis]
-    app = build_application({name: f"functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
+    app = build_application({name: f"image_functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
     with open_deployer() as deployer:
         services = {
             name: MeasuredService(deployer=deployer, app=app, name=name) for name in ("images", "pauses", "reversal")
@@ -59,7 +59,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
         def measure_bare() -> dict[str, float]:
             observe("images, a function call")
-            command = [sys.executable, str(PROGRAMS / "functions.py"), str(SIDE), str(SECONDS)]
+            command = [sys.executable, str(PROGRAMS / "image_functions.py"), str(SIDE), str(SECONDS)]
             processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
             return {"images": sum(float(process.communicate(timeout=60)[0]) for process in processes)}
 

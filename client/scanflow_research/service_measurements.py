@@ -104,7 +104,7 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
 
 def define_services(down: Path) -> Application:
     """Return a service with a backup. It does not start while the file ``down`` exists."""
-    app = build_application({"main": "functions.py:FragileImages", "spare": "functions.py:Images"})
+    app = build_application({"main": "image_functions.py:FragileImages", "spare": "image_functions.py:Images"})
     main, spare = app.workflows
     nodes = [main.services[0].replace(parameters={"down": str(down)})]
     serving = (main.serving or Serving()).replace(backup="spare")
