@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 from scanflow.characterization.characterization_study import rotate
 from scanflow_research.experiment import Experiment, MeasureRound, Observe, find_core_problem
 from scanflow_research.experiment_service import PROGRAMS
-from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Round
 
 MOVED_MEBIBYTES = 2048
 MODEL_MEBIBYTES = 192
@@ -83,13 +82,6 @@ def _recognize(python: Sequence[str]) -> None:
     subprocess.run([*python, "recognize", str(MODEL_MEBIBYTES)], check=True, timeout=TIMEOUT_S)
 
 
-def is_amd() -> bool:
-    try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-
-
 EXPERIMENT = Experiment(
     name="allocation",
     method=(
@@ -102,120 +94,4 @@ EXPERIMENT = Experiment(
     round_s=40.0,
     find_problem=find_core_problem,
     open=open_rounds,
-)
-
-_SEPARATE = "2 cores, separate caches"
-
-_MEMORY_CLAIMS = (
-    Claim(
-        statement="the program takes as long with 3.0 GB as with little more than it needs",
-        metric="recognition_s",
-        arm="2.3 times what it needs",
-        base="1.1 times",
-        expect="same",
-        published=1.0,
-    ),
-    Claim(
-        statement="with less than it needs, it is killed",
-        metric="killed",
-        arm="0.8 times",
-        expect="at least",
-        least=1.0,
-    ),
-)
-_MEMORY_PANELS = (FigurePanel(metric="recognition_s", label="seconds, by memory limit", arms=tuple(LIMITS)),)
-
-FIGURES = (
-    Figure(
-        name="containers-table4",
-        source="Wang et al., Table 4",
-        title="Throughput of data transfer by CPU allocation",
-        experiment="allocation",
-        claims=(
-            Claim(
-                statement="two cores with separate caches move more than one (7.12 to 5.47 Gbit/s)",
-                metric="gigabits_per_s",
-                arm=_SEPARATE,
-                base="1 core",
-                published=1.30,
-            ),
-            Claim(
-                statement="two that share a cache move less than one (3.49 to 5.47 Gbit/s)",
-                metric="gigabits_per_s",
-                arm="2 cores, shared caches",
-                base="1 core",
-                expect="less",
-                published=0.64,
-            ),
-            Claim(
-                statement="three cores move more than two (8.91 to 7.12 Gbit/s)",
-                metric="gigabits_per_s",
-                arm="3 cores, separate caches",
-                base=_SEPARATE,
-                published=1.25,
-            ),
-            Claim(
-                statement="one core has fewer context switches than any core (6440 to 10320)",
-                metric="switches",
-                arm="1 core",
-                base="any core",
-                expect="less",
-                published=0.62,
-            ),
-        ),
-        panels=(
-            FigurePanel(metric="gigabits_per_s", label="Gbit/s"),
-            FigurePanel(metric="switches", label="context switches"),
-        ),
-    ),
-    Figure(
-        name="containers-fig6",
-        source="Wang et al., Fig. 6",
-        title="Performance by memory limit",
-        experiment="allocation",
-        claims=_MEMORY_CLAIMS,
-        panels=_MEMORY_PANELS,
-    ),
-    Figure(
-        name="containers-fig7",
-        source="Wang et al., Fig. 7",
-        title="Performance by memory limit, on AMD",
-        experiment="allocation" if is_amd() else "",
-        claims=_MEMORY_CLAIMS if is_amd() else (),
-        panels=_MEMORY_PANELS if is_amd() else (),
-        untested="" if is_amd() else "an AMD CPU is needed",
-    ),
-    Figure(
-        name="containers-fig8",
-        source="Wang et al., Fig. 8",
-        title="Performance by the number of containers",
-        experiment="allocation",
-        claims=(
-            Claim(
-                statement="throughput rises with containers while there are cores (0.5 to 5.8 MB/s)",
-                metric="together_mebibytes_per_s",
-                arm="one for each core",
-                base="1 program",
-            ),
-            Claim(
-                statement="and is flat from then on",
-                metric="together_mebibytes_per_s",
-                arm="four for each core",
-                base="one for each core",
-                expect="same",
-                published=1.0,
-            ),
-            Claim(
-                statement="and collapses when memory is full (5.8 to 2.74 MB/s)",
-                untested="filling this machine's memory would kill its other processes",
-            ),
-        ),
-        panels=(
-            FigurePanel(
-                metric="together_mebibytes_per_s",
-                label="MiB/s of all together",
-                arms=("1 program", "one for each core", "four for each core"),
-            ),
-        ),
-    ),
 )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from random import Random
 
 from scanflow_research.experiment import Experiment, MeasureRound, Observe
-from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Round
 
 QUALITY = 20.0
 """The most queries a second that a replica is to answer."""
@@ -84,66 +84,4 @@ EXPERIMENT = Experiment(
     find_problem=lambda: None,
     open=open_rounds,
     simulated=True,
-)
-
-_CPU = ("5 CPUs", "8 CPUs", "10 CPUs")
-_TUNED = "tuned: queries/s"
-
-FIGURES = (
-    Figure(
-        name="fig5.12",
-        source="Thesis, Fig. 5.12",
-        title="Auto-scaling by CPU utilization",
-        experiment="autoscaling",
-        claims=(
-            Claim(
-                statement="a threshold of 5 CPUs wastes resources: more than the quality needs",
-                metric="hours",
-                arm="5 CPUs",
-                base=_TUNED,
-            ),
-            Claim(
-                statement="at 10 CPUs the workflow is never scaled, and mostly misses the quality",
-                metric="within",
-                arm="10 CPUs",
-                base=_TUNED,
-                expect="less",
-            ),
-            Claim(
-                statement="8 CPUs still do not match the quality exactly",
-                metric="within",
-                arm="8 CPUs",
-                base=_TUNED,
-                expect="less",
-            ),
-        ),
-        panels=(
-            FigurePanel(metric="replicas", label="replicas, every 15 s", arms=_CPU, curve=True),
-            FigurePanel(metric="within", label="time within the quality, %", arms=(*_CPU, _TUNED)),
-            FigurePanel(metric="hours", label="replica-hours", arms=(*_CPU, _TUNED)),
-        ),
-    ),
-    Figure(
-        name="fig5.13",
-        source="Thesis, Fig. 5.13",
-        title="Auto-scaling by a metric of the application, its threshold set by an agent",
-        experiment="autoscaling",
-        claims=(
-            Claim(
-                statement="it scales up with the load and keeps the quality",
-                metric="within",
-                arm=_TUNED,
-                expect="at least",
-                least=90.0,
-            ),
-            Claim(
-                statement="for fewer resources than the low CPU threshold",
-                metric="hours",
-                arm=_TUNED,
-                base="5 CPUs",
-                expect="less",
-            ),
-        ),
-        panels=(FigurePanel(metric="replicas", label="replicas, every 15 s", arms=(_TUNED, "5 CPUs"), curve=True),),
-    ),
 )

@@ -38,19 +38,21 @@ def reproduce(
     """
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
-    from scanflow_research.figure_catalogue import EXPERIMENTS, FIGURES, select_named
+    from scanflow_research.figure_catalogue import EXPERIMENTS, load_figures, select_named
     from scanflow_research.figure_study import ReproductionStudy
     from scanflow_research.research_text import format_figure_list, format_reproduction
 
     if listing:
         if as_json:
-            print_json([{"name": figure.name, "source": figure.source, "title": figure.title} for figure in FIGURES])
+            print_json(
+                [{"name": figure.name, "source": figure.source, "title": figure.title} for figure in load_figures()]
+            )
         else:
-            say(*format_figure_list(FIGURES, list(EXPERIMENTS.values())))
+            say(*format_figure_list(load_figures(), list(EXPERIMENTS.values())))
         return
     if every == bool(names):
         raise UsageError("Name figures, or give --all. List them: scanflow reproduce --list")
-    figures = list(FIGURES) if every else select_named(names or [])
+    figures = list(load_figures()) if every else select_named(names or [])
     with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
         folder = Path(temporary) if out is None else out
         with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,3 +42,12 @@ def find_core_problem(purpose: str = "") -> str | None:
     from scanflow.placement.sysfs import read_topology
 
     return f"two cores are needed{purpose}" if read_topology().effective_count < 2 else None
+
+
+def read_cpu_field(name: str) -> str:
+    """Return a field of this machine's first CPU, such as ``model name``; empty: the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")

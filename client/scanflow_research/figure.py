@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from pydantic import with_config
+
 Expectation = Literal["more", "less", "same", "at least"]
 Verdict = Literal["holds", "holds in part", "does not hold", "cannot be tested here"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -21,6 +23,7 @@ SAME_TOLERANCE = 0.1
 """Ratios that differ from 1 by less than this look the same to a reader of a figure."""
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """One sentence of a source about its figure."""
@@ -96,6 +99,7 @@ class ClaimResult:
     """``1.31× (1.24 to 1.38)``, or why there is no value."""
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigurePanel:
     """One plot of a figure."""
@@ -111,6 +115,7 @@ class FigurePanel:
     """Draw the metric of each request, and not the medians of the rounds."""
 
 
+@with_config(extra="forbid")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     name: str
@@ -121,6 +126,9 @@ class Figure:
     experiment: str = ""
     claims: tuple[Claim, ...] = ()
     panels: tuple[FigurePanel, ...] = ()
+    cpu: str = ""
+    """The maker of the CPU that it needs: ``AMD``; empty: any."""
+
     untested: str = ""
     """Why none of it can be measured on a machine of this kind; empty: it can."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import scanflow
 from scanflow.errors import ScanflowError, UsageError
-from scanflow_research.experiment import Experiment
+from scanflow_research.experiment import Experiment, read_cpu_field
 from scanflow_research.figure import VERDICTS, Figure, FigureResult, Measurements, Round, evaluate
 
 
@@ -191,19 +191,10 @@ def describe_machine() -> str:
     """Return the CPU, its cores and NUMA nodes, the memory and the system, in a line."""
     from scanflow.placement.sysfs import read_topology
 
-    machine = read_topology()
+    machine, cpu = read_topology(), read_cpu_field("model name") or platform.machine()
     nodes = f"{len(machine.nodes)} NUMA node{'' if len(machine.nodes) == 1 else 's'}"
     memory = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
     return (
-        f"{_read_cpu()}, {machine.effective_count} cores, {nodes}, {memory}, {platform.system()} {os.uname().release}, "
+        f"{cpu}, {machine.effective_count} cores, {nodes}, {memory}, {platform.system()} {os.uname().release}, "
         f"Python {platform.python_version()}"
     )
-
-
-def _read_cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

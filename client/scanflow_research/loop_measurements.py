@@ -16,7 +16,7 @@ from typing import Any
 from scanflow.errors import StepFailedError
 from scanflow.installation import explain_install
 from scanflow_research.experiment import Experiment, MeasureRound, Observe
-from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Round
 
 TIMEOUT_S = 1200.0
 
@@ -93,45 +93,4 @@ EXPERIMENT = Experiment(
     round_s=170.0,
     find_problem=find_problem,
     open=open_rounds,
-)
-
-
-def _claim_at_least(statement: str, metric: str, least: float) -> Claim:
-    return Claim(statement=statement, metric=metric, arm="loop", expect="at least", least=least)
-
-
-FIGURES = (
-    Figure(
-        name="fig5.10",
-        source="Thesis, Fig. 5.10",
-        title="A model debugged by agents in the presence of drift, one interval",
-        experiment="loop",
-        claims=(
-            _claim_at_least("the tracker counts the predictions of an interval (1000)", "predictions", 100.0),
-            _claim_at_least("the checker finds anomalous samples among them (300)", "outliers", 10.0),
-            _claim_at_least("it picks critical samples (100)", "selected", 10.0),
-            _claim_at_least("the planner retrains, and a better version is promoted without a person", "promoted", 1.0),
-        ),
-        panels=(
-            FigurePanel(metric="predictions", label="predictions counted", arms=("loop",)),
-            FigurePanel(metric="outliers", label="outliers", arms=("loop",)),
-            FigurePanel(metric="selected", label="samples selected", arms=("loop",)),
-        ),
-    ),
-    Figure(
-        name="fig5.11",
-        source="Thesis, Fig. 5.11",
-        title="Versions of the model in production (the thesis: seven intervals; here: one)",
-        experiment="loop",
-        claims=(
-            Claim(
-                statement="a version is used in production only where it is more accurate (90, 91, 92, 93 %)",
-                metric="drifted",
-                arm="champion",
-                base="V1",
-                published=1.011,
-            ),
-        ),
-        panels=(FigurePanel(metric="drifted", label="right on drifted digits, %", arms=("V1", "champion")),),
-    ),
 )

@@ -18,7 +18,7 @@ from scanflow_research.experiment_service import (
     find_serving_problem,
     open_deployer,
 )
-from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Round
 
 SECONDS = 4.0
 SIDE = 400
@@ -44,7 +44,9 @@ def open_rounds(observe: Observe) -> Iterator[MeasureRound]:
     cores = read_topology().effective_count
     image = np.random.default_rng(1).random((1, SIDE, SIDE, 3), dtype=np.float32)
     body = np.frombuffer(np.random.default_rng(2).bytes(BODY_BYTES), dtype=np.uint8)[np.newaxis]
-    app = build_application({name: f"image_functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")})
+    app = build_application(
+        {name: f"image_functions.py:{name.capitalize()}" for name in ("images", "pauses", "reversal")}
+    )
     with open_deployer() as deployer:
         services = {
             name: MeasuredService(deployer=deployer, app=app, name=name) for name in ("images", "pauses", "reversal")
@@ -107,88 +109,4 @@ EXPERIMENT = Experiment(
     round_s=60.0,
     find_problem=find_problem,
     open=open_rounds,
-)
-
-FIGURES = (
-    Figure(
-        name="serverless-table1",
-        source="Decker et al., Table 1 (Fig. 1 and 2)",
-        title="Peak rates of image processing",
-        experiment="serverless",
-        claims=(
-            Claim(
-                statement="an instance for each core has the highest throughput",
-                metric="images",
-                arm=ONE_PER_CORE,
-                base=ONE_INSTANCE,
-                expect="at least",
-                least=1.3,
-            ),
-            Claim(
-                statement="null processing scales almost in proportion to the instances",
-                metric="pauses",
-                arm=ONE_PER_CORE,
-                base=ONE_INSTANCE,
-                expect="at least",
-                least=1.8,
-            ),
-            Claim(
-                statement="a bare function is faster than the platform with an instance for each core (12.58 to 7.17)",
-                metric="images",
-                arm="function call",
-                base=ONE_PER_CORE,
-                published=1.75,
-            ),
-        ),
-        panels=(
-            FigurePanel(metric="images", label="image processing: images/s"),
-            FigurePanel(metric="pauses", label="null processing: images/s"),
-        ),
-    ),
-    Figure(
-        name="serverless-table2",
-        source="Decker et al., Table 2",
-        title="Byte reversal, single and parallel",
-        experiment="serverless",
-        claims=(
-            Claim(
-                statement="requests in parallel have 2.6 to 3.4 times the throughput of single ones",
-                metric="reversal",
-                arm="parallel",
-                base="single",
-                published=2.68,
-            ),
-            Claim(
-                statement="a native function that copies nothing is 32 % faster than Nuclio's Python",
-                untested="scanflow's functions are in Python",
-            ),
-        ),
-        panels=(FigurePanel(metric="reversal", label="MiB/s"),),
-    ),
-    Figure(
-        name="serverless-table3",
-        source="Decker et al., Table 3",
-        title="Means of single reversals",
-        experiment="serverless",
-        claims=(
-            Claim(
-                statement="the geometric mean is within 90 % of the arithmetic one (7.22 of 7.47 MiB/s)",
-                metric="geometric",
-                arm="single",
-                expect="at least",
-                least=0.9,
-            ),
-            Claim(
-                statement="and the harmonic mean too (7.02 of 7.47 MiB/s)",
-                metric="harmonic",
-                arm="single",
-                expect="at least",
-                least=0.9,
-            ),
-        ),
-        panels=(
-            FigurePanel(metric="geometric", label="geometric over arithmetic mean", arms=("single",)),
-            FigurePanel(metric="harmonic", label="harmonic over arithmetic mean", arms=("single",)),
-        ),
-    ),
 )

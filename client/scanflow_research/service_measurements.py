@@ -27,7 +27,7 @@ from scanflow_research.experiment_service import (
     find_serving_problem,
     open_deployer,
 )
-from scanflow_research.figure import Claim, Figure, FigurePanel, Round
+from scanflow_research.figure import Round
 
 SECONDS = 4.0
 BATCH_MEBIBYTES = 1536
@@ -179,98 +179,4 @@ EXPERIMENT = Experiment(
     round_s=35.0,
     find_problem=find_problem,
     open=open_rounds,
-)
-
-FIGURES = (
-    Figure(
-        name="fig5.14",
-        source="Thesis, Fig. 5.14",
-        title="Anti-affinity of a batch workflow and an online one (here: of cores of one machine)",
-        experiment="services",
-        claims=(
-            Claim(
-                statement="the online workflow answers more apart", metric="online_rate", arm="apart", base="together"
-            ),
-            Claim(
-                statement="the batch workflow takes less time apart",
-                metric="batch_s",
-                arm="apart",
-                base="together",
-                expect="less",
-            ),
-        ),
-        panels=(
-            FigurePanel(metric="online_rate", label="online: requests/s", arms=("together", "apart")),
-            FigurePanel(metric="batch_s", label="batch: s", arms=("together", "apart")),
-        ),
-    ),
-    Figure(
-        name="fig5.15",
-        source="Thesis, Fig. 5.15",
-        title="Fail-over to a backup, and back",
-        experiment="services",
-        claims=(
-            Claim(
-                statement="with no ready replica the backup answers the traffic",
-                metric="backup",
-                arm="no replica ready",
-                expect="at least",
-                least=95.0,
-            ),
-            Claim(
-                statement="availability is kept meanwhile",
-                metric="answered",
-                arm="no replica ready",
-                expect="at least",
-                least=99.0,
-            ),
-            Claim(
-                statement="the service answers by itself again once it is ready",
-                metric="main",
-                arm="back",
-                expect="at least",
-                least=95.0,
-            ),
-        ),
-        panels=(
-            FigurePanel(
-                metric="main", label="answered by the service itself, %", arms=("before", "no replica ready", "back")
-            ),
-        ),
-    ),
-    Figure(
-        name="ingress-balance",
-        source="Secure Inference at Scale in Kubernetes, session affinity (Fig. 1 and 2)",
-        title="Requests by instance",
-        experiment="services",
-        claims=(
-            Claim(
-                statement="without a balancer of requests, one connection stays with one instance",
-                metric="largest_share",
-                arm="one connection",
-                expect="at least",
-                least=99.0,
-            ),
-            Claim(
-                statement="many connections are spread",
-                metric="largest_share",
-                arm="16 connections",
-                base="one connection",
-                expect="less",
-            ),
-        ),
-        panels=(
-            FigurePanel(
-                metric="largest_share",
-                label="requests that the busier of two instances answers, %",
-                arms=("one connection", "16 connections"),
-            ),
-        ),
-    ),
-    Figure(
-        name="ingress-overhead",
-        source="Secure Inference at Scale in Kubernetes, testing ingress overhead",
-        title="Latency through a gateway with TLS",
-        untested="only services on a cluster have a gateway; docs/kubernetes.md has the measurements",
-    ),
 )
