@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -133,7 +133,8 @@ def decode_answer(body: bytes, header_length: str | None) -> dict[str, NDArray[A
                 place += length
             content = tensor.get("parameters", {}).get("content_type")
             if tensor["datatype"] == "BYTES" and content in _READERS:
-                arrays[tensor["name"]] = _read_elements(_READERS[content], arrays[tensor["name"]])
+                coded = arrays[tensor["name"]]
+                arrays[tensor["name"]] = _make_objects(map(_READERS[content], coded.flat), coded.shape)
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise UnavailableError(f"Its answer does not follow the Open Inference Protocol: {error!r:.200}") from error
     return arrays
@@ -207,12 +208,11 @@ def _write_moments(array: NDArray[Any]) -> NDArray[Any]:
         return np.datetime_as_string(array).astype(object)  # type: ignore[no-any-return]
     if not _describe_moments(array):
         return array
-    texts = np.empty(array.size, dtype=object)
-    texts[:] = [
+    texts = (
         "NaT" if is_missing(element) else str(element) if isinstance(element, np.datetime64) else element.isoformat()
         for element in array.flat
-    ]
-    return texts.reshape(array.shape)  # type: ignore[no-any-return]
+    )
+    return np.fromiter(texts, object).reshape(array.shape)  # type: ignore[no-any-return]
 
 
 def _describe_moments(array: NDArray[Any]) -> dict[str, str]:
@@ -284,11 +284,8 @@ _READERS: Final[dict[str, Callable[[bytes | str], Any]]] = {"application/json": 
 """What the elements of BYTES are read by, for each ``content_type`` that an output may have."""
 
 
-def _read_elements(read: Callable[[bytes | str], Any], array: NDArray[Any]) -> NDArray[Any]:
-    np = _import_numpy()
-    values: NDArray[Any] = np.empty(array.size, dtype=object)
-    values[:] = [read(content) for content in array.flat]
-    return values.reshape(array.shape)
+def _make_objects(values: Iterable[Any], shape: Sequence[int]) -> NDArray[Any]:
+    return _import_numpy().fromiter(values, object).reshape(shape)  # type: ignore[no-any-return]
 
 
 def _from_bytes(tensor: Mapping[str, Any], block: bytes) -> NDArray[Any]:
@@ -301,6 +298,4 @@ def _from_bytes(tensor: Mapping[str, Any], block: bytes) -> NDArray[Any]:
         (size,) = struct.unpack_from("<I", block, place)
         texts.append(block[place + 4 : place + 4 + size])
         place += 4 + size
-    array: NDArray[Any] = np.empty(len(texts), dtype=object)
-    array[:] = texts
-    return array.reshape(tensor["shape"])
+    return _make_objects(texts, tensor["shape"])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from scanflow_serving.instance_gpu import check_tensorflow, choose_onnx_provider
 from scanflow_serving.model_examples import read_example
 from scanflow_serving.model_inputs import ModelInputs, decode_objects, decode_texts, list_trained_names, to_plain_values
 from scanflow_serving.oip_tensors import DATATYPES, round_to_bf16, widen_bf16
-from scanflow_serving.predictor import Predictor
 from scanflow_serving.results import to_tensors
 from scanflow_serving.signature import NodeSignature, TensorSpec, parse_dtype, read_mlmodel_signature
 
@@ -48,6 +47,21 @@ _ONNX: Final = {f"tensor({dtype.name})": datatype for datatype, dtype in DATATYP
 
 _ONNX_BF16: Final = 16
 """``onnx.TensorProto.BFLOAT16``; the package is not needed to serve."""
+
+
+class Predictor(Protocol):
+    """An opened registered model."""
+
+    platform: str
+    signature: NodeSignature
+    notes: tuple[str, ...] = ()
+    """What a person should know of it, and what to do."""
+
+    input_errors: tuple[type[RuntimeError], ...] = ()
+    """The exceptions by which it refuses an input, and no subclass of them; others may be faults of its own."""
+
+    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None, /) -> Any:
+        """Return the model's answer; ProblemError (4xx) names what is wrong with the input."""
 
 
 def open_model(
@@ -183,14 +197,7 @@ def _stack_columns(inputs: ModelInputs, value: Any, names: Any) -> Any:
     return value if columns is None else inputs.make_matrix(columns)
 
 
-class _Model:
-    """What all flavors have."""
-
-    notes: tuple[str, ...] = ()
-    input_errors: tuple[type[RuntimeError], ...] = ()
-
-
-class _Keras(_Model):
+class _Keras(Predictor):
     """A Keras model on TensorFlow, as a traced function: Keras' own ``predict`` costs tens of milliseconds a call."""
 
     platform = "tensorflow"
@@ -213,7 +220,7 @@ class _Keras(_Model):
         self._dtypes = [np.dtype(dtype) for _, dtype in specs]
         self._columns = ModelInputs(declared, who=who) if declared.table and not several else None
 
-    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None, /) -> Any:
         """Return an array, or a dictionary or tuple of arrays if the model has several outputs."""
         if self._columns is not None:
             value = _stack_columns(self._columns, value, names)
@@ -275,7 +282,7 @@ def _from_tensorflow(result: Any) -> Any:
     return result.numpy()
 
 
-class _Sklearn(_Model):
+class _Sklearn(Predictor):
     platform = "sklearn"
 
     def __init__(
@@ -299,7 +306,7 @@ class _Sklearn(_Model):
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         warnings.filterwarnings("ignore", message="X has feature names, but")
 
-    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None, /) -> Any:
         array = not isinstance(value, dict)
         if array and not self.signature.table and not (len(names) and self._inputs.names):
             if self._inputs.names and getattr(value, "ndim", 2) != 2:
@@ -328,7 +335,7 @@ def _load_sklearn(file: Path, flavor: Mapping[str, Any], who: str) -> Any:
         return pickle.load(opened)  # noqa: S301 - a model of the user's own registry; cloudpickle's files are pickles
 
 
-class _Onnx(_Model):
+class _Onnx(Predictor):
     platform = "onnxruntime"
 
     def __init__(self, file: Path, declared: NodeSignature, who: str, *, threads: int) -> None:
@@ -355,7 +362,7 @@ class _Onnx(_Model):
         self._dtypes = {spec.name: DATATYPES[spec.datatype] for spec in specs}
         self._bf16 = {tensor.name for tensor in (*inputs, *outputs) if tensor.type == _BF16}
 
-    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None) -> Any:
+    def predict(self, value: Any, names: Any = (), _parameters: Mapping[str, Any] | None = None, /) -> Any:
         if self._columns is not None:
             value = _stack_columns(self._columns, value, names)
         values = value if isinstance(value, dict) else {self._inputs[0]: value}
@@ -418,7 +425,7 @@ def _read_onnx_outputs(nodes: Any, who: str) -> tuple[TensorSpec, ...]:
     return _read_onnx_specs(nodes, who)
 
 
-class _Pyfunc(_Model):
+class _Pyfunc(Predictor):
     platform = "pyfunc"
 
     def __init__(
@@ -435,7 +442,7 @@ class _Pyfunc(_Model):
         if self._inputs.is_reordered:
             self._model.set_order(self._inputs.names)
 
-    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None) -> Any:
+    def predict(self, value: Any, names: Any = (), parameters: Mapping[str, Any] | None = None, /) -> Any:
         return self._model.predict(self._prepare(value, names), parameters)
 
     def _prepare(self, value: Any, names: Any) -> Any:

@@ -320,9 +320,7 @@ def _split_bytes(data: Body, count: int, where: str) -> NDArray[Any]:
     if len(items) != count:
         more = "more" if len(items) > count else str(len(items))
         raise invalid(f"{where}: the shape has {count} elements, but its bytes hold {more}.")
-    elements = np.empty(count, dtype=object)
-    elements[:] = items
-    return elements
+    return np.fromiter(items, object)
 
 
 def round_to_bf16(data: NDArray[Any]) -> NDArray[np.uint16]:

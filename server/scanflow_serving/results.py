@@ -64,9 +64,7 @@ def to_values(value: Any, who: str) -> NDArray[Any]:
     tensor = _to_tensor("", value, who)
     if not tensor.holds_json:
         return tensor.data
-    values = np.empty(tensor.data.size, dtype=object)
-    values[:] = [msgspec.json.decode(text) for text in tensor.data.flat]
-    return values.reshape(tensor.data.shape)
+    return np.fromiter(map(msgspec.json.decode, tensor.data.flat), object).reshape(tensor.data.shape)
 
 
 def to_raw_bytes(value: Any, who: str) -> bytes | memoryview:
@@ -96,8 +94,7 @@ def _to_tensor(name: str, value: Any, who: str) -> Tensor:
     if isinstance(value, np.ndarray):
         array = value
     elif isinstance(value, (bytes, bytearray, memoryview, str)):
-        array = np.empty(1, dtype=object)
-        array[0] = value if isinstance(value, str) else bytes(value)
+        array = np.array([value if isinstance(value, str) else bytes(value)], object)
     elif value is None:
         raise _make_unusable_problem(who, f"nothing. {RETURNED}")
     else:
@@ -153,9 +150,7 @@ def _convert_list(values: Sequence[Any]) -> NDArray[Any]:
     try:
         return make_array(values)
     except (ValueError, OverflowError):  # rows of different lengths
-        array = np.empty(len(values), dtype=object)
-        array[:] = values
-        return array
+        return np.fromiter(values, object)
 
 
 def _unify(array: NDArray[Any]) -> NDArray[Any]:
@@ -167,9 +162,7 @@ def _unify(array: NDArray[Any]) -> NDArray[Any]:
         return texts.reshape(array.shape)
     if there and all(isinstance(element, (bool, np.bool_)) for element in elements):
         return np.array(elements, dtype=bool).reshape(array.shape)
-    flat = np.empty(len(elements), dtype=object)
-    flat[:] = elements
-    objects: NDArray[Any] = flat.reshape(array.shape)
+    objects: NDArray[Any] = np.fromiter(elements, object).reshape(array.shape)
     numbers = join_numbers(objects)
     return objects if numbers.dtype.kind == "f" and not all(map(is_exact_float, there)) else numbers
 
@@ -180,9 +173,8 @@ def _format_moments(array: NDArray[Any]) -> NDArray[Any]:
         texts = np.asarray(np.datetime_as_string(array)).astype(object)
         texts[np.isnat(array)] = None
         return texts
-    objects = np.empty(array.size, dtype=object)
-    objects[:] = [None if np.isnat(element) else format_moment(element) for element in array.reshape(-1)]
-    return objects.reshape(array.shape)
+    durations = (None if np.isnat(element) else format_moment(element) for element in array.reshape(-1))
+    return np.fromiter(durations, object).reshape(array.shape)
 
 
 def format_moment(moment: Any) -> str:
@@ -221,10 +213,8 @@ def _format_duration(number: int, unit: str, step: int) -> str:
 
 
 def _to_bytes(array: NDArray[Any]) -> NDArray[Any]:
-    elements = np.empty(array.size, dtype=object)
-    for place, item in enumerate(array.flat):
-        elements[place] = item.encode(errors="replace") if isinstance(item, str) else bytes(item)
-    return elements.reshape(array.shape)
+    elements = (item.encode(errors="replace") if isinstance(item, str) else bytes(item) for item in array.flat)
+    return np.fromiter(elements, object).reshape(array.shape)
 
 
 def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
@@ -242,13 +232,11 @@ def _to_json(array: NDArray[Any], who: str) -> NDArray[Any]:
             who, f"an array of objects, one of which is of type {type(value).__name__!r}. {_advise(type(value))}"
         )
 
-    elements = np.empty(array.size, dtype=object)
     try:
-        for place, item in enumerate(array.flat):
-            elements[place] = _encode_json(item, enc_hook=replace_unknown)
+        elements = [_encode_json(item, enc_hook=replace_unknown) for item in array.flat]
     except (TypeError, ValueError, RecursionError) as error:
         raise _make_unusable_problem(who, f"objects that are no JSON: {error!s:.200}.") from error
-    return elements.reshape(array.shape)
+    return np.fromiter(elements, object).reshape(array.shape)
 
 
 def _advise(kind: type) -> str:
