@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +30,14 @@ def build_client_options(url: str, token: str | None, timeout_s: float) -> dict[
         "base_url": url,
         "headers": {} if token is None else {"authorization": f"Bearer {token}"},
         "timeout": httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-        # A proxy that the environment names cannot reach this machine's own address.
-        "trust_env": not is_loopback(url),
-        "verify": build_tls_context(url),
+        **build_trust_options(url),
     }
+
+
+def build_trust_options(url: str) -> dict[str, Any]:
+    """Return the options of httpx2 that say whom a client goes by: a proxy that the environment names cannot reach this
+    machine's own address. Errors: see :func:`build_tls_context`."""
+    return {"trust_env": not is_loopback(url), "verify": build_tls_context(url)}
 
 
 def build_tls_context(url: str) -> ssl.SSLContext:
@@ -97,6 +101,59 @@ def fetch_reply(url: str, path: str, *, token: str | None, timeout_s: float) -> 
             return read_reply(client.get(path), url)
     except httpx2.HTTPError as error:
         raise UnavailableError(f"{url} cannot be reached ({type(error).__name__}: {error}).") from error
+
+
+def drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _BusyError(Exception):
+    """The server has done nothing of a request yet."""
+
+    def __init__(self, reply: httpx2.Response) -> None:
+        super().__init__(str(reply.status_code))
+        self.reply = reply
+
+
+def parse_retry_after(reply: httpx2.Response, max_wait_s: float) -> float:
+    """Return how long a server asks to wait before a request is sent again, in seconds."""
+    after = reply.headers.get("retry-after", "")
+    return min(float(after), max_wait_s) if after.isdecimal() else FIRST_WAIT_S
+
+
+def retry_request(
+    send: Callable[[], httpx2.Response],
+    *,
+    is_busy: Callable[[httpx2.Response], bool],
+    on: Callable[[Exception], bool],
+    timeout_s: float,
+    max_wait_s: float,
+) -> httpx2.Response:
+    """Return the reply of a request; retry as :func:`retry` does, and while the server says that it is busy.
+
+    Args:
+        send: Sends the request.
+        is_busy: Whether a reply says that nothing of the request was done; its ``Retry-After`` says when to try again.
+        on: Whether an error may pass.
+        timeout_s: Longest to go on, in seconds; then the last reply is returned, or the last error raised.
+        max_wait_s: The longest wait that the server may ask for, in seconds.
+    """
+
+    def send_once() -> httpx2.Response:
+        reply = send()
+        if is_busy(reply):
+            raise _BusyError(reply)
+        return reply
+
+    def may_pass(error: Exception) -> bool | float:
+        if isinstance(error, _BusyError):
+            return parse_retry_after(error.reply, max_wait_s)
+        return on(error)
+
+    try:
+        return retry(send_once, on=may_pass, timeout_s=timeout_s)
+    except _BusyError as error:
+        return error.reply
 
 
 def retry(call: Callable[[], T], *, on: Callable[[Exception], bool | float], timeout_s: float) -> T:

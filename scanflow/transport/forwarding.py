@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from scanflow.errors import UnavailableError
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_tls_context, is_loopback
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_trust_options
 from scanflow.transport.unix_socket import AsyncUnixTransport
 
 SILENCE_S = 300.0
@@ -53,8 +53,7 @@ class Forwarder:
             transport=transport,
             limits=limits,
             timeout=httpx2.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S),
-            trust_env=socket is None and not is_loopback(url),
-            verify=build_tls_context(url),
+            **build_trust_options(url),
         )
 
     @asynccontextmanager

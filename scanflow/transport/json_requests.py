@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 
 from scanflow.errors import UnavailableError
-from scanflow.transport.clients import build_tls_context, is_loopback
+from scanflow.transport.clients import build_trust_options
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 2**20
@@ -47,7 +47,7 @@ async def request_json(
     auth = None if credentials is None else httpx2.BasicAuth(quote(id, safe=""), quote(secret, safe=""))
     content = bytearray()
     try:
-        client = httpx2.AsyncClient(timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
+        client = httpx2.AsyncClient(timeout=timeout_s, **build_trust_options(url))
         async with (
             asyncio.timeout(timeout_s),
             client,

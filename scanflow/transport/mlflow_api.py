@@ -14,7 +14,7 @@ import httpx2
 
 from scanflow.errors import UnavailableError
 from scanflow.text.masking import mask_addresses
-from scanflow.transport.clients import build_client_options
+from scanflow.transport.clients import build_client_options, drop_none
 from scanflow.transport.unix_socket import UnixTransport
 
 TIMEOUT_S = 60.0
@@ -62,11 +62,11 @@ class MlflowApi:
             MlflowApiError: it refuses.
             UnavailableError: it does not answer.
         """
-        return self._request("GET", _API + path, params=_drop_none(parameters))
+        return self._request("GET", _API + path, params=drop_none(parameters))
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a document without the fields that are None, and return the response. Errors: see :meth:`get`."""
-        return self._request("POST", _API + path, json=_drop_none(body))
+        return self._request("POST", _API + path, json=drop_none(body))
 
     def list_artifacts(self, path: str) -> list[dict[str, Any]]:
         """List a folder of artifacts: ``path``, relative to it, and ``is_dir``. Errors: see :meth:`get`."""
@@ -129,7 +129,3 @@ def _parse(reply: httpx2.Response) -> dict[str, Any] | None:
     except ValueError:
         return None
     return document if isinstance(document, dict) else None
-
-
-def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

@@ -19,12 +19,12 @@ from scanflow.http.problems import parse_error
 from scanflow.text.masking import mask_addresses
 from scanflow.transport.clients import (
     CONNECT_TIMEOUT_S,
-    FIRST_WAIT_S,
     build_client_options,
-    build_tls_context,
-    is_loopback,
+    build_trust_options,
+    drop_none,
     read_reply,
     retry,
+    retry_request,
 )
 from scanflow.transport.sse import Message, Parser
 
@@ -42,7 +42,7 @@ PATIENCE_S = 30.0
 """How long a server may be unavailable (during a restart) before a stream fails."""
 
 _TOO_MANY = 429
-_MAX_WAIT_S = 5.0
+MAX_WAIT_S = 5.0
 """The longest wait that a server may ask for, in seconds, before a request is repeated."""
 
 _UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
@@ -181,32 +181,24 @@ class ServerClient:
         content = None if body is None else _encode(body)
         if content is not None:
             headers["content-type"] = "application/json"
-        params, may_repeat = _drop_none(query or {}), method == "GET" or key is not None
+        params, may_repeat = drop_none(query or {}), method == "GET" or key is not None
 
         def send() -> httpx2.Response:
             return self._client.request(method, BASE + path, content=content, headers=headers, params=params)
 
-        def send_once() -> httpx2.Response:
-            reply = send()
-            if reply.status_code == _TOO_MANY:
-                raise _TooManyError(reply)
-            return reply
-
         lost = False
 
-        def may_pass(error: Exception) -> bool | float:
+        def may_pass(error: Exception) -> bool:
             # What may have been done already is only sent again where the server sees that it is the same request.
             nonlocal lost
-            if isinstance(error, _TooManyError):
-                return read_wait_s(error.reply.headers)
             refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
             lost = lost or (may_repeat and not refused)
             return isinstance(error, httpx2.TransportError) and lost
 
         try:
-            reply = retry(send_once, on=may_pass, timeout_s=self._patience_s)
-        except _TooManyError as error:
-            reply = error.reply
+            reply = retry_request(
+                send, is_busy=_has_too_many, on=may_pass, timeout_s=self._patience_s, max_wait_s=MAX_WAIT_S
+            )
         except httpx2.HTTPError as error:
             raise self._build_unreachable_error(error) from error
         self._met = True
@@ -249,7 +241,7 @@ class ServerClient:
     ) -> Generator[bytes, None, None]:
         timeout = httpx2.Timeout(silence_s, connect=CONNECT_TIMEOUT_S)
         with self._client.stream(
-            "GET", BASE + path, params=_drop_none(query), headers=dict(headers), timeout=timeout
+            "GET", BASE + path, params=drop_none(query), headers=dict(headers), timeout=timeout
         ) as reply:
             if reply.status_code >= 300:
                 error = parse_error(reply.status_code, reply.read(), who=self._who)
@@ -268,20 +260,6 @@ class ServerClient:
             why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
             words = f"cannot be reached ({why}). Start it: scanflow up"
         return UnavailableError(f"{self._who} {words}")
-
-
-class _TooManyError(Exception):
-    """The server answers too many requests of this token already, and has done nothing of this one."""
-
-    def __init__(self, reply: httpx2.Response) -> None:
-        super().__init__(str(reply.status_code))
-        self.reply = reply
-
-
-def read_wait_s(headers: Mapping[str, str]) -> float:
-    """Return how long to wait before a request that was one too many is sent again, in seconds."""
-    text = headers.get("retry-after", "")
-    return min(float(text), _MAX_WAIT_S) if text.isdecimal() else FIRST_WAIT_S
 
 
 class _AwayError(Exception):
@@ -314,8 +292,9 @@ def _encode(body: Any) -> bytes:
         raise InvalidError(f"The request cannot be serialized as JSON: {error}. Use plain values.") from error
 
 
-def _drop_none(query: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in query.items() if value is not None}
+def _has_too_many(reply: httpx2.Response) -> bool:
+    """Return whether the server answers too many requests of this token already, and has done nothing of this one."""
+    return reply.status_code == _TOO_MANY
 
 
 def _is_past(id: str | None, last: str | None) -> bool:
@@ -326,7 +305,7 @@ def _is_past(id: str | None, last: str | None) -> bool:
 def fetch_json(url: str, *, timeout_s: float = 2.0) -> Any:
     """Fetch JSON from an address; None for other content, or an error."""
     try:
-        reply = httpx2.get(url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url))
+        reply = httpx2.get(url, timeout=timeout_s, **build_trust_options(url))
         return reply.json() if reply.is_success else None
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         return None
@@ -334,8 +313,6 @@ def fetch_json(url: str, *, timeout_s: float = 2.0) -> Any:
 
 def is_reachable(url: str, *, timeout_s: float = 1.0) -> bool:
     try:
-        return httpx2.get(
-            url, timeout=timeout_s, trust_env=not is_loopback(url), verify=build_tls_context(url)
-        ).is_success
+        return httpx2.get(url, timeout=timeout_s, **build_trust_options(url)).is_success
     except httpx2.HTTPError:
         return False

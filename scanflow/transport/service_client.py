@@ -13,7 +13,7 @@ import httpx2
 from scanflow.errors import UnavailableError
 from scanflow.files.closing import Closing
 from scanflow.http.problems import parse_refusal
-from scanflow.transport.clients import build_client_options, retry
+from scanflow.transport.clients import build_client_options, retry_request
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_request
 
 if TYPE_CHECKING:
@@ -113,15 +113,10 @@ class HttpServiceClient(Closing):
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         def send() -> httpx2.Response:
-            reply = self._client.request(method, path, content=body, headers=headers)
-            if reply.status_code == 503 and "retry-after" in reply.headers:
-                raise _BusyError(reply)
-            return reply
+            return self._client.request(method, path, content=body, headers=headers)
 
         try:
-            reply = retry(send, on=_may_pass, timeout_s=RETRY_S)
-        except _BusyError as error:
-            reply = error.reply
+            reply = retry_request(send, is_busy=_is_busy, on=_may_pass, timeout_s=RETRY_S, max_wait_s=RETRY_S)
         except httpx2.TimeoutException as error:
             raise UnavailableError(
                 f"{self._who} did not answer in time. It may be busy: try again, or see: {self._look}"
@@ -143,18 +138,12 @@ class HttpServiceClient(Closing):
         return "scanflow services" if self._name is None else f"scanflow services {self._name}"
 
 
-class _BusyError(Exception):
-    """The service cannot answer yet, and says when to retry."""
-
-    def __init__(self, reply: httpx2.Response) -> None:
-        super().__init__(f"503, Retry-After: {reply.headers['retry-after']}")
-        self.reply = reply
+def _is_busy(reply: httpx2.Response) -> bool:
+    """Return whether the service cannot answer yet, and says when to retry."""
+    return reply.status_code == 503 and "retry-after" in reply.headers
 
 
-def _may_pass(error: Exception) -> bool | float:
-    if isinstance(error, _BusyError):
-        after = error.reply.headers["retry-after"]
-        return min(float(after), RETRY_S) if after.isdecimal() else True
+def _may_pass(error: Exception) -> bool:
     # Nothing was sent. On a cluster, a connection begun before the nodes know a new service's address stays lost, since
     # its packets go on being routed as the first was; another one finds the way.
     if isinstance(error, httpx2.ConnectTimeout):

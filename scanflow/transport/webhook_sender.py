@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from scanflow.errors import InvalidError, UnavailableError
-from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_tls_context, is_loopback, retry
+from scanflow.transport.clients import CONNECT_TIMEOUT_S, build_trust_options, retry
 
 TIMEOUT_S = 5.0
 _MAY_PASS = frozenset({408, 425, 429})
@@ -42,15 +42,8 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
 
     def send() -> None:
         try:
-            with httpx2.stream(
-                "POST",
-                url,
-                content=body,
-                headers=headers,
-                timeout=timeout,
-                trust_env=not is_loopback(url),
-                verify=build_tls_context(url),
-            ) as reply:
+            options = {"headers": headers, "timeout": timeout, **build_trust_options(url)}
+            with httpx2.stream("POST", url, content=body, **options) as reply:
                 status = reply.status_code  # what else it says is not read: it could go on for ever
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise UnavailableError(f"The webhook at {host!r} cannot be reached: {type(error).__name__}.") from None

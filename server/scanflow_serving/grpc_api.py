@@ -29,8 +29,8 @@ from scanflow.http.tls_files import TlsFiles
 from scanflow.protos import SERVICE, get_message_class, list_methods
 from scanflow.wire import Limits
 from scanflow_serving.inference_problems import ProblemError, invalid
-from scanflow_serving.messages import InferRequest, InferResponse, Request, RequestedOutput, Response, Tensor
-from scanflow_serving.oip import check_output_parameters, describe_content, describe_moments, parse_timeout
+from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
+from scanflow_serving.oip import build_request, describe_content, describe_moments
 from scanflow_serving.oip_tensors import DATATYPES, check_finite, from_binary, from_python, to_binary
 
 _log = logging.getLogger(__name__)
@@ -275,8 +275,6 @@ def _read_files(files: TlsFiles, *, asks: bool) -> Any:
 
 
 def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
-    if not request.inputs:
-        raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     raws: Sequence[bytes] = request.raw_input_contents
     if raws and len(raws) != len(request.inputs):
         raise invalid(f"There are {len(request.inputs)} inputs and {len(raws)} raw_input_contents.")
@@ -284,18 +282,9 @@ def read_request(request: Any, *, allow_nan: bool) -> InferRequest:
         _read_tensor(encoded, raws[place] if raws else None, allow_nan=allow_nan)
         for place, encoded in enumerate(request.inputs)
     ]
-    if len({tensor.name for tensor in tensors}) < len(tensors):
-        raise invalid("Two inputs have the same name.")
-    for output in request.outputs:
-        check_output_parameters(output.name, output.parameters)
     parameters = {name: _get_value(value) for name, value in request.parameters.items()}
-    return InferRequest(
-        tensors,
-        id=request.id,
-        parameters=parameters,
-        outputs=[RequestedOutput(output.name, binary=True) for output in request.outputs] or None,
-        timeout_s=parse_timeout(parameters),
-    )
+    outputs = [(output.name, output.parameters) for output in request.outputs]
+    return build_request(tensors, id=request.id, parameters=parameters, outputs=outputs)
 
 
 def write_response(answer: InferResponse, *, raw: bool) -> Any:

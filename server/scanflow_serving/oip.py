@@ -154,8 +154,6 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
         if not (allow_nan and _has_nan(body)):
             raise _make_unreadable_problem(body, error) from None
         read = _read_with_nan(body)
-    if not read.inputs:
-        raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     tensors: list[Tensor] = []
     begin = 0
     for entry in read.inputs:
@@ -175,7 +173,11 @@ def _decode(body: Body, rest: memoryview | None, *, allow_nan: bool) -> InferReq
         begin += len(part)
         tensor = from_binary(entry.name, entry.datatype, entry.shape, part, allow_nan=allow_nan, where=where)
         tensors.append(describe_moments(tensor, entry.parameters) if entry.parameters else tensor)
-    return _build_request(read, tensors, rest, begin)
+    outputs = [(output.name, output.parameters or {}) for output in read.outputs] if read.outputs else ()
+    request = build_request(tensors, id=read.id or "", parameters=read.parameters or {}, outputs=outputs)
+    if rest is not None and begin < len(rest):
+        raise invalid(f"After the inputs' binary data there are {len(rest) - begin} more bytes in the body.")
+    return request
 
 
 def describe_moments(tensor: Tensor, parameters: Mapping[str, Any]) -> Tensor:
@@ -198,29 +200,30 @@ def _read_with_nan(body: Body) -> _Request:
     return read
 
 
-def _build_request(read: _Request, tensors: list[Tensor], rest: memoryview | None, used: int) -> InferRequest:
-    if rest is not None and used < len(rest):
-        raise invalid(f"After the inputs' binary data there are {len(rest) - used} more bytes in the body.")
+def build_request(
+    tensors: list[Tensor], *, id: str, parameters: dict[str, Any], outputs: Sequence[tuple[str, Mapping[str, Any]]]
+) -> InferRequest:
+    """Check the parts of a request, whichever transport they came by, and return it. ``outputs``: the names of those
+    that are asked for, with their parameters; empty: all."""
+    if not tensors:
+        raise invalid("The list 'inputs' is empty: there is nothing to infer from.")
     if len(tensors) > 1 and len({tensor.name for tensor in tensors}) < len(tensors):
         raise invalid("Two inputs have the same name.")
-    parameters = read.parameters or {}
-    request = InferRequest(tensors, id=read.id or "", parameters=parameters)
+    request = InferRequest(tensors, id=id, parameters=parameters)
     if parameters:
         request.binary_output = parameters.get("binary_data_output") is True
-        request.timeout_s = parse_timeout(parameters)
-    if read.outputs:
-        for output in read.outputs:
-            check_output_parameters(output.name, output.parameters or ())
+        request.timeout_s = _parse_timeout(parameters)
+    if outputs:
+        for name, about in outputs:
+            _check_output_parameters(name, about)
         request.outputs = [
-            RequestedOutput(
-                output.name, binary=bool((output.parameters or {}).get("binary_data", request.binary_output))
-            )
-            for output in read.outputs
+            RequestedOutput(name, binary=bool(about.get("binary_data", request.binary_output)))
+            for name, about in outputs
         ]
     return request
 
 
-def check_output_parameters(name: str, parameters: Iterable[str]) -> None:
+def _check_output_parameters(name: str, parameters: Iterable[str]) -> None:
     """Refuse what the client asks of an output and would not get, such as Triton's ``classification``."""
     if unknown := next((parameter for parameter in parameters if parameter not in _OUTPUT_PARAMETERS), None):
         raise invalid(
@@ -229,7 +232,7 @@ def check_output_parameters(name: str, parameters: Iterable[str]) -> None:
         )
 
 
-def parse_timeout(parameters: Mapping[str, Any]) -> float | None:
+def _parse_timeout(parameters: Mapping[str, Any]) -> float | None:
     """Return Triton's ``timeout`` parameter, which is in microseconds, in seconds."""
     if parameters.get("sequence_id"):
         raise invalid("The parameter 'sequence_id' is not supported: no state is kept from one request to the next.")

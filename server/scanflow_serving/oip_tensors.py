@@ -70,10 +70,13 @@ def check_finite(data: NDArray[Any], where: str) -> None:
     if np.isfinite(data).all():
         return
     place = int(np.flatnonzero(~np.isfinite(data))[0])
-    what = "NaN" if np.isnan(data.flat[place]) else "infinity"
-    raise invalid(
-        f"{where}: element {place} is {what}, but this service takes only finite numbers. "
-        "Send finite ones, or deploy the service with allow_nan."
+    raise make_infinite_problem(f"{where}: element {place}", "NaN" if np.isnan(data.flat[place]) else "infinity")
+
+
+def make_infinite_problem(where: str, what: str = "null, a missing number (NaN)") -> ProblemError:
+    return invalid(
+        f"{where} is {what}, but this service takes only finite numbers. Send finite ones, or deploy the service with "
+        "allow_nan."
     )
 
 
@@ -286,10 +289,7 @@ def _make_value_problem(
     if isinstance(value, list):
         return invalid(f"{where}: its data at {at} is a list: it should be flat, or nested as the shape says.")
     if value is None and datatype in FLOATS:
-        return invalid(
-            f"{where}: its data at {at} is null, a missing number (NaN), but this service takes only finite numbers. "
-            "Send finite ones, or deploy the service with allow_nan."
-        )
+        return make_infinite_problem(f"{where}: its data at {at}")
     return invalid(
         f"{where}: its data at {at} is {_shorten(value)}, but {datatype} takes {_describe_values(datatype)}."
     )

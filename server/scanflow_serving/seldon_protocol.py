@@ -22,7 +22,7 @@ from scanflow_serving import tftensor
 from scanflow_serving.component_graph import Graph, GraphTraversal, Outcome
 from scanflow_serving.inference_problems import ProblemError, invalid, refuse_multipart
 from scanflow_serving.messages import Body
-from scanflow_serving.oip_tensors import check_finite, check_shape
+from scanflow_serving.oip_tensors import check_finite, check_shape, make_infinite_problem
 from scanflow_serving.results import RETURNED, format_moment, name_outputs, to_values
 
 REVISION_TAG: Final = "scanflow.revision"
@@ -240,10 +240,7 @@ def _fill_gaps(array: NDArray[Any], where: str, *, allow_nan: bool) -> NDArray[A
     """Return null as NaN, a missing number, where these are allowed; ProblemError (400) names the first otherwise."""
     place = next(place for place, element in enumerate(array.flat) if element is None)
     if not allow_nan:
-        raise invalid(
-            f"{where}: element {place} is null, a missing number (NaN), but this service takes only finite numbers. "
-            "Send finite ones, or deploy the service with allow_nan."
-        )
+        raise make_infinite_problem(f"{where}: element {place}")
     filled = np.array([np.nan if element is None else element for element in array.flat], dtype=object)
     numbers = all(isinstance(element, (int, float)) and not isinstance(element, bool) for element in filled)
     return (filled.astype(float) if numbers else filled).reshape(array.shape)
