@@ -211,7 +211,7 @@ class Client(MeasuringClient):
 
         app = resolve_application(what)
         workflows = app.workflows if workflow is None else [app.workflow(workflow)]
-        settings = Settings.from_environment().model_copy(update={"home": self._home})
+        settings = self._read_settings()
         defaults = ImageSettings.from_environment(options=settings.backend_options)
         images = defaults.with_overrides({"registry": registry, "builder": builder})
         say = _print_line if self._progress else lambda _: None
@@ -432,8 +432,9 @@ class Client(MeasuringClient):
         """
         from scanflow_client.mlflow_variables import build_mlflow_variables
 
-        settings = Settings.from_environment().model_copy(update={"home": self._home})
-        variables = build_mlflow_variables(settings, self._control, None if app is None else resolve_application(app))
+        variables = build_mlflow_variables(
+            self._read_settings(), self._control, None if app is None else resolve_application(app)
+        )
         os.environ.update(variables)
         return variables["MLFLOW_TRACKING_URI"]
 
@@ -446,8 +447,10 @@ class Client(MeasuringClient):
     def _open_knowledge(self) -> KnowledgeBase:
         from scanflow_client.model_client import open_server_knowledge
 
-        settings = Settings.from_environment().model_copy(update={"home": self._home})
-        return open_server_knowledge(settings, self._control)
+        return open_server_knowledge(self._read_settings(), self._control)
+
+    def _read_settings(self) -> Settings:
+        return Settings.from_environment().model_copy(update={"home": self._home})
 
     def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
         from scanflow_client.tuning import find_history

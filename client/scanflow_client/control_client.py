@@ -125,7 +125,7 @@ class ControlClient:
         limit: int = 20,
     ) -> list[Action]:
         """Return the actions that agents and people requested, with their status, the newest first; filtered."""
-        filters = {
+        about = {
             "app": app,
             "team": team,
             "agent": agent,
@@ -133,7 +133,7 @@ class ControlClient:
             "primitive": primitive,
             "target": target,
         }
-        listed = self.server.get(transport.build_path("intents"), state=state, verdict=verdict, **filters, limit=limit)
+        listed = self.server.get(transport.build_path("intents"), state=state, verdict=verdict, **about, limit=limit)
         return [Action.model_validate(action) for action in listed]
 
     def approvals(self, *, limit: int = 1000) -> list[Action]:
@@ -143,11 +143,9 @@ class ControlClient:
 
     def why(self, action: str = "@latest") -> ActionExplanation:
         """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""
-        id = (
-            action
-            if action != "@latest"
-            else _require_first(self.intents(limit=1), "No agent has requested an action yet.")
-        )
+        id = action
+        if action == "@latest":
+            id = _require_first(self.intents(limit=1), "No agent has requested an action yet.")
         return ActionExplanation.model_validate(self.server.get(transport.build_path("intents", id, "why")))
 
     def approve(self, action: str = "@latest", *, reason: str = "") -> Action:

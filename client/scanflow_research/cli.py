@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import JsonOption, check_choice
-from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say
+from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
 
 
 def reproduce(
@@ -38,21 +38,17 @@ def reproduce(
     """
     from scanflow_client.progress import open_output
     from scanflow_client.signals import end_on_signals
-    from scanflow_research.figure_catalogue import EXPERIMENTS, load_figures, select_named
+    from scanflow_research.figure_catalogue import EXPERIMENTS, load_catalogue, select_named
     from scanflow_research.figure_study import ReproductionStudy
     from scanflow_research.research_text import format_figure_list, format_reproduction
 
     if listing:
-        if as_json:
-            print_json(
-                [{"name": figure.name, "source": figure.source, "title": figure.title} for figure in load_figures()]
-            )
-        else:
-            say(*format_figure_list(load_figures(), list(EXPERIMENTS.values())))
+        listed = [{"name": figure.name, "source": figure.source, "title": figure.title} for figure in load_catalogue()]
+        respond(listed, as_json, lambda: format_figure_list(load_catalogue(), list(EXPERIMENTS.values())))
         return
     if every == bool(names):
         raise UsageError("Name figures, or give --all. List them: scanflow reproduce --list")
-    figures = list(load_figures()) if every else select_named(names or [])
+    figures = list(load_catalogue()) if every else select_named(names or [])
     with TemporaryDirectory(prefix="scanflow-reproduce-") as temporary:
         folder = Path(temporary) if out is None else out
         with (
@@ -67,19 +63,14 @@ def reproduce(
                 rounds=rounds,
             )
             reproduction = study.run(figures)
-    if as_json:
-        print_json(reproduction.summary())
-    else:
-        say(*format_reproduction(reproduction))
+    respond(reproduction.summary(), as_json, lambda: format_reproduction(reproduction))
     if out is not None:
         from scanflow_research.research_page import write_files
 
-        files = write_files(reproduction, out)
-        if not as_json:
-            say(f"Wrote {', '.join(str(file) for file in files)}.")
+        remark(as_json, name_written(write_files(reproduction, out)))
     if reproduction.interrupted:
-        if out is not None and not as_json:
-            say(f"Continue: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
+        if out is not None:
+            remark(as_json, f"Continue: scanflow reproduce {'--all' if every else ' '.join(names or [])} --out {out}")
         raise typer.Exit(130)
 
 

@@ -42,7 +42,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIME
 
 
 @cache
-def load_figures() -> tuple[Figure, ...]:
+def load_catalogue() -> tuple[Figure, ...]:
     """Return the figures, in the order of the sources."""
     document = read_yaml(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
     figures = TypeAdapter(tuple[Figure, ...]).validate_python(document["figures"])
@@ -68,10 +68,10 @@ def select_named(names: Sequence[str]) -> list[Figure]:
     Raises:
         NotFoundError: there is no such figure; the message names the nearest.
     """
-    valid = {figure.name for figure in load_figures()}
+    valid = {figure.name for figure in load_catalogue()}
     for name in names:
         if name not in valid:
             raise NotFoundError(
                 f"There is no figure {name!r}.{did_you_mean(name, sorted(valid))} List them: scanflow reproduce --list"
             )
-    return [figure for figure in load_figures() if figure.name in set(names)]
+    return [figure for figure in load_catalogue() if figure.name in set(names)]

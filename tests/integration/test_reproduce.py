@@ -10,14 +10,14 @@ import pytest
 
 from scanflow_research import allocation, hpc, inference_measurements, serverless, service_measurements
 from scanflow_research.figure import Claim
-from scanflow_research.figure_catalogue import load_figures
+from scanflow_research.figure_catalogue import load_catalogue
 
 SHORT = {"SECONDS": 0.6, "SERVER_S": 1.0, "SIZE": 400, "MOVED_MEBIBYTES": 64, "BATCH_MEBIBYTES": 128}
 
 
 def measured_claims(module: ModuleType) -> list[Claim]:
     """Return the claims that this machine has room for."""
-    own = [figure for figure in load_figures() if figure.experiment == module.EXPERIMENT.name]
+    own = [figure for figure in load_catalogue() if figure.experiment == module.EXPERIMENT.name]
     claims = [claim for figure in own for claim in figure.claims if not claim.untested]
     return [claim for claim in claims if not claim.arm.startswith(("2 cores, shared", "3 cores"))]
 

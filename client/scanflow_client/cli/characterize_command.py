@@ -20,7 +20,7 @@ from scanflow_client.cli.command_options import (
     open_deployer,
     parse_counts,
 )
-from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
+from scanflow_client.cli.command_output import choose_progress_stream, respond
 from scanflow_client.cli.service_commands import DataOption, NpyOption, read_inputs
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def characterize(
     if target is not None:
         read_sent = partial(read_inputs, file, data, npy, separator=separator, encoding=encoding, decimal=decimal)
         resources = _characterize_workflow(target, counts, rounds, read_sent, as_json=as_json)
-        if write is not None:
-            print(build_patch(write, resources), end="", file=sys.stderr if as_json else sys.stdout)
+        _print_patch(write, resources, as_json)
         return
     if (file, data, npy) != (None, None, None):
         raise UsageError("--data, --npy and --file are requests to a service, and this is a program. Leave them out.")
@@ -101,14 +100,9 @@ def characterize(
             missing=missing,
             observe=output.update,
         )
-    if as_json:
-        print_json(build_characterization_json(characterization))
-    else:
-        say(*format_characterization(characterization))
-    if write is not None:
-        print(
-            build_patch(write, str(characterization.recommendation)), end="", file=sys.stderr if as_json else sys.stdout
-        )
+    document = build_characterization_json(characterization)
+    respond(document, as_json, lambda: format_characterization(characterization))
+    _print_patch(write, str(characterization.recommendation), as_json)
 
 
 def find_workflow(command: Sequence[str]) -> TuningTarget | None:
@@ -147,11 +141,13 @@ def _characterize_workflow(
                 return to_http(deployer, name, sent, node=None, dtype=None, seldon=False)
 
             result = characterize_service(deployer, target, build_request, counts, rounds=rounds, observe=output.update)
-    if as_json:
-        print_json(asdict(result))
-    else:
-        say(*format_workflow_characterization(result))
+    respond(asdict(result), as_json, lambda: format_workflow_characterization(result))
     return str(result.recommendation)
+
+
+def _print_patch(target: str | None, resources: str, as_json: bool) -> None:
+    if target is not None:
+        print(build_patch(target, resources), end="", file=sys.stderr if as_json else sys.stdout)
 
 
 def build_patch(target: str, resources: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -32,6 +33,16 @@ def respond(value: Any, as_json: bool, screen: Callable[[], Screen], *, mask: bo
         print_json(value, mask=mask)
     else:
         say(*screen())
+
+
+def remark(as_json: bool, *screen: Any) -> None:
+    """Print lines and tables for people, beside what a command returns: nothing with JSON."""
+    if not as_json:
+        say(*screen)
+
+
+def name_written(files: Iterable[Path]) -> str:
+    return f"Wrote {', '.join(map(str, files))}."
 
 
 def print_json(value: Any, *, indent: int | None = 2, mask: bool = True) -> None:

@@ -20,7 +20,7 @@ from scanflow_client.cli.command_options import (
     open_deployer,
     open_existing_client,
 )
-from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
+from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
 from scanflow_client.cli.service_commands import (
     DataOption,
     DtypeOption,
@@ -112,22 +112,16 @@ def load(
     with open_output(choose_progress_stream(as_json)) as output:
         spec = replace(spec, rows=prediction.rows, grpc=grpc)
         report = load_service(record, request, spec, observe=show_load_progress(output.update, spec))
-    if as_json:
-        print_json(report.summary())
-    else:
-        say(*format_load(report, bound_s=bound_s))
+    respond(report.summary(), as_json, lambda: format_load(report, bound_s=bound_s))
     chart = draw_load(report) if out is not None or log else ""
     if out is not None:
-        files = write_files(report, out, chart)
-        if not as_json:
-            say(f"Wrote {', '.join(str(file) for file in files)}.")
+        remark(as_json, name_written(write_files(report, out, chart)))
     if log:
         from scanflow_client.model_client import open_server_knowledge
 
         run = log_report(open_server_knowledge(load_settings(), open_existing_client()), record, report, chart)
-        if not as_json:
-            say(f"Logged as the run {run.name} ({run.run_id}) of {record.app}.")
-    if out is None and not log and not as_json:
-        say(f"Save each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
+        remark(as_json, f"Logged as the run {run.name} ({run.run_id}) of {record.app}.")
+    if out is None and not log:
+        remark(as_json, f"Save each request and a plot: --out DIR, --log. Resize the service: scanflow scale {name}")
     if report.interrupted:
         raise typer.Exit(130)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,7 @@ from scanflow_client.cli.command_options import (
     TargetArgument,
     open_deployer,
 )
-from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say, write_blocks
+from scanflow_client.cli.command_output import choose_progress_stream, remark, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,9 +87,8 @@ def deploy(
     if not as_json:
         serving = deployment.online.serving
         needs_certificate = serving is not None and serving.clients is not None
-        inputs = _fetch_inputs(deployer, record)
-        examples = format_request_examples(record, inputs, needs_certificate=needs_certificate)
-        say(*_fetch_notes(deployer, record), *examples)
+        notes, inputs = _fetch_metadata(deployer, record)
+        say(*notes, *format_request_examples(record, inputs, needs_certificate=needs_certificate))
 
 
 def services(
@@ -186,8 +186,8 @@ def rollback(name: ServiceArgument, as_json: JsonOption = False) -> None:
     before = deployer.service(name)
     record = _change_version(deployer, name, as_json, rollback=True)
     served = format_served_models(before)
-    if not as_json and len(before.revisions) == 1 and served != format_served_models(record):
-        say(f"Before: {served}. Return to it: scanflow rollback {name}")
+    if len(before.revisions) == 1 and served != format_served_models(record):
+        remark(as_json, f"Before: {served}. Return to it: scanflow rollback {name}")
 
 
 def delete(name: ServiceArgument, as_json: JsonOption = False) -> None:
@@ -300,8 +300,7 @@ def _change_version(deployer: Deployer, name: str, as_json: bool, **options: Any
         return record
 
     record = _watch(change, as_json, is_version=True)
-    if not as_json:
-        say(*(f"The champion of {version.name} is version {version.version} now." for version in champions))
+    remark(as_json, *(f"The champion of {version.name} is version {version.version} now." for version in champions))
     return record
 
 
@@ -319,36 +318,25 @@ def _watch(
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
         record = start(observe)
-    if as_json:
-        print_json(record)
-    else:
-        has_models = any(revision.models for revision in record.revisions)
-        served = [f"Served now: {format_served_models(record)}"] if is_version and has_models else []
-        say(format_service_line(record), *served, *([after.format(record.name)] if after else []))
+    has_models = any(revision.models for revision in record.revisions)
+    served = [f"Served now: {format_served_models(record)}"] if is_version and has_models else []
+    then = [after.format(record.name)] if after else []
+    respond(record, as_json, lambda: [format_service_line(record), *served, *then])
     return record
 
 
-def _fetch_notes(deployer: Deployer, record: ServiceRecord) -> list[str]:
-    """Return what the models of a service say of themselves: no signature, a warm-up that failed."""
-    if record.state != "ready":
-        return []
-    try:
-        with deployer.connect(record.name) as client:
-            return [f"! {note}" for note in client.document(f"/v2/models/{record.name}").get("notes") or ()]
-    except ScanflowError:  # the service is deployed; a later command reports the error
-        return []
-
-
-def _fetch_inputs(deployer: Deployer, record: ServiceRecord) -> list[dict[str, Any]]:
-    """Return the inputs that the graph declares, else those of a registered model in it."""
-    nodes = (
-        [None, *(node for revision in record.revisions for node in revision.models)] if record.state == "ready" else []
-    )
-    for node in nodes:
-        try:
+def _fetch_metadata(deployer: Deployer, record: ServiceRecord) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return what a service says of itself: notes on its models (no signature, a warm-up that failed), and the inputs
+    that the graph declares, else those of a registered model in it."""
+    notes: list[str] = []
+    nodes = [node for revision in record.revisions for node in revision.models]
+    with suppress(ScanflowError):  # the service is deployed; a later command reports the error
+        if record.state == "ready":
             with deployer.connect(record.name) as client:
-                if inputs := client.document(f"/v2/models/{node or record.name}").get("inputs"):
-                    return list(inputs)
-        except ScanflowError:  # the service is deployed; a later command reports the error
-            break
-    return []
+                for name in (record.name, *nodes):
+                    document = client.document(f"/v2/models/{name}")
+                    if name == record.name:
+                        notes = [f"! {note}" for note in document.get("notes") or ()]
+                    if inputs := document.get("inputs"):
+                        return notes, list(inputs)
+    return notes, []

@@ -20,7 +20,7 @@ from scanflow_client.cli.command_options import (
     open_existing_client,
     parse_counts,
 )
-from scanflow_client.cli.command_output import choose_progress_stream, print_json, say
+from scanflow_client.cli.command_output import choose_progress_stream, name_written, remark, respond
 from scanflow_client.cli.service_commands import (
     DataOption,
     DtypeOption,
@@ -33,9 +33,8 @@ from scanflow_client.cli.service_commands import (
 if TYPE_CHECKING:
     from scanflow.knowledge.knowledge_port import KnowledgeBase
     from scanflow.tuning.candidates import Candidate
-    from scanflow_client.predict_io import HttpRequest, PredictRequest
+    from scanflow_client.predict_io import HttpRequest
     from scanflow_client.tuning_report import TuningReport
-    from scanflow_client.tuning_target import TuningTarget
 
 
 def tune(
@@ -87,8 +86,9 @@ def tune(
     from scanflow_client.model_client import open_server_knowledge
     from scanflow_client.predict_io import to_http
     from scanflow_client.progress import open_output
+    from scanflow_client.recorded_requests import read_recorded_requests
     from scanflow_client.signals import end_on_signals
-    from scanflow_client.tuning import TuningBudget, find_history, log_tuning, tune_service
+    from scanflow_client.tuning import TuningBudget, find_history, log_tuning, tune_service, write_files
     from scanflow_client.tuning_report import draw_tuning, format_step, format_tuning, suggest_command
     from scanflow_client.tuning_target import TuningTarget
 
@@ -108,7 +108,7 @@ def tune(
     if live and (file, data, npy) != (None, None, None):
         raise UsageError("--live sends recorded requests. Leave out the file, --data and --npy, or leave out --live.")
     if live:
-        inputs = fetch_recorded_requests(open_knowledge(), tuned)
+        inputs = read_recorded_requests(open_knowledge(), tuned.app.name, tuned.app.team, tuned.workflow.name)
     else:
         inputs = [read_inputs(file, data, npy, separator=separator, encoding=encoding, decimal=decimal)]
 
@@ -132,36 +132,18 @@ def tune(
             on_trial=lambda text: output.print(text, ""),
         )
     chart = draw_tuning(report)
-    if as_json:
-        print_json(report.summary())
-    else:
-        say(*format_tuning(report))
-    _write(report, out, chart, as_json)
+    respond(report.summary(), as_json, lambda: format_tuning(report))
+    if out is not None:
+        remark(as_json, name_written(write_files(report, out, chart)))
     if log and report.result.trials:
         run = log_tuning(open_knowledge(), settings.home, report, chart)
-        if not as_json:
-            say(f"Logged as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
-    if (command := suggest_command(report)) is not None and not apply and not as_json:
-        say(f"Apply it: {command}")
+        remark(as_json, f"Logged as the run {run.name} ({run.run_id}) of {tuned.app.name}.")
+    if (command := suggest_command(report)) is not None and not apply:
+        remark(as_json, f"Apply it: {command}")
     if apply and report.result.winner is not None:
         _apply(report, report.result.winner, as_json)
     if report.result.interrupted:
         raise typer.Exit(130)
-
-
-def _write(report: TuningReport, out: Path | None, chart: str, as_json: bool) -> None:
-    from scanflow_client.tuning import write_files
-
-    if out is not None:
-        files = write_files(report, out, chart)
-        if not as_json:
-            say(f"Wrote {', '.join(str(file) for file in files)}.")
-
-
-def fetch_recorded_requests(knowledge: KnowledgeBase, target: TuningTarget) -> list[PredictRequest]:
-    from scanflow_client.recorded_requests import read_recorded_requests
-
-    return read_recorded_requests(knowledge, target.app.name, target.app.team, target.workflow.name)
 
 
 def parse_batch_sizes(text: str | None) -> list[int]:
@@ -175,12 +157,11 @@ def _apply(report: TuningReport, winner: Candidate, as_json: bool) -> None:
     from scanflow_client.tuning_report import format_shape_options
 
     name, before = report.target.workflow.name, report.result.default
-    if winner.batch is not None and not as_json:
-        say(f"Set the batch size in the application: sf.Batching(max_size={winner.batch}).")
+    if winner.batch is not None:
+        remark(as_json, f"Set the batch size in the application: sf.Batching(max_size={winner.batch}).")
     change = ServiceChange(
         instances=winner.instances, cores=winner.cores, affinity=winner.affinity, threads=winner.threads
     )
     with show_service_changes(choose_progress_stream(as_json)) as observe:
         open_deployer().change(name, change, observe=observe)
-    if not as_json:
-        say(f"Resized {name}. Undo: scanflow scale {name} {before.instances} {format_shape_options(before)}")
+    remark(as_json, f"Resized {name}. Undo: scanflow scale {name} {before.instances} {format_shape_options(before)}")

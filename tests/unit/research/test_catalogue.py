@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from scanflow.errors import NotFoundError, UsageError
 from scanflow_client.cli.command_tree import app
 from scanflow_research import figure_catalogue
-from scanflow_research.figure_catalogue import EXPERIMENTS, load_figures, select_named
+from scanflow_research.figure_catalogue import EXPERIMENTS, load_catalogue, select_named
 from scanflow_research.figure_study import ReproductionStudy
 
 THESIS = (
@@ -29,11 +29,11 @@ PAPERS = [
 
 
 def test_every_figure_that_a_machine_can_speak_to_is_there_once() -> None:
-    assert sorted(figure.name for figure in load_figures()) == sorted([*THESIS, *PAPERS])
+    assert sorted(figure.name for figure in load_catalogue()) == sorted([*THESIS, *PAPERS])
 
 
 def test_every_figure_is_measured_or_says_why_not() -> None:
-    for figure in load_figures():
+    for figure in load_catalogue():
         if figure.untested:
             assert not figure.experiment
         else:
@@ -43,7 +43,9 @@ def test_every_figure_is_measured_or_says_why_not() -> None:
 
 
 def test_what_is_simulated_has_verdicts_within_seconds(tmp_path: Path) -> None:
-    simulated = [figure for figure in load_figures() if figure.experiment and EXPERIMENTS[figure.experiment].simulated]
+    simulated = [
+        figure for figure in load_catalogue() if figure.experiment and EXPERIMENTS[figure.experiment].simulated
+    ]
     reproduction = ReproductionStudy(folder=tmp_path, experiments=EXPERIMENTS).run(simulated)
     assert len(simulated) == 9
     findings = [finding for result in reproduction.results for finding in result.findings]
@@ -77,7 +79,7 @@ def test_a_figure_of_another_cpu_is_measured_only_there(
     vendor: str, experiment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(figure_catalogue, "read_cpu_field", lambda _name: vendor)
-    (figure,) = (figure for figure in load_figures.__wrapped__() if figure.cpu)
+    (figure,) = (figure for figure in load_catalogue.__wrapped__() if figure.cpu)
     assert (figure.experiment, bool(figure.claims), figure.untested) == (
         experiment,
         bool(experiment),
