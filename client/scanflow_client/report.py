@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from scanflow.reports.event_report import list_compared_models, report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.settings import Settings
+from scanflow.text.markup import mark_as_markup
 from scanflow.transport import fetch_json
 from scanflow_client.control_client import ControlClient
 
@@ -33,8 +33,10 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the page in a frame of its own, which runs no scripts."""
-        page, style = escape(self.path.read_text(encoding="utf-8")), "width:100%;height:40em;border:0"
-        return f'<iframe sandbox title="{escape(self.path.stem)}" style="{style}" srcdoc="{page}"></iframe>'
+        frame = mark_as_markup(
+            '<iframe sandbox title="{}" style="width:100%;height:40em;border:0" srcdoc="{}"></iframe>'
+        )
+        return frame.format(self.path.stem, self.path.read_text(encoding="utf-8"))
 
 
 def save_report(client: ControlClient, app: str | None) -> Report:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from html import escape
 from itertools import groupby
 from pathlib import Path
 
 import scanflow
-from scanflow.reports.page import STYLE
 from scanflow.reports.sections import render_table
+from scanflow.text.markup import load_templates, mark_as_markup
 from scanflow_research.figure import FigureResult, Verdict
 from scanflow_research.figure_study import Reproduction
 from scanflow_research.plot import draw_figure
@@ -35,36 +34,15 @@ READING = (
 
 def render_page(reproduction: Reproduction) -> str:
     """Return one HTML page without scripts or addresses."""
-    sections = "".join(_render_section(source, results) for source, results in group_by_source(reproduction))
-    listed = render_table(
-        ("figure", "what it shows", "verdict"),
-        [(result.figure.name, format_title(result), MARKS[result.verdict]) for result in reproduction.results],
+    verdicts = [(result.figure.name, format_title(result), MARKS[result.verdict]) for result in reproduction.results]
+    return load_templates("scanflow_research", "scanflow.reports").get_template("reproduction.html").render(
+        title="Reproduction",
+        summary=describe(reproduction),
+        reading=READING,
+        verdicts=render_table(("figure", "what it shows", "verdict"), verdicts),
+        sections=[(source, map(_describe_figure, results)) for source, results in group_by_source(reproduction)],
+        experiments=reproduction.experiments,
     )
-    methods = "".join(
-        f"<dt>{escape(experiment.name)}</dt><dd class='method'>{escape(experiment.method)}</dd>"
-        for experiment in reproduction.experiments
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Reproduction</title>
-<link rel="icon" href="data:,">
-<style>{STYLE} dl.methods {{ display: block; }} dd.method {{ font-size: 15px; margin: 0 0 12px; }}</style>
-</head>
-<body>
-<h1>Reproduction</h1>
-<p>{escape(describe(reproduction))}</p>
-<p>{escape(READING)}</p>
-<h2>Verdicts</h2>
-{listed}
-{sections}
-<h2>How it was measured</h2>
-<dl class="methods">{methods}</dl>
-</body>
-</html>
-"""
 
 
 def render_markdown(reproduction: Reproduction) -> str:
@@ -119,23 +97,17 @@ def format_title(result: FigureResult) -> str:
     return f"{result.figure.title}{' (simulated)' if result.simulated else ''}"
 
 
-def _render_section(source: str, results: list[FigureResult]) -> str:
-    return f"<h2>{escape(source)}</h2>\n{''.join(map(_render_figure, results))}"
-
-
-def _render_figure(result: FigureResult) -> str:
-    figure = result.figure
-    heading = f"<h3>{escape(figure.source.partition(', ')[2])}: {escape(format_title(result))}</h3>\n"
-    reason = f". {result.reason}" if result.reason else ""
-    verdict = f'<p class="verdict">{escape(MARKS[result.verdict] + reason)}</p>\n'
+def _describe_figure(result: FigureResult) -> dict[str, str]:
     rows = [
         (finding.claim.statement, *_format_ratio(finding.claim.published, finding.measured), MARKS[finding.verdict])
         for finding in result.findings
     ]
-    listed = render_table(("the source says", "in the source", "here", "verdict"), rows) if rows else ""
-    drawn = draw_figure(result)
-    plot = f"<figure>{drawn}</figure>\n" if drawn else ""
-    return heading + verdict + listed + plot
+    return {
+        "heading": f"{result.figure.source.partition(', ')[2]}: {format_title(result)}",
+        "verdict": MARKS[result.verdict] + (f". {result.reason}" if result.reason else ""),
+        "claims": render_table(("the source says", "in the source", "here", "verdict"), rows) if rows else "",
+        "plot": mark_as_markup(draw_figure(result)),
+    }
 
 
 def _format_ratio(published: float | None, measured: str) -> tuple[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scanflow.reports import drawing as svg
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
@@ -15,6 +15,10 @@ from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.series import LINES, EventLine, Point, draw_chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
+from scanflow.text.markup import load_templates, mark_as_markup
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 MAX_POINTS = 40  # of a line over time; what is closer is added up
 MAX_SAMPLES, MAX_VALUES = 12, 8
@@ -25,7 +29,7 @@ NO_REQUESTS = "The requests to the service are unknown: the executor agent repor
 Span = tuple[float, float]
 
 
-def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Sequence[EventLine], span: Span) -> str:
+def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Sequence[EventLine], span: Span) -> Markup:
     """Render each version's share of correct answers over time, with its interval; ``counted``: the points used."""
     lines: dict[str, list[Point]] = {}
     for answer in answers:
@@ -37,25 +41,23 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
         lines.setdefault(answer.version, []).append(Point(answer.at, answer.right / answer.n, words, low, high))
     if not lines:
         return render_missing(NO_ANSWERS)
-    caption = f"{escape(counted)} Bars: 95 % confidence intervals. {render_legend(lines)}"
-    limits = (None, 1.0)
-    return f"<p>{caption}</p>\n" + render_both_widths(
-        lambda width: draw_chart(
-            "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=limits, width=width
+
+    def draw(width: float) -> str:
+        return draw_chart(
+            "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=(None, 1.0), width=width
         )
-    )
+
+    return get_parts().accuracy(counted, _make_legend(lines), *_draw_both_widths(draw))
 
 
-def render_columns(drifted: Sequence[Mapping[str, Any]]) -> str:
+def render_columns(drifted: Sequence[Mapping[str, Any]]) -> Markup:
     if not drifted:
         return render_missing("No detection reported columns.")
-    drawn = "".join(f"<figure>{draw_column(column)}</figure>" for column in drifted[:MAX_COLUMNS])
-    more = f" {len(drifted) - MAX_COLUMNS} more are not drawn." if len(drifted) > MAX_COLUMNS else ""
-    caption = f"{draw_dot('blue')} before, {draw_dot('amber')} now; the worst first.{more}"
-    return f'<p>{caption}</p><div class="grid">{drawn}</div>'
+    figures = [mark_as_markup(draw_column(column)) for column in drifted[:MAX_COLUMNS]]
+    return get_parts().columns(draw_dot("blue"), draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
 
 
-def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> str:
+def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> Markup:
     """Render some of the selected points: thumbnails, or rows with the ``worst`` columns first."""
     pictures = [(label, picture) for label in labels if (picture := _encode_picture(label))][:MAX_SAMPLES]
     rows = [label for label in labels if isinstance(label.get("row"), Mapping)][:MAX_SAMPLES]
@@ -64,24 +66,17 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
             "The selected samples have no stored picture or row." if labels else "No sample was selected."
         )
     if pictures:
-        drawn = (
-            f'<div><img alt="" src="data:image/png;base64,{picture}"><br>{escape(_format_prediction(label))}</div>'
-            for label, picture in pictures
-        )
-        shown = f'<div class="thumbs">{"".join(drawn)}</div>'
-    else:
-        worst_names = [str(column.get("name")) for column in worst]
-        names = sorted({name: 0 for label in rows for name in label["row"]}, key=lambda name: name not in worst_names)
-        names = names[:MAX_VALUES]
-        shown = render_table(
-            [*names, "prediction"],
-            [[*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows],
-        )
-    caption = f"{len(pictures or rows)} samples of the newest drift, the most critical first."
-    return f"<p>{caption}</p>{shown}"
+        return get_parts().pictures([(picture, _format_prediction(label)) for label, picture in pictures])
+    worst_names = [str(column.get("name")) for column in worst]
+    names = sorted({name: 0 for label in rows for name in label["row"]}, key=lambda name: name not in worst_names)
+    names = names[:MAX_VALUES]
+    values = [
+        [*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows
+    ]
+    return get_parts().rows([*names, "prediction"], values)
 
 
-def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span) -> str:
+def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span) -> Markup:
     """Render request rate, failed requests and latency over time."""
     if not asked:
         return render_missing(NO_REQUESTS)
@@ -102,18 +97,16 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
         p95 = [1000 * counts.p95_s for counts in group if counts.p95_s is not None]
         slow.setdefault(version, []).extend(Point(at, latency, f"{when} {latency:.3g} ms") for latency in p95[-1:])
     drawn = [
-        f"<figure><figcaption>{name}</figcaption>"
-        f"{draw_chart(name, lines, marks, span=span, form='{:,.6g}', limits=(0.0, None))}</figure>"
+        (name, mark_as_markup(draw_chart(name, lines, marks, span=span, form="{:,.6g}", limits=(0.0, None))))
         for name, lines in plots.items()
         if any(lines.values())
     ]
-    caption = f"Failed: with a status of 500 or more. p95: of the latency, over the last minute. {render_legend(rates)}"
-    return f'<p>{caption}</p><div class="grid">{"".join(drawn)}</div>'
+    return get_parts().requests(_make_legend(rates), drawn)
 
 
 def render_versions(
     asked: Sequence[RequestCounts], answers: Sequence[ScoredAnswers], versions: Sequence[Version], links: TrackerLinks
-) -> str:
+) -> Markup | str:
     compared, rows = {f"V{version.version}": version for version in versions}, list[list[str | Link]]()
     names = {*compared, *(record.version for record in asked), *(record.version for record in answers)}
     for name in sorted(names, key=lambda name: (len(name), name)):
@@ -185,36 +178,37 @@ def build_event_lines(events: Sequence[LoopEvent]) -> list[EventLine]:
     ]
 
 
-def render_both_widths(draw: Callable[[float], str]) -> str:
-    return f'<figure class="wide">{draw(svg.WIDTH)}</figure>\n<figure class="narrow">{draw(svg.NARROW)}</figure>'
+@cache
+def get_parts() -> Any:
+    """Return the macros of ``report_parts.html``, which return markup."""
+    return load_templates("scanflow.reports").get_template("report_parts.html").module
 
 
-def render_table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> str:
+def render_plot(caption: str, draw: Callable[[float], str]) -> Markup:
+    """Render a drawing twice, for a page and for a phone; ``draw`` takes the width."""
+    return get_parts().plot(caption, *_draw_both_widths(draw))
+
+
+def _draw_both_widths(draw: Callable[[float], str]) -> tuple[Markup, Markup]:
+    return mark_as_markup(draw(svg.WIDTH)), mark_as_markup(draw(svg.NARROW))
+
+
+def render_table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> Markup:
     """Render a table whose rows become lists on a phone; Scanflow's commands are set as code."""
-
-    def cell(head: str, words: str | Link) -> str:
-        if isinstance(words, Link):
-            shown = f'<a href="{escape(words.address)}">{escape(words.words)}</a>'
-        else:
-            shown = f"<code>{escape(words)}</code>" if words.startswith("scanflow ") else escape(words)
-        return f'<td data-head="{escape(head)}">{shown}</td>'
-
-    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
-    body = "".join(f"<tr>{''.join(map(cell, heads, row))}</tr>\n" for row in rows)
-    return f"<table>\n<tr>{top}</tr>\n{body}</table>"
+    return get_parts().table(heads, rows)
 
 
-def render_missing(words: str) -> str:
-    return f"<p>{escape(words)}</p>"
+def render_missing(words: str) -> Markup:
+    return get_parts().paragraph(words)
 
 
-def render_legend(lines: Iterable[str]) -> str:
-    return ", ".join(f"{draw_dot(LINES[at % len(LINES)])} {escape(name)}" for at, name in enumerate(lines))
+def _make_legend(lines: Iterable[str]) -> list[tuple[Markup, str]]:
+    return [(draw_dot(LINES[at % len(LINES)]), name) for at, name in enumerate(lines)]
 
 
-def draw_dot(colour: str) -> str:
+def draw_dot(colour: str) -> Markup:
     spot = svg.draw_element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
-    return f'<svg class="dot" viewBox="0 0 10 10"><style>{svg.STYLE}</style>{spot}</svg>'
+    return get_parts().dot(mark_as_markup(spot), mark_as_markup(svg.STYLE))
 
 
 def format_share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:

@@ -15,10 +15,9 @@ from starlette.routing import Route
 
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_server import label_html as html
 from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
-from scanflow_server.page_html import HEADERS
+from scanflow_server.page_html import get_headers, render
 from scanflow_server.page_requests import make_page_response, read_form, redirect
 from scanflow_server.routes.label_routes import LabelBody, record_label
 from scanflow_server.server_context import ServerContext
@@ -26,6 +25,7 @@ from scanflow_server.store import label_store
 from scanflow_server.store.label_store import Label
 
 PATH: Final = "/labels"
+_MAX_CHOICES: Final = 12
 
 
 class LabelPages:
@@ -53,7 +53,7 @@ class LabelPages:
         picture = (await run_in_threadpool(find)).picture
         if picture is None:
             raise NotFoundError("The sample has no picture.")
-        return Response(b64decode(picture), headers=HEADERS, media_type="image/png")
+        return Response(b64decode(picture), headers=get_headers(), media_type="image/png")
 
     async def _record_labels(self, request: Request) -> Response:
         caller = await self._caller(request)
@@ -81,12 +81,15 @@ class LabelPages:
             ):
                 sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
             else:
-                return html.render_empty(caller.name)
+                return render("no_labels.html", title="Labels", caller=caller.name)
             batch = label_store.list_picked_with(connection, sample)
         at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
         before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
-        return html.render_sample(
-            sample,
+        shape = sample.data.get("shape")
+        return render(
+            "label.html",
+            title="Labels",
+            label=sample,
             caller=caller.name,
             position=at + 1,
             labelled=sum(other.state == "given" for other in batch),
@@ -95,7 +98,9 @@ class LabelPages:
             before=None if before is None else _build_url(before),
             after=None if after is None else _build_url(after),
             picture=None if sample.picture is None else _build_url(sample, "/picture"),
+            size="×".join(map(str, shape)) if isinstance(shape, list) else "",
             choices=_list_choices(batch),
+            own=next((vote.label for vote in reversed(sample.votes or []) if vote.voter == caller.name), None),
         )
 
 
@@ -139,5 +144,5 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
         for label in (sample.label, sample.guess):
             if label is not None:
                 choices.setdefault(json.dumps(label, sort_keys=True), label)
-    texts = sorted(choices, key=lambda text: (len(text), text))[: html.MAX_CHOICES]
+    texts = sorted(choices, key=lambda text: (len(text), text))[: _MAX_CHOICES]
     return [choices[text] for text in texts] if len(texts) > 1 else []

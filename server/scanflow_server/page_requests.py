@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.security import is_loopback_host
-from scanflow_server.page_html import HEADERS
+from scanflow_server.page_html import get_headers
 from scanflow_server.page_sessions import COOKIE
 from scanflow_server.server_settings import ServerSettings
 
@@ -21,12 +21,12 @@ _NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
 _MAX_FORM_BYTES: Final = 64 * 1024
 
 
-def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] = HEADERS) -> Response:
-    return HTMLResponse(text, status, dict(headers))
+def make_page_response(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return HTMLResponse(text, status, headers or get_headers())
 
 
 def redirect(address: str) -> Response:
-    return RedirectResponse(address, 303, headers=HEADERS)
+    return RedirectResponse(address, 303, headers=get_headers())
 
 
 def check_next(address: str) -> str:
