@@ -13,9 +13,9 @@ from scanflow.errors import NotFoundError, UnavailableError, UsageError, did_you
 from scanflow.names import format_environment_name
 from scanflow.reports.event_report import list_compared_models, report_page
 from scanflow.reports.loop_events import TYPES
+from scanflow.reports.page import render_frame
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.settings import Settings
-from scanflow.text.markup import mark_as_markup
 from scanflow.transport import fetch_json
 from scanflow_client.control_client import ControlClient
 
@@ -33,10 +33,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Return the page in a frame of its own, which runs no scripts."""
-        frame = mark_as_markup(
-            '<iframe sandbox title="{}" style="width:100%;height:40em;border:0" srcdoc="{}"></iframe>'
-        )
-        return frame.format(self.path.stem, self.path.read_text(encoding="utf-8"))
+        return render_frame(self.path.stem, self.path.read_text(encoding="utf-8"))
 
 
 def save_report(client: ControlClient, app: str | None) -> Report:

@@ -9,6 +9,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from markupsafe import Markup
+
 from scanflow.reports import drawing as svg
 from scanflow_research.figure import FigurePanel, FigureResult, Measurements
 
@@ -18,14 +20,21 @@ _DASHES = ("none", "7 4", "2 3", "9 3 2 3", "14 4", "1 5", "5 2 1 2")
 _COLOURS = ("blue", "red", "green", "violet", "amber", "ink")
 _POINTS = 200
 
-_HATCH = (
-    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    + svg.draw_line(0.0, 0.0, 0.0, 6.0, "soft", width=2)
-    + "</pattern></defs>"
+_HATCH = svg.draw_element(
+    "defs",
+    svg.draw_element(
+        "pattern",
+        svg.draw_line(0.0, 0.0, 0.0, 6.0, "soft", width=2),
+        id="hatch",
+        width=6,
+        height=6,
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    ),
 )
 
 
-def draw_figure(result: FigureResult) -> str:
+def draw_figure(result: FigureResult) -> Markup:
     """Return the plots of a figure below each other as one SVG; empty: nothing was measured."""
     parts, top = [_HATCH], 0.0
     for panel in result.figure.panels:
@@ -35,10 +44,10 @@ def draw_figure(result: FigureResult) -> str:
             top += _PANEL_H
     simulated = " (simulated)" if result.simulated else ""
     name = f"{result.figure.source}: {result.figure.title}{simulated}"
-    return svg.draw_figure(top, name, *parts, width=_WIDTH) if top else ""
+    return svg.draw_figure(top, name, *parts, width=_WIDTH) if top else Markup()
 
 
-def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[str]:
+def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[Markup]:
     measured = result.measured
     values = {
         arm: measured.select_values(arm, panel.metric)
@@ -109,7 +118,7 @@ def _compute_published_heights(panel: FigurePanel, result: FigureResult) -> Mapp
     return heights
 
 
-def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list[str]:
+def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list[Markup]:
     curves: dict[str, Sequence[float]] = {}
     for part in measured.rounds[:1]:  # of one round: samples of several have no common order
         own = part.curves.get(panel.metric, {})
@@ -138,7 +147,7 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
     return parts
 
 
-def _draw_axes(label: str, most: float, top: float) -> list[str]:
+def _draw_axes(label: str, most: float, top: float) -> list[Markup]:
     right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
     parts = [
         svg.draw_text(label, 8.0, top + 18, "ink", anchor="start"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import scanflow
 from scanflow.reports.sections import render_table
-from scanflow.text.markup import load_templates, mark_as_markup
+from scanflow.text.markup import Templates
 from scanflow_research.figure import FigureResult, Verdict
 from scanflow_research.figure_study import Reproduction
 from scanflow_research.plot import draw_figure
@@ -35,7 +35,8 @@ READING = (
 def render_page(reproduction: Reproduction) -> str:
     """Return one HTML page without scripts or addresses."""
     verdicts = [(result.figure.name, format_title(result), MARKS[result.verdict]) for result in reproduction.results]
-    return load_templates("scanflow_research", "scanflow.reports").get_template("reproduction.html").render(
+    return Templates("scanflow_research", "scanflow.reports").render(
+        "reproduction.html.jinja",
         title="Reproduction",
         summary=describe(reproduction),
         reading=READING,
@@ -106,7 +107,7 @@ def _describe_figure(result: FigureResult) -> dict[str, str]:
         "heading": f"{result.figure.source.partition(', ')[2]}: {format_title(result)}",
         "verdict": MARKS[result.verdict] + (f". {result.reason}" if result.reason else ""),
         "claims": render_table(("the source says", "in the source", "here", "verdict"), rows) if rows else "",
-        "plot": mark_as_markup(draw_figure(result)),
+        "plot": draw_figure(result),
     }
 
 

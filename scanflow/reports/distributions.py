@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from scanflow.reports import drawing as svg
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
 LETTERS = 44  # of the widest line over a column
 
 
-def draw_columns(comparison: Comparison, *, most: int = MAX_COLUMNS) -> str:
+def draw_columns(comparison: Comparison, *, most: int = MAX_COLUMNS) -> Markup:
     """Draw the ``most`` columns that changed most as SVG, two in a row."""
     shown = comparison.columns[:most]
     width, height = 2 * WIDTH + 3 * GAP, (len(shown) + 1) // 2 * (HEIGHT + GAP) + GAP
@@ -28,12 +30,12 @@ def draw_columns(comparison: Comparison, *, most: int = MAX_COLUMNS) -> str:
     return svg.draw_figure(height, "Column distributions, before and now", *parts, width=width) + "\n"
 
 
-def draw_column(column: Mapping[str, Any]) -> str:
+def draw_column(column: Mapping[str, Any]) -> Markup:
     """Draw one column of a detection's output ``columns`` as SVG."""
     return svg.draw_figure(HEIGHT, f"Distribution of {column['name']}", _draw_column_parts(column), width=WIDTH)
 
 
-def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str:
+def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> Markup:
     figures = ", ".join(f"{name} {column[name]:.3g}" for name in ("p", "effect") if _is_number(column.get(name)))
     bins, before, after = _read_bars(column)
     base, step = HEIGHT - FOOT, WIDTH / max(len(bins), 1)
@@ -49,7 +51,7 @@ def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str
     for place, pair in enumerate(zip(before, after, strict=True)):
         for share, paint, shift in zip(pair, ("blue", "amber"), (0.1, 0.5), strict=True):
             tall = share / tallest * (base - TOP)
-            title = svg.draw_element("title", svg.escape_text(f"{bins[place]}: {share:.1%}"))
+            title = svg.draw_element("title", f"{bins[place]}: {share:.1%}")
             where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
             parts.append(svg.draw_element("rect", title, **where, **svg.paint(paint)))
     letters = int(step / svg.estimate_text_width("x"))
@@ -59,7 +61,7 @@ def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> str
     elif bins:  # there is room for the ends of an order
         parts.append(svg.draw_text(_shorten(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
         parts.append(svg.draw_text(_shorten(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
-    return "".join(parts)
+    return Markup().join(parts)
 
 
 def _read_bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float]]:

@@ -1,11 +1,14 @@
-"""SVG drawing helpers: elements as text, colours, ticks at round numbers, and labels that do not overlap."""
+"""SVG drawing helpers: elements as markup, colours, ticks at round numbers, and labels that do not overlap."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from html import escape
 from typing import NamedTuple
+
+from markupsafe import Markup
 
 from scanflow.text.times import to_datetime
 
@@ -41,34 +44,52 @@ def format_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def draw_element(name: str, text: str | None = None, /, **attributes: object) -> str:
-    """Return one SVG element; ``_`` in a name stands for ``-``, and a name may end in ``_`` (``class_``)."""
-    parts = [name]
+def draw_element(name: str, content: str | None = None, /, **attributes: object) -> Markup:
+    """Return one SVG element. Its attributes are escaped, and its content unless that is markup.
+
+    ``_`` in a name stands for ``-``, and a name may end in ``_`` (``class_``).
+    """
+    opening = name
     for key, value in attributes.items():
-        shown = format_number(value) if isinstance(value, float) else str(value)
-        parts.append(f'{key.rstrip("_").replace("_", "-")}="{escape(shown, quote=True)}"')
-    opening = " ".join(parts)
-    return f"<{opening}/>" if text is None else f"<{opening}>{text}</{name}>"
+        shown = format_number(value) if isinstance(value, float) else _escape_attribute(value)
+        opening += f' {_spell_name(key)}="{shown}"'
+    text = f"<{opening}/>" if content is None else f"<{opening}>{_escape_text(content)}</{name}>"
+    return Markup(text)  # noqa: S704 - escaped above
 
 
-def paint(fill: str | None = None, stroke: str | None = None) -> dict[str, str]:
+def join_elements(elements: Iterable[str]) -> Markup:
+    """Return elements on lines of their own; what is no markup is escaped."""
+    return Markup("\n".join(map(_escape_text, elements)))  # noqa: S704 - escaped here
+
+
+@cache
+def _spell_name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+@lru_cache(maxsize=1024)
+def _escape_attribute(value: object) -> str:
+    return escape(str(value))
+
+
+def _escape_text(text: str) -> str:
+    return text if isinstance(text, Markup) else escape(text, quote=False)
+
+
+@cache
+def paint(fill: str | None = None, stroke: str | None = None) -> Mapping[str, str]:
     classes = [f"f-{fill}"] if fill else []
     classes += [f"s-{stroke}"] if stroke else []
     painted = {"class_": " ".join(classes), "fill": COLOURS[fill][0] if fill else "none"}
     return painted | ({"stroke": COLOURS[stroke][0]} if stroke else {})
 
 
-def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> str:
+def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> Markup:
     return draw_element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width, **more, **paint(stroke=colour))
 
 
-def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> str:
-    return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
-
-
-def escape_text(words: str) -> str:
-    """Escape a text for SVG."""
-    return escape(words, quote=False)
+def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> Markup:
+    return draw_element("text", words, x=x, y=y, text_anchor=anchor, **more, **paint(colour))
 
 
 def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
@@ -76,16 +97,16 @@ def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     return len(text) * font_px * WIDEST
 
 
-def draw_halo(text: str, middle: float, y: float) -> str:
+def draw_halo(text: str, middle: float, y: float) -> Markup:
     """Return a background rectangle that keeps lines from running through a label."""
     width = estimate_text_width(text)
     return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
-def draw_figure(height: float, name: str, *parts: str, width: float = WIDTH) -> str:
+def draw_figure(height: float, name: str, *parts: Markup, width: float = WIDTH) -> Markup:
     return draw_element(
         "svg",
-        "\n".join(["", draw_element("title", escape_text(name)), draw_element("style", STYLE), *parts, ""]),
+        join_elements(["", draw_element("title", name), draw_element("style", STYLE), *parts, ""]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:g} {height:g}",
         role="img",
@@ -142,8 +163,9 @@ def compute_ticks(low: float, high: float, most: int) -> list[float]:
 STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
 
+@lru_cache(maxsize=4096)
 def format_time(at: float, form: str = "%H:%M:%S") -> str:
-    """Format a time in UTC."""
+    """Format a time in UTC. Cached, as a report writes each in two plots and a table."""
     return to_datetime(at).strftime(form)
 
 
@@ -155,7 +177,7 @@ def choose_time_format(begin: float, end: float) -> str:
     return "%H:%M:%S" if format_time(begin, "%d%m%Y") == format_time(end, "%d%m%Y") else "%m-%d %H:%M:%S"
 
 
-def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> str:
+def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> Markup:
     """Return an axis with round times of day in UTC below it."""
     most = max((right - left) / 75, 1)
     step = next(
@@ -168,4 +190,4 @@ def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: fl
         x = left + (at * step - begin) / (end - begin) * (right - left)
         middle = max(min(x, right - 22), left + 22)  # inside, at either end
         parts += [draw_line(x, y, x, y + 5, "soft"), draw_text(format_time(at * step, form), middle, y + 20, "soft")]
-    return "\n".join(parts)
+    return join_elements(parts)

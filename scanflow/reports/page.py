@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from markupsafe import Markup
 
 from scanflow.reports import sections
 from scanflow.reports.drawing import LONG, choose_time_format, format_time
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.sections import get_parts, render_missing
+from scanflow.reports.sections import TEMPLATES, render_missing, render_part
 from scanflow.reports.timeline import draw_timeline
 from scanflow.reports.tracker_links import TrackerLinks
-from scanflow.text.markup import load_templates
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 MAX_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
 LANES = (
@@ -30,6 +28,7 @@ POINTS = (
 
 _NOT_COMPARED = "No versions were compared yet."
 RANDOM = "Measured on labelled samples that were drawn at random from drifted windows."
+
 
 def render_report(
     *,
@@ -61,7 +60,8 @@ def render_report(
     history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
     activity = _render_plot(LANES, draw_timeline, events) if events else render_missing("No activity yet.")
     drifts = [render_outcome(outcome, tracker) for outcome in outcomes] or [render_missing("No drift was found.")]
-    return load_templates("scanflow.reports").get_template("report.html").render(
+    return TEMPLATES.render(
+        "report.html.jinja",
         title=title,
         lead=f"{when} {lead}".strip() if times else "No activity yet.",
         facts=shown,
@@ -94,14 +94,14 @@ def compute_totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> 
     return facts
 
 
-def render_events(events: Sequence[LoopEvent]) -> Markup | str:
+def render_events(events: Sequence[LoopEvent]) -> Markup:
     rows = sorted(events, key=lambda event: event.at)
     if not rows:
-        return ""
+        return Markup()
     omitted = len(rows) - MAX_ROWS
     form = choose_time_format(rows[0].at, rows[-1].at)
     body = [(format_time(event.at, form), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
-    return get_parts().events(f"{len(rows):,}", omitted, ("time", "agent", "what", "more"), body)
+    return render_part("events", len(rows), omitted, sections.render_table(("time", "agent", "what", "more"), body))
 
 
 def render_outcome(outcome: DriftOutcome, links: TrackerLinks) -> Markup:
@@ -111,8 +111,13 @@ def render_outcome(outcome: DriftOutcome, links: TrackerLinks) -> Markup:
         for at, what, figures, run in outcome.steps
     ]
     listed = sections.render_table(("time", "what", "figures", "more", ""), steps)
-    return get_parts().outcome(format_time(outcome.at, LONG), listed, outcome.verdict)
+    return render_part("outcome", format_time(outcome.at, LONG), listed, outcome.verdict)
 
 
-def _render_plot(words: str, draw: Callable[..., str], drawn: Sequence[Any]) -> Markup:
+def _render_plot(words: str, draw: Callable[..., Markup], drawn: Sequence[Any]) -> Markup:
     return sections.render_plot(words, lambda width: draw(drawn, width=width))
+
+
+def render_frame(title: str, page: str) -> Markup:
+    """Render a page in a frame of its own, which runs no scripts."""
+    return TEMPLATES.render("frame.html.jinja", title=title, page=page)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from markupsafe import Markup
 
 from scanflow.reports import drawing as svg
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
@@ -15,16 +16,15 @@ from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.series import LINES, EventLine, Point, draw_chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
-from scanflow.text.markup import load_templates, mark_as_markup
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from scanflow.text.markup import Templates
 
 MAX_POINTS = 40  # of a line over time; what is closer is added up
 MAX_SAMPLES, MAX_VALUES = 12, 8
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_ANSWERS = "No sample that was drawn at random from a drifted window is labelled yet. Label samples: scanflow labels"
 NO_REQUESTS = "The requests to the service are unknown: the executor agent reports them while it is running."
+
+TEMPLATES = Templates("scanflow.reports")
 
 Span = tuple[float, float]
 
@@ -42,19 +42,19 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
     if not lines:
         return render_missing(NO_ANSWERS)
 
-    def draw(width: float) -> str:
-        return draw_chart(
+    wide, narrow = _draw_both_widths(
+        lambda width: draw_chart(
             "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=(None, 1.0), width=width
         )
-
-    return get_parts().accuracy(counted, _make_legend(lines), *_draw_both_widths(draw))
+    )
+    return render_part("accuracy", counted, _make_legend(lines), wide, narrow)
 
 
 def render_columns(drifted: Sequence[Mapping[str, Any]]) -> Markup:
     if not drifted:
         return render_missing("No detection reported columns.")
-    figures = [mark_as_markup(draw_column(column)) for column in drifted[:MAX_COLUMNS]]
-    return get_parts().columns(draw_dot("blue"), draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
+    figures = [draw_column(column) for column in drifted[:MAX_COLUMNS]]
+    return render_part("columns", draw_dot("blue"), draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
 
 
 def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> Markup:
@@ -66,14 +66,12 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
             "The selected samples have no stored picture or row." if labels else "No sample was selected."
         )
     if pictures:
-        return get_parts().pictures([(picture, _format_prediction(label)) for label, picture in pictures])
+        return render_part("pictures", [(picture, _format_prediction(label)) for label, picture in pictures])
     worst_names = [str(column.get("name")) for column in worst]
     names = sorted({name: 0 for label in rows for name in label["row"]}, key=lambda name: name not in worst_names)
     names = names[:MAX_VALUES]
-    values = [
-        [*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows
-    ]
-    return get_parts().rows([*names, "prediction"], values)
+    values = [[*(_format_value(label["row"].get(name)) for name in names), _format_prediction(label)] for label in rows]
+    return render_part("rows", len(rows), render_table([*names, "prediction"], values))
 
 
 def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span) -> Markup:
@@ -97,16 +95,16 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
         p95 = [1000 * counts.p95_s for counts in group if counts.p95_s is not None]
         slow.setdefault(version, []).extend(Point(at, latency, f"{when} {latency:.3g} ms") for latency in p95[-1:])
     drawn = [
-        (name, mark_as_markup(draw_chart(name, lines, marks, span=span, form="{:,.6g}", limits=(0.0, None))))
+        (name, draw_chart(name, lines, marks, span=span, form="{:,.6g}", limits=(0.0, None)))
         for name, lines in plots.items()
         if any(lines.values())
     ]
-    return get_parts().requests(_make_legend(rates), drawn)
+    return render_part("requests", _make_legend(rates), drawn)
 
 
 def render_versions(
     asked: Sequence[RequestCounts], answers: Sequence[ScoredAnswers], versions: Sequence[Version], links: TrackerLinks
-) -> Markup | str:
+) -> Markup:
     compared, rows = {f"V{version.version}": version for version in versions}, list[list[str | Link]]()
     names = {*compared, *(record.version for record in asked), *(record.version for record in answers)}
     for name in sorted(names, key=lambda name: (len(name), name)):
@@ -124,10 +122,10 @@ def render_versions(
         shown = links.link_version(name + (" champion" if version and version.champion else ""))
         rows.append([shown, *figures, live, judged])
     heads = ("version", "served", "requests", "failed", "live accuracy", "accuracy when compared")
-    return render_table(heads, rows) if rows else ""
+    return render_table(heads, rows) if rows else Markup()
 
 
-def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> str:
+def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> Markup:
     """Draw the accuracy of each version in its first comparison, and a line through those in use (Fig. 5.11)."""
     ordered = sorted(versions, key=lambda version: version.version)
     points = {
@@ -178,28 +176,31 @@ def build_event_lines(events: Sequence[LoopEvent]) -> list[EventLine]:
     ]
 
 
-@cache
-def get_parts() -> Any:
-    """Return the macros of ``report_parts.html``, which return markup."""
-    return load_templates("scanflow.reports").get_template("report_parts.html").module
+def render_part(macro: str, *values: object) -> Markup:
+    """Render a part of the page by the name of its macro."""
+    return TEMPLATES.render_macro("report_parts.html.jinja", macro, *values)
 
 
-def render_plot(caption: str, draw: Callable[[float], str]) -> Markup:
+def render_plot(caption: str, draw: Callable[[float], Markup]) -> Markup:
     """Render a drawing twice, for a page and for a phone; ``draw`` takes the width."""
-    return get_parts().plot(caption, *_draw_both_widths(draw))
+    return render_part("plot", caption, *_draw_both_widths(draw))
 
 
-def _draw_both_widths(draw: Callable[[float], str]) -> tuple[Markup, Markup]:
-    return mark_as_markup(draw(svg.WIDTH)), mark_as_markup(draw(svg.NARROW))
+def _draw_both_widths(draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
+    return draw(svg.WIDTH), draw(svg.NARROW)
 
 
 def render_table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> Markup:
     """Render a table whose rows become lists on a phone; Scanflow's commands are set as code."""
-    return get_parts().table(heads, rows)
+    return render_part("table", heads, [zip(heads, map(_classify, row), row, strict=False) for row in rows])
+
+
+def _classify(cell: str | Link) -> str:
+    return "link" if isinstance(cell, Link) else "command" if cell.startswith("scanflow ") else "text"
 
 
 def render_missing(words: str) -> Markup:
-    return get_parts().paragraph(words)
+    return render_part("paragraph", words)
 
 
 def _make_legend(lines: Iterable[str]) -> list[tuple[Markup, str]]:
@@ -208,7 +209,8 @@ def _make_legend(lines: Iterable[str]) -> list[tuple[Markup, str]]:
 
 def draw_dot(colour: str) -> Markup:
     spot = svg.draw_element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
-    return get_parts().dot(mark_as_markup(spot), mark_as_markup(svg.STYLE))
+    style = svg.draw_element("style", svg.STYLE)
+    return svg.draw_element("svg", style + spot, class_="dot", viewBox="0 0 10 10")
 
 
 def format_share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:

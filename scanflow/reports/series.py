@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from scanflow.reports import drawing as svg
 
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 10.0, 150.0, 32.0
@@ -44,7 +46,7 @@ def draw_chart(
     colours: Sequence[str] = LINES,
     legend: bool = False,
     width: float = svg.NARROW,
-) -> str:
+) -> Markup:
     """Draw series with at least one point each, in order, as SVG.
 
     ``span`` are the ends of the axis of time, in seconds since the epoch; or of one along which ``names`` are 0, 1, 2 …
@@ -108,14 +110,14 @@ def draw_chart(
     return svg.draw_figure(foot + BOTTOM, name, *parts, width=width)
 
 
-def _draw_line(places: Sequence[tuple[float, float]], colour: str) -> str:
+def _draw_line(places: Sequence[tuple[float, float]], colour: str) -> Markup:
     path = "L".join(f"{svg.format_number(x)} {svg.format_number(y)}" for x, y in places)
     return svg.draw_element("path", d=f"M{path}", stroke_width=2, stroke_linejoin="round", **svg.paint(stroke=colour))
 
 
-def _draw_point(point: Point, x: float, scale_y: Callable[[float], float], colour: str) -> list[str]:
+def _draw_point(point: Point, x: float, scale_y: Callable[[float], float], colour: str) -> list[Markup]:
     span = []
     if point.low is not None and point.high is not None:
         span = [svg.draw_line(x, scale_y(point.low), x, scale_y(point.high), colour, width=5, opacity=0.4)]
-    title = svg.draw_element("title", svg.escape_text(point.words))
+    title = svg.draw_element("title", point.words)
     return [*span, svg.draw_element("circle", title, cx=x, cy=scale_y(point.value), r=3.5, **svg.paint(colour))]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,25 +11,37 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-@cache
-def load_templates(*packages: str) -> Environment:
-    """Return the templates in the folders ``templates`` of packages, and those of all pages.
+class Templates:
+    """The templates in the folders ``templates`` of packages, and the layout of all pages.
 
-    A value that a template asks for and does not get is an error, not an empty text.
+    They are loaded when one is first rendered. ``filters`` are functions that they may apply to values. A value that a
+    template asks for and does not get is an error (``jinja2.UndefinedError``), not an empty text.
     """
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    return Environment(
-        loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "scanflow.text")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    def __init__(self, *packages: str, **filters: Callable[..., object]) -> None:
+        self._packages, self._filters = (*packages, "scanflow.text"), filters
 
+    def render(self, name: str, /, **values: object) -> Markup:
+        from markupsafe import Markup
 
-def mark_as_markup(text: str) -> Markup:
-    """Return a text that is markup already, such as a drawing, which templates take as it is."""
-    from markupsafe import Markup
+        return Markup(self._environment.get_template(name).render(values))  # noqa: S704 - a template has escaped them
 
-    return Markup(text)  # noqa: S704  its callers escape what is in it
+    def render_macro(self, name: str, macro: str, /, *values: object) -> Markup:
+        """Render a macro of a template, a part of a page."""
+        part: Markup = getattr(self._environment.get_template(name).module, macro)(*values)
+        return part
+
+    @cached_property
+    def _environment(self) -> Environment:
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+        environment = Environment(
+            loader=ChoiceLoader([PackageLoader(package) for package in self._packages]),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        environment.filters |= self._filters
+        return environment

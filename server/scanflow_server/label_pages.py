@@ -81,13 +81,13 @@ class LabelPages:
             ):
                 sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
             else:
-                return render("no_labels.html", title="Labels", caller=caller.name)
+                return render("no_labels", title="Labels", caller=caller.name)
             batch = label_store.list_picked_with(connection, sample)
         at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
         before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
         shape = sample.data.get("shape")
         return render(
-            "label.html",
+            "labels",
             title="Labels",
             label=sample,
             caller=caller.name,
@@ -144,5 +144,5 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
         for label in (sample.label, sample.guess):
             if label is not None:
                 choices.setdefault(json.dumps(label, sort_keys=True), label)
-    texts = sorted(choices, key=lambda text: (len(text), text))[: _MAX_CHOICES]
+    texts = sorted(choices, key=lambda text: (len(text), text))[:_MAX_CHOICES]
     return [choices[text] for text in texts] if len(texts) > 1 else []

@@ -29,7 +29,7 @@ class Overview:
 def render_overview(overview: Overview, caller: str, *, signs_in: bool = False) -> str:
     """Render the page; ``signs_in``: people sign in at a provider, and so make tokens for the command line."""
     return render(
-        "overview.html",
+        "overview",
         title="Overview",
         caller=caller,
         overview=overview,

@@ -6,17 +6,14 @@ import base64
 import hashlib
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Action
 from scanflow.app.quantities import format_count
 from scanflow.drift.promotion import format_decision
-from scanflow.text.markup import load_templates, mark_as_markup
+from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _MAX_TEXT_LENGTH = 500
 
@@ -41,35 +38,23 @@ def make_headers(*styles: str) -> dict[str, str]:
 @cache
 def get_headers() -> dict[str, str]:
     """Return the headers of a page that has the style sheet of all pages."""
-    return make_headers(_load_pages().globals["style"])
-
-
-@cache
-def _load_pages() -> Environment:
-    pages = load_templates("scanflow_server")
-    pages.filters |= {
-        "count": format_count,
-        "json": to_json,
-        "quote": lambda text: quote(text, safe=""),
-        "reason": _format_reason,
-        "short_text": _shorten,
-        "time": format_time,
-    }
-    pages.globals["style"] = mark_as_markup(pages.get_template("page.css").render())
-    return pages
+    return make_headers(_PAGES.render("page.css"))
 
 
 def render(template: str, /, **values: object) -> str:
-    """Render a page."""
-    return _load_pages().get_template(template).render(values)
+    """Render a page, or a part of one, by the name of its template."""
+    return _PAGES.render(f"{template}.html.jinja", **values)
 
 
 def render_problem(title: str, problem: str, way_on: str, way_on_text: str) -> str:
     """Render the page of an error, with a link to where one can go on."""
-    return render("problem.html", title=title, problem=problem, way_on=way_on, way_on_text=way_on_text)
+    return render("problem", title=title, problem=problem, way_on=way_on, way_on_text=way_on_text)
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: Any, instead: str = "") -> str:
+    """Return a value as a short text; ``instead``: what stands for None."""
+    if value is None:
+        return instead
     return (value if isinstance(value, str) else to_json(value))[:_MAX_TEXT_LENGTH]
 
 
@@ -83,3 +68,14 @@ def format_time(at: float) -> str:
 
 def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+_PAGES = Templates(
+    "scanflow_server",
+    format_count=format_count,
+    json=to_json,
+    quote=lambda text: quote(text, safe=""),
+    reason=_format_reason,
+    short_text=_shorten,
+    time=format_time,
+)

@@ -100,7 +100,9 @@ class Pages:
         return self._make_login_page(check_next(request.query_params.get("next", "")))
 
     def _make_login_page(self, after: str, problem: str = "", status: int = 200) -> Response:
-        return make_page_response(page_html.render("login.html", title="Log in", after=after, problem=problem, provider=self._provider), status)
+        return make_page_response(
+            page_html.render("login", title="Log in", after=after, problem=problem, provider=self._provider), status
+        )
 
     async def _login(self, request: Request) -> Response:
         form = await read_form(request)
@@ -210,4 +212,6 @@ async def _redirect_to_login(request: Request, _error: Exception) -> Response:
 
 
 async def _handle_error(_request: Request, error: Exception) -> Response:
-    return make_page_response(page_html.render_problem("Error", str(error), "/", "Go to the overview"), build_problem(error)[0])
+    return make_page_response(
+        page_html.render_problem("Error", str(error), "/", "Go to the overview"), build_problem(error)[0]
+    )

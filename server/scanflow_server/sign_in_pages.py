@@ -53,7 +53,10 @@ class SignInPages:
             answer = await make(request, person, after)
         except ScanflowError as error:
             setattr(request.state, WHAT, f"the sign-in failed: {error}")
-            answer = make_page_response(page_html.render_problem("Sign-in failed", str(error), "/login", "Go to the login"), build_problem(error)[0])
+            answer = make_page_response(
+                page_html.render_problem("Sign-in failed", str(error), "/login", "Go to the login"),
+                build_problem(error)[0],
+            )
         answer.delete_cookie(_COOKIE, path=CALLBACK, httponly=True, samesite="lax")
         return answer
 
@@ -64,7 +67,9 @@ class SignInPages:
         session = await self._sessions.begin(token, lifetime_s, is_own=True)
         assert session is not None
         # A redirect would still be the provider's to the browser, which then leaves out the cookie that is Strict.
-        answer = make_page_response(page_html.render("signed_in.html", title="Signed in", person=person.holder.name, after=after))
+        answer = make_page_response(
+            page_html.render("signed_in", title="Signed in", person=person.holder.name, after=after)
+        )
         set_session_cookie(answer, session, lifetime_s=lifetime_s, secure=is_private(request, self._context.settings))
         return answer
 
@@ -74,7 +79,7 @@ class SignInPages:
         )
         setattr(request.state, WHAT, f"signed in as {person.subject!r:.200}, and made the token {row.name!r}")
         title, server = "A token for the command line", self._build_base(request)
-        return make_page_response(page_html.render("token.html", title=title, row=row, token=token, server=server))
+        return make_page_response(page_html.render("token", title=title, row=row, token=token, server=server))
 
     def _build_callback(self, request: Request) -> str:
         return f"{self._build_base(request)}{CALLBACK}"

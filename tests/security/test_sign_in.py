@@ -188,7 +188,7 @@ def test_a_code_that_the_provider_refuses_and_its_own_errors_are_told_plainly(
     told = browser.come_back(f"{browser.url}/login/callback?error=access_denied<b>&state={state}")
     assert (told.status_code, "access_denied&lt;b&gt;" in told.text, "<b>" in told.text) == (401, True, False)
     stolen = browser.visit_provider().replace("code=", "code=x")
-    assert "refused the code: &#x27;invalid_grant&#x27;" in browser.come_back(stolen).text
+    assert "refused the code: &#39;invalid_grant&#39;" in browser.come_back(stolen).text
     mixed = browser.visit_provider().replace("iss=", "iss=x")
     assert "Another provider" in browser.come_back(mixed).text
     whats = [entry["what"] for entry in read_audit(context, browser)]
