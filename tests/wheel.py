@@ -76,6 +76,17 @@ print(f"{len(names)} modules of {' and '.join(packages)} import from the wheel")
 """
 
 
+RENDER_REPORT = """
+from scanflow.reports.page import render_report
+from scanflow.text.html_table import render_html_table
+assert "<table>" in render_html_table("title", ["a"], [["1"]]) and "</html>" in render_report(title="t", events=[], versions=[])
+"""
+RENDER_LOGIN = """
+from scanflow_server.page_html import render
+assert "</html>" in render("login", title="t", after="/", problem="", provider="")
+"""
+
+
 def main() -> None:
     """Build, install and use the wheel; the first thing that fails ends it."""
     with tempfile.TemporaryDirectory(prefix="wheel-") as name:
@@ -90,10 +101,12 @@ def main() -> None:
         scanflow = python.with_name("scanflow")
         _run([scanflow, "--help"], elsewhere, quiet=True)
         _run([scanflow, "run", "hello.py"], elsewhere)
+        _run([python, "-I", "-c", RENDER_REPORT], elsewhere)
         _check_suggestion(scanflow, wheel, elsewhere)
         for package, extra in EXTRAS.items():
             _follow_suggestion(python, wheel, extra)
             _run([python, "-I", "-c", IMPORT_ALL, package, ""], folder)
+        _run([python, "-I", "-c", RENDER_LOGIN], elsewhere)
     print(f"{wheel.name}: built, installed alone, imported and run")
 
 

@@ -1,0 +1,156 @@
+"""Templates of all pages: text of other people stays text, and a value that a template lacks is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jinja2 import UndefinedError
+from markupsafe import Markup
+
+from scanflow.agent.agent_records import AgentView
+from scanflow.backends.run_records import RunRecord
+from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
+from scanflow.names import RunName
+from scanflow.reports.drawing import draw_element, join_elements
+from scanflow.reports.outcome import DriftOutcome
+from scanflow.reports.page import render_frame, render_report
+from scanflow.reports.report_data import LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.tracker_links import TrackerLinks
+from scanflow.text.html_table import render_html_table
+from scanflow_server.overview_html import Overview, render_overview
+from scanflow_server.page_html import render, render_problem
+from scanflow_server.store.label_store import Label, Vote
+from scanflow_server.store.token_store import TokenRow
+from tests.unit.server.arbiter.making import action, intent
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EVIL = "\"'><evil onload='&amp;"
+TOKEN = TokenRow(name=EVIL, person=EVIL, role="viewer", team=EVIL, created=0.0, expires=1.0)
+PAGES: dict[str, dict[str, Any]] = {
+    "login": {"title": EVIL, "after": EVIL, "problem": EVIL, "provider": EVIL},
+    "problem": {"title": EVIL, "problem": EVIL, "way_on": EVIL, "way_on_text": EVIL},
+    "signed_in": {"title": EVIL, "person": EVIL, "after": EVIL},
+    "token": {"title": EVIL, "row": TOKEN, "token": EVIL, "server": EVIL},
+    "no_labels": {"title": EVIL, "caller": EVIL},
+}
+
+
+class _Page(HTMLParser):
+    """The elements of a page, and how often the text is there, as text or in an attribute."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts = self.attributes = 0
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += sum(EVIL in (value or "") for _, value in attrs)
+        assert not [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts += data.count(EVIL)
+
+
+def render_evil_report() -> str:
+    events = [
+        LoopEvent(at=60.0 * at, agent=EVIL, kind=kind, text=f"{EVIL} more", detail=EVIL)
+        for at, kind in enumerate(("predictions", "detection", "promotion"))
+    ]
+    column = {
+        "name": EVIL,
+        "test": EVIL,
+        "shares": {"bins": [EVIL, "b"], "reference": [0.2, 0.8], "current": [0.5, 0.5]},
+    }
+    return render_report(
+        title=EVIL,
+        events=events,
+        versions=[Version(version=1, at=1.0, accuracy=0.8, uses=(ModelUse(began=1.0),))],
+        asked=[RequestCounts(at=60.0 * at, since=0.0, version=EVIL, requests=5, errors=1) for at in (1, 2)],
+        answers=[ScoredAnswers(60.0, EVIL, 5, 9)],
+        counted=EVIL,
+        columns=[column],
+        picked=[{"row": {EVIL: EVIL}, "guess": EVIL, "label": EVIL}],
+        outcomes=[DriftOutcome(at=1.0, verdict=EVIL, steps=[(1.0, EVIL, EVIL, EVIL)])],
+        facts={EVIL: EVIL},
+        lead=EVIL,
+        links=TrackerLinks(f"http://{EVIL}", "7", EVIL),
+    )
+
+
+def render_evil_overview() -> str:
+    requested = intent(EVIL, agent=EVIL)
+    revision = RevisionRecord(id="r1", models={"m": EVIL}, weight=1.0)
+    service = ServiceRecord(
+        name=EVIL, app="a", team="t", state="ready", url="", generation=1, shape=Shape(), ready=1, revisions=(revision,)
+    )
+    return render_overview(
+        Overview(
+            approvals=[action(requested, began=1.0, verdict="approve", state="pending")],
+            labels=1,
+            agents=[AgentView(name=EVIL, app=EVIL, team="t", state="running")],
+            services=[service],
+            runs=[RunRecord(name=RunName("fox-1"), app=EVIL, team="t", workflow=EVIL, state="running", created=0.0)],
+            reports=[EVIL],
+        ),
+        EVIL,
+        signs_in=True,
+    )
+
+
+def render_evil_sample(**data: Any) -> str:
+    vote = Vote.model_construct(by=EVIL, label=EVIL, at=1.0)
+    values = {"id": EVIL, "app": EVIL, "team": EVIL, "run": EVIL, "guess": EVIL, "label": EVIL, "votes": [vote]}
+    sample = Label.model_construct(
+        **values, **{"purpose": "train", "disputed": True, "row": None, "data": {}, "picture": None} | data
+    )
+    return render(
+        "labels", title=EVIL, label=sample, caller=EVIL, position=1, labelled=0, total=1, remaining=1, before=EVIL,
+        after=EVIL, picture=EVIL, size=EVIL, choices=[EVIL, {EVIL: EVIL}], own=EVIL,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("draw", "texts", "attributes"),
+    [
+        pytest.param(lambda: render_html_table(EVIL, [EVIL], [[EVIL]], EVIL), 4, 0, id="table"),
+        pytest.param(render_evil_report, 48, 3, id="report"),
+        pytest.param(render_evil_overview, 8, 0, id="overview"),
+        pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 12, 9, id="row"),
+        pytest.param(render_evil_sample, 11, 10, id="picture"),
+        pytest.param(lambda: render_problem(EVIL, EVIL, EVIL, EVIL), 3, 1, id="error"),
+        pytest.param(lambda: render_frame(EVIL, Markup(EVIL)), 0, 2, id="frame"),
+        pytest.param(lambda: join_elements([draw_element("text", EVIL, x=EVIL), EVIL]), 2, 1, id="drawing"),
+        *(pytest.param(lambda name=name: render(name, **PAGES[name]), 1, 0, id=name) for name in PAGES),
+    ],
+)
+def test_text_of_other_people_is_text_in_every_page(draw: Callable[[], str], texts: int, attributes: int) -> None:
+    page = _Page(draw())
+    assert "evil" not in page.tags
+    assert page.texts >= texts
+    assert page.attributes >= attributes, page.attributes
+
+
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page, values in PAGES.items() for name in values])
+def test_a_value_that_a_page_lacks_is_an_error(page: str, name: str) -> None:
+    with pytest.raises(UndefinedError, match=f"'{name}' is undefined"):
+        render(page, **{key: value for key, value in PAGES[page].items() if key != name})
+
+
+def test_nothing_in_a_template_turns_escaping_off_or_runs() -> None:
+    files = [file for top in ("scanflow", "client", "server") for file in (CHECKOUT / top).rglob("*.jinja")]
+    assert len(files) > 15
+    for file in files:
+        assert not re.search(r"\bsafe\b|autoescape|<script", file.read_text(encoding="utf-8")), file.name
+
+
+def test_a_part_of_the_overview_is_rendered_alone() -> None:
+    assert render("overview/agents", agents=[("a:b", "running")]).count("<tr>") == 2
+    assert "<html" not in render("overview/runs", runs=[])
