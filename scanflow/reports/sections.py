@@ -192,7 +192,7 @@ def _draw_both_widths(draw: Callable[[float], Markup]) -> tuple[Markup, Markup]:
 
 def render_table(heads: Sequence[str], rows: Iterable[Sequence[str | Link]]) -> Markup:
     """Render a table whose rows become lists on a phone; Scanflow's commands are set as code."""
-    return render_part("table", heads, [zip(heads, map(_classify, row), row, strict=False) for row in rows])
+    return render_part("table", heads, (zip(heads, map(_classify, row), row, strict=False) for row in rows))
 
 
 def _classify(cell: str | Link) -> str:
