@@ -79,7 +79,8 @@ print(f"{len(names)} modules of {' and '.join(packages)} import from the wheel")
 RENDER_REPORT = """
 from scanflow.reports.page import render_report
 from scanflow.text.html_table import render_html_table
-assert "<table>" in render_html_table("title", ["a"], [["1"]]) and "</html>" in render_report(title="t", events=[], versions=[])
+assert "<table>" in render_html_table("title", ["a"], [["1"]])
+assert "</html>" in render_report(title="t", events=[], versions=[])
 """
 RENDER_LOGIN = """
 from scanflow_server.page_html import render

@@ -225,7 +225,9 @@ def draw_tuning(report: TuningReport) -> Markup:
         x, y = place_point(*point)
         colour = "green" if candidate == result.winner else "ink" if candidate == result.default else "blue"
         words = f"{describe(candidate)}: {point[1]:.4g} requests/s, p99 {point[0]:.3g} ms"
-        mark = svg.draw_element("circle", svg.draw_element("title", words), cx=x, cy=y, r=5.0, **svg.paint(colour))
+        mark = svg.draw_element(
+            "circle", svg.draw_element("title", svg.escape_text(words)), cx=x, cy=y, r=5.0, **svg.paint(colour)
+        )
         parts.append(mark)
         if label is not None:
             parts.append(svg.draw_text(_format_label(candidate, result), label.middle, y - 10 - 14 * label.row, colour))
@@ -238,7 +240,7 @@ def _format_label(candidate: Candidate, result: TuningResult) -> str:
     return f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}"
 
 
-def _draw_axes(x_most: float, y_most: float, right: float, bottom: float, goal: Goal) -> list[Markup]:
+def _draw_axes(x_most: float, y_most: float, right: float, bottom: float, goal: Goal) -> list[svg.Element]:
     parts = [
         svg.draw_line(_LEFT, bottom, right, bottom, "soft"),
         svg.draw_text("requests/s", 8.0, 20.0, "soft", anchor="start"),
@@ -264,7 +266,7 @@ def _draw_axes(x_most: float, y_most: float, right: float, bottom: float, goal: 
 
 def _draw_frontier(
     points: list[tuple[float, float]], place_point: Callable[[float, float], tuple[float, float]]
-) -> list[Markup]:
+) -> list[svg.Element]:
     """Return the line through the Pareto frontier of latency and throughput."""
     best, line = -math.inf, list[tuple[float, float]]()
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):

@@ -47,7 +47,7 @@ def draw_figure(result: FigureResult) -> Markup:
     return svg.draw_figure(top, name, *parts, width=_WIDTH) if top else Markup()
 
 
-def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[Markup]:
+def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[svg.Element]:
     measured = result.measured
     values = {
         arm: measured.select_values(arm, panel.metric)
@@ -118,7 +118,7 @@ def _compute_published_heights(panel: FigurePanel, result: FigureResult) -> Mapp
     return heights
 
 
-def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list[Markup]:
+def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list[svg.Element]:
     curves: dict[str, Sequence[float]] = {}
     for part in measured.rounds[:1]:  # of one round: samples of several have no common order
         own = part.curves.get(panel.metric, {})
@@ -147,7 +147,7 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
     return parts
 
 
-def _draw_axes(label: str, most: float, top: float) -> list[Markup]:
+def _draw_axes(label: str, most: float, top: float) -> list[svg.Element]:
     right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
     parts = [
         svg.draw_text(label, 8.0, top + 18, "ink", anchor="start"),

@@ -35,7 +35,7 @@ def draw_column(column: Mapping[str, Any]) -> Markup:
     return svg.draw_figure(HEIGHT, f"Distribution of {column['name']}", _draw_column_parts(column), width=WIDTH)
 
 
-def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> Markup:
+def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> svg.Element:
     figures = ", ".join(f"{name} {column[name]:.3g}" for name in ("p", "effect") if _is_number(column.get(name)))
     bins, before, after = _read_bars(column)
     base, step = HEIGHT - FOOT, WIDTH / max(len(bins), 1)
@@ -51,7 +51,7 @@ def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> Mar
     for place, pair in enumerate(zip(before, after, strict=True)):
         for share, paint, shift in zip(pair, ("blue", "amber"), (0.1, 0.5), strict=True):
             tall = share / tallest * (base - TOP)
-            title = svg.draw_element("title", f"{bins[place]}: {share:.1%}")
+            title = svg.draw_element("title", svg.escape_text(f"{bins[place]}: {share:.1%}"))
             where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
             parts.append(svg.draw_element("rect", title, **where, **svg.paint(paint)))
     letters = int(step / svg.estimate_text_width("x"))
@@ -61,7 +61,7 @@ def _draw_column_parts(column: Mapping[str, Any], *, colour: str = "red") -> Mar
     elif bins:  # there is room for the ends of an order
         parts.append(svg.draw_text(_shorten(bins[0], LETTERS // 2), 0, base + 15, "soft", anchor="start"))
         parts.append(svg.draw_text(_shorten(bins[-1], LETTERS // 2), WIDTH, base + 15, "soft", anchor="end"))
-    return Markup().join(parts)
+    return svg.Element("".join(parts))
 
 
 def _read_bars(column: Mapping[str, Any]) -> tuple[list[str], list[float], list[float]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from html import escape
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 from markupsafe import Markup
 
@@ -44,8 +44,12 @@ def format_number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def draw_element(name: str, content: str | None = None, /, **attributes: object) -> Markup:
-    """Return one SVG element. Its attributes are escaped, and its content unless that is markup.
+Element = NewType("Element", str)
+"""SVG elements, or text inside of them, escaped. The type checkers see where another text is taken for one."""
+
+
+def draw_element(name: str, /, *content: Element, **attributes: object) -> Element:
+    """Return one SVG element; its attributes are escaped.
 
     ``_`` in a name stands for ``-``, and a name may end in ``_`` (``class_``).
     """
@@ -53,13 +57,22 @@ def draw_element(name: str, content: str | None = None, /, **attributes: object)
     for key, value in attributes.items():
         shown = format_number(value) if isinstance(value, float) else _escape_attribute(value)
         opening += f' {_spell_name(key)}="{shown}"'
-    text = f"<{opening}/>" if content is None else f"<{opening}>{_escape_text(content)}</{name}>"
-    return Markup(text)  # noqa: S704 - escaped above
+    inside = "".join(content)
+    return Element(f"<{opening}>{inside}</{name}>" if inside else f"<{opening}/>")
 
 
-def join_elements(elements: Iterable[str]) -> Markup:
-    """Return elements on lines of their own; what is no markup is escaped."""
-    return Markup("\n".join(map(_escape_text, elements)))  # noqa: S704 - escaped here
+def escape_text(words: str) -> Element:
+    """Escape a text for SVG."""
+    return Element(escape(words, quote=False))
+
+
+def join_elements(elements: Iterable[Element]) -> Element:
+    return Element("\n".join(elements))
+
+
+def join_lines(elements: Iterable[Element]) -> Element:
+    """Return elements on lines of their own, inside another."""
+    return Element("\n" + "".join(f"{element}\n" for element in elements))
 
 
 @cache
@@ -72,10 +85,6 @@ def _escape_attribute(value: object) -> str:
     return escape(str(value))
 
 
-def _escape_text(text: str) -> str:
-    return text if isinstance(text, Markup) else escape(text, quote=False)
-
-
 @cache
 def paint(fill: str | None = None, stroke: str | None = None) -> Mapping[str, str]:
     classes = [f"f-{fill}"] if fill else []
@@ -84,12 +93,12 @@ def paint(fill: str | None = None, stroke: str | None = None) -> Mapping[str, st
     return painted | ({"stroke": COLOURS[stroke][0]} if stroke else {})
 
 
-def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> Markup:
+def draw_line(x1: float, y1: float, x2: float, y2: float, colour: str, *, width: int = 1, **more: object) -> Element:
     return draw_element("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke_width=width, **more, **paint(stroke=colour))
 
 
-def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> Markup:
-    return draw_element("text", words, x=x, y=y, text_anchor=anchor, **more, **paint(colour))
+def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> Element:
+    return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
 
 
 def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
@@ -97,22 +106,31 @@ def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
     return len(text) * font_px * WIDEST
 
 
-def draw_halo(text: str, middle: float, y: float) -> Markup:
+def draw_halo(text: str, middle: float, y: float) -> Element:
     """Return a background rectangle that keeps lines from running through a label."""
     width = estimate_text_width(text)
     return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
-def draw_figure(height: float, name: str, *parts: Markup, width: float = WIDTH) -> Markup:
-    return draw_element(
+def draw_figure(height: float, name: str, *parts: Element, width: float = WIDTH) -> Markup:
+    head = (draw_element("title", escape_text(name)), draw_element("style", escape_text(STYLE)))
+    drawn = draw_element(
         "svg",
-        join_elements(["", draw_element("title", name), draw_element("style", STYLE), *parts, ""]),
+        join_lines([*head, *parts]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:g} {height:g}",
         role="img",
         font_family="system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif",
         font_size=AXIS_FONT_PX,
     )
+    return Markup(drawn)  # noqa: S704 - elements, escaped as they were made
+
+
+def draw_dot(colour: str) -> Markup:
+    """Return the dot of a legend, to stand in a line of text."""
+    spot = draw_element("circle", cx=5, cy=5, r=5, **paint(colour))
+    style = draw_element("style", escape_text(STYLE))
+    return Markup(draw_element("svg", style, spot, class_="dot", viewBox="0 0 10 10"))  # noqa: S704 - as above
 
 
 class PlacedLabel(NamedTuple):
@@ -177,7 +195,7 @@ def choose_time_format(begin: float, end: float) -> str:
     return "%H:%M:%S" if format_time(begin, "%d%m%Y") == format_time(end, "%d%m%Y") else "%m-%d %H:%M:%S"
 
 
-def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> Markup:
+def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> Element:
     """Return an axis with round times of day in UTC below it."""
     most = max((right - left) / 75, 1)
     step = next(

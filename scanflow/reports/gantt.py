@@ -29,7 +29,7 @@ def draw_gantt(jobs: Sequence[JobTimes], *, width: float = svg.WIDTH) -> Markup:
     return svg.draw_figure(bottom + BOTTOM, "MPI jobs over time", _draw_heading(ordered), *rows, axis, width=width)
 
 
-def _draw_heading(jobs: Sequence[JobTimes]) -> Markup:
+def _draw_heading(jobs: Sequence[JobTimes]) -> svg.Element:
     job_totals = compute_job_totals(jobs)
     heading = f"{len(jobs)} jobs"
     if job_totals is not None:
@@ -39,13 +39,13 @@ def _draw_heading(jobs: Sequence[JobTimes]) -> Markup:
     return svg.draw_text(heading, LEFT, 18.0, "ink", anchor="start")
 
 
-def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> Markup:
+def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: float) -> svg.Element:
     name = job.job if len(job.job) <= MAX_LETTERS else job.job[: MAX_LETTERS - 1] + "…"
     submitted = LEFT + (job.submitted - begin) * scale
     began = submitted + job.waiting_s * scale
     y = top + (ROW_PX - BAR_PX) / 2
     parts = [
-        svg.draw_element("title", _format_job(job)),
+        svg.draw_element("title", svg.escape_text(_format_job(job))),
         svg.draw_text(name, LEFT - 10, y + BAR_PX - 4, "ink", anchor="end"),
         _draw_bar(submitted, began, y, stroke="soft"),
     ]
@@ -54,10 +54,10 @@ def _draw_row(job: JobTimes, top: float, begin: float, scale: float, right: floa
         last = began + job.running_s * scale
         parts.append(_draw_bar(began, last, y, fill=COLOURS[job.state]))
     parts.append(_draw_label(job, began, last, y + BAR_PX - 4, right))
-    return svg.draw_element("g", svg.join_elements(["", *parts, ""]))
+    return svg.draw_element("g", svg.join_lines(parts))
 
 
-def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float) -> Markup:
+def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float) -> svg.Element:
     """Draw the running time: inside the bar if it fits, else after or before it."""
     ran = "waits" if job.running_s is None else format_duration(job.running_s)
     wide = svg.estimate_text_width(ran) + 8
@@ -68,7 +68,7 @@ def _draw_label(job: JobTimes, began: float, last: float, y: float, right: float
     return svg.draw_text(ran, began - 5, y, "soft", anchor="end")
 
 
-def _draw_bar(left: float, right: float, y: float, **colour: str) -> Markup:
+def _draw_bar(left: float, right: float, y: float, **colour: str) -> svg.Element:
     return svg.draw_element(
         "rect", x=left, y=y, width=max(right - left, 1.0), height=BAR_PX, rx=2, **svg.paint(**colour)
     )

@@ -54,7 +54,7 @@ def render_columns(drifted: Sequence[Mapping[str, Any]]) -> Markup:
     if not drifted:
         return render_missing("No detection reported columns.")
     figures = [draw_column(column) for column in drifted[:MAX_COLUMNS]]
-    return render_part("columns", draw_dot("blue"), draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
+    return render_part("columns", svg.draw_dot("blue"), svg.draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
 
 
 def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> Markup:
@@ -204,13 +204,7 @@ def render_missing(words: str) -> Markup:
 
 
 def _make_legend(lines: Iterable[str]) -> list[tuple[Markup, str]]:
-    return [(draw_dot(LINES[at % len(LINES)]), name) for at, name in enumerate(lines)]
-
-
-def draw_dot(colour: str) -> Markup:
-    spot = svg.draw_element("circle", cx=5, cy=5, r=5, **svg.paint(colour))
-    style = svg.draw_element("style", svg.STYLE)
-    return svg.draw_element("svg", style + spot, class_="dot", viewBox="0 0 10 10")
+    return [(svg.draw_dot(LINES[at % len(LINES)]), name) for at, name in enumerate(lines)]
 
 
 def format_share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:

@@ -110,14 +110,14 @@ def draw_chart(
     return svg.draw_figure(foot + BOTTOM, name, *parts, width=width)
 
 
-def _draw_line(places: Sequence[tuple[float, float]], colour: str) -> Markup:
+def _draw_line(places: Sequence[tuple[float, float]], colour: str) -> svg.Element:
     path = "L".join(f"{svg.format_number(x)} {svg.format_number(y)}" for x, y in places)
     return svg.draw_element("path", d=f"M{path}", stroke_width=2, stroke_linejoin="round", **svg.paint(stroke=colour))
 
 
-def _draw_point(point: Point, x: float, scale_y: Callable[[float], float], colour: str) -> list[Markup]:
+def _draw_point(point: Point, x: float, scale_y: Callable[[float], float], colour: str) -> list[svg.Element]:
     span = []
     if point.low is not None and point.high is not None:
         span = [svg.draw_line(x, scale_y(point.low), x, scale_y(point.high), colour, width=5, opacity=0.4)]
-    title = svg.draw_element("title", point.words)
+    title = svg.draw_element("title", svg.escape_text(point.words))
     return [*span, svg.draw_element("circle", title, cx=x, cy=scale_y(point.value), r=3.5, **svg.paint(colour))]

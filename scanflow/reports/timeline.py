@@ -56,7 +56,7 @@ def draw_timeline(events: Sequence[LoopEvent], *, width: float = svg.WIDTH) -> M
     lanes = {agent: build_markers(agent, events, begin=begin, scale=scale) for agent in sort_agents(events)}
     labels = {agent: place_labels(markers, width) for agent, markers in lanes.items()}
 
-    drawn: list[Markup] = []
+    drawn: list[svg.Element] = []
     top = TOP
     for agent, markers in lanes.items():
         rows = 1 + max((label.row for label in labels[agent] if label), default=0)
@@ -119,11 +119,11 @@ def draw_lane(
     top: float,
     height: float,
     right: float,
-) -> Markup:
+) -> svg.Element:
     base = top + height - LANE_PAD_PX
-    words: list[Markup] = []
+    words: list[svg.Element] = []
     parts = [
-        svg.draw_element("text", agent, x=2.0, y=base + 4, font_weight=600, **svg.paint("ink")),
+        svg.draw_element("text", svg.escape_text(agent), x=2.0, y=base + 4, font_weight=600, **svg.paint("ink")),
         svg.draw_line(LEFT, base, right, base, "line", width=2),
     ]
     for mark, label in zip(markers, labels, strict=True):
@@ -133,16 +133,16 @@ def draw_lane(
             parts.append(svg.draw_line(mark.x, base, mark.x, y + 4, colour))
             text = shorten(mark.text, right + RIGHT)
             words += [svg.draw_halo(text, label.middle, y), svg.draw_text(text, label.middle, y, colour)]
-        title = svg.draw_element("title", mark.title)
+        title = svg.draw_element("title", svg.escape_text(mark.title))
         parts.append(
             svg.draw_element(
                 "circle", title, cx=mark.x, cy=base, r=MARKER_PX, stroke_width=2, **svg.paint(colour, stroke="paper")
             )
         )
-    return svg.draw_element("g", svg.join_elements(["", *parts, *words, ""]))
+    return svg.draw_element("g", svg.join_lines([*parts, *words]))
 
 
-def draw_guides(lanes: dict[str, list[Marker]], bottom: float) -> Markup:
+def draw_guides(lanes: dict[str, list[Marker]], bottom: float) -> svg.Element:
     marks = [mark for markers in lanes.values() for mark in markers if mark.kind in GUIDED_KINDS]
     return svg.join_elements(
         svg.draw_line(mark.x, TOP, mark.x, bottom, STYLES[mark.kind][0], stroke_dasharray="4 4", opacity=0.55)

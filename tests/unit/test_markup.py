@@ -16,10 +16,10 @@ from scanflow.agent.agent_records import AgentView
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 from scanflow.names import RunName
-from scanflow.reports.drawing import draw_element, join_elements
+from scanflow.reports.drawing import draw_element, draw_figure, escape_text
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.page import render_frame, render_report
-from scanflow.reports.report_data import LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
+from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.text.html_table import render_html_table
 from scanflow_server.overview_html import Overview, render_overview
@@ -60,9 +60,10 @@ class _Page(HTMLParser):
 
 
 def render_evil_report() -> str:
+    kinds: tuple[Kind, ...] = ("predictions", "detection", "promotion")
     events = [
         LoopEvent(at=60.0 * at, agent=EVIL, kind=kind, text=f"{EVIL} more", detail=EVIL)
-        for at, kind in enumerate(("predictions", "detection", "promotion"))
+        for at, kind in enumerate(kinds)
     ]
     column = {
         "name": EVIL,
@@ -107,10 +108,17 @@ def render_evil_overview() -> str:
 
 def render_evil_sample(**data: Any) -> str:
     vote = Vote.model_construct(by=EVIL, label=EVIL, at=1.0)
-    values = {"id": EVIL, "app": EVIL, "team": EVIL, "run": EVIL, "guess": EVIL, "label": EVIL, "votes": [vote]}
-    sample = Label.model_construct(
-        **values, **{"purpose": "train", "disputed": True, "row": None, "data": {}, "picture": None} | data
-    )
+    values: dict[str, Any] = {
+        "id": EVIL,
+        "app": EVIL,
+        "team": EVIL,
+        "run": EVIL,
+        "guess": EVIL,
+        "label": EVIL,
+        "votes": [vote],
+    }
+    values |= {"purpose": "train", "disputed": True, "row": None, "data": {}, "picture": None} | data
+    sample = Label.model_construct(**values)
     return render(
         "labels", title=EVIL, label=sample, caller=EVIL, position=1, labelled=0, total=1, remaining=1, before=EVIL,
         after=EVIL, picture=EVIL, size=EVIL, choices=[EVIL, {EVIL: EVIL}], own=EVIL,
@@ -127,7 +135,9 @@ def render_evil_sample(**data: Any) -> str:
         pytest.param(render_evil_sample, 11, 10, id="picture"),
         pytest.param(lambda: render_problem(EVIL, EVIL, EVIL, EVIL), 3, 1, id="error"),
         pytest.param(lambda: render_frame(EVIL, Markup(EVIL)), 0, 2, id="frame"),
-        pytest.param(lambda: join_elements([draw_element("text", EVIL, x=EVIL), EVIL]), 2, 1, id="drawing"),
+        pytest.param(
+            lambda: draw_figure(9.0, EVIL, draw_element("text", escape_text(EVIL), x=EVIL)), 2, 1, id="drawing"
+        ),
         *(pytest.param(lambda name=name: render(name, **PAGES[name]), 1, 0, id=name) for name in PAGES),
     ],
 )
