@@ -52,7 +52,7 @@ def private_postgres(*, host: str = "", password: str = "") -> Iterator[Postgres
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    user = _unprivileged() if os.getuid() == 0 else None
+    user = _find_unprivileged_user() if os.getuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="scanflow-pg-"))  # not pytest's: that one is for this user only
     if user is not None:
         shutil.chown(folder, user)
@@ -79,15 +79,15 @@ def private_postgres(*, host: str = "", password: str = "") -> Iterator[Postgres
 
 
 def _programs() -> Path | None:
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    found.sort(key=lambda path: int(path.parent.name) if path.parent.name.isdecimal() else 0)
-    if found:
-        return found[-1]
+    folders = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    folders.sort(key=lambda path: int(path.parent.name) if path.parent.name.isdecimal() else 0)
+    if folders:
+        return folders[-1]
     there = shutil.which("initdb")
     return None if there is None else Path(there).parent
 
 
-def _unprivileged() -> str:
+def _find_unprivileged_user() -> str:
     for name in _USERS:
         if subprocess.run(["id", name], capture_output=True, check=False).returncode == 0:
             return name
@@ -101,6 +101,6 @@ def _run(user: str | None, command: Sequence[str]) -> None:
         [*other, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", timeout=_TIMEOUT_S, check=False
     )
     log.seek(0)
-    said = log.read().decode(errors="replace")
+    output = log.read().decode(errors="replace")
     log.close()
-    assert done.returncode == 0, f"{' '.join(command)} failed:\n{said}"
+    assert done.returncode == 0, f"{' '.join(command)} failed:\n{output}"

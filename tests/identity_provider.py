@@ -23,9 +23,9 @@ from starlette.routing import Route
 
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import SignInSettings
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.unit.server.answering import answering
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, patient, wait_until
 
 CLIENT, SECRET = "scanflow", "a secret: of the client"
 LED = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -45,7 +45,7 @@ class StandInProvider:
         self.changes: Claims = {}
         """Claims of ID tokens that differ from what is right; None: left out."""
 
-        self.sign: Callable[[Claims], str] = self.sign_rightly
+        self.sign: Callable[[Claims], str] = self.encode_token
         self.document: Claims = {}
         self.answers: dict[str, tuple[int, Any]] = {}
         """Answers of paths in place of what is right."""
@@ -53,7 +53,7 @@ class StandInProvider:
         self.asked: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
 
-    def sign_rightly(self, claims: Claims) -> str:
+    def encode_token(self, claims: Claims) -> str:
         return jwt.encode({"alg": "ES256", "kid": self.key.kid}, claims, self.key)
 
     def rotate(self) -> None:
@@ -115,7 +115,7 @@ class StandInProvider:
 
 
 @contextmanager
-def standing_in(now: float) -> Iterator[StandInProvider]:
+def serve_identity_provider(now: float) -> Iterator[StandInProvider]:
     """Answer on a free port while inside."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -126,7 +126,7 @@ def standing_in(now: float) -> Iterator[StandInProvider]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            until(lambda: server.started, "the provider answers")
+            wait_until(lambda: server.started, "the provider answers")
             yield provider
         finally:
             server.should_exit = True

@@ -39,7 +39,7 @@ def identify(pid: int) -> str | None:
 
 def find_processes(is_wanted: Callable[[str], bool]) -> list[int]:
     """Return the ids of marked processes whose run is wanted, and of all that these started, shims first."""
-    marked = {pid for pid in _process_ids() if any(map(is_wanted, _read_marks(pid)))}
+    marked = {pid for pid in _process_ids() if any(map(is_wanted, _read_markers(pid)))}
     family = marked | _find_descendants(marked)
     spared = {os.getpid(), *_find_ancestors(os.getpid())}
     return sorted(family - spared, key=lambda pid: ("shim" not in read_command(pid), pid))
@@ -92,7 +92,7 @@ def _is_zombie(pid: int) -> bool:
     return _read_status(pid)[:1] in ([], ["Z"])
 
 
-def _read_marks(pid: int) -> list[str]:
+def _read_markers(pid: int) -> list[str]:
     for entry in _read(pid, "environ").split("\0"):
         name, _, value = entry.partition("=")
         if name == MARK:
@@ -126,17 +126,17 @@ def _find_parents() -> dict[int, int]:
 
 
 def _find_descendants(pids: set[int]) -> set[int]:
-    parents, found = _find_parents(), set[int]()
-    while more := {pid for pid, parent in parents.items() if parent in pids | found} - found:
-        found |= more
-    return found
+    parents, descendants = _find_parents(), set[int]()
+    while more := {pid for pid, parent in parents.items() if parent in pids | descendants} - descendants:
+        descendants |= more
+    return descendants
 
 
 def _find_ancestors(pid: int) -> set[int]:
-    parents, found = _find_parents(), set[int]()
+    parents, descendants = _find_parents(), set[int]()
     while (pid := parents.get(pid, 0)) > 1:
-        found.add(pid)
-    return found
+        descendants.add(pid)
+    return descendants
 
 
 if __name__ == "__main__":

@@ -32,5 +32,5 @@ def assert_manifests(name: str, *manifests: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.is_file(), f"There is no {path.name}. Write it: REGENERATE_GOLDEN=1 pytest …"
-    kept = path.read_text(encoding="utf-8")
-    assert text == kept, f"{path.name} differs. Meant? REGENERATE_GOLDEN=1 pytest …"
+    expected = path.read_text(encoding="utf-8")
+    assert text == expected, f"{path.name} differs. Meant? REGENERATE_GOLDEN=1 pytest …"

@@ -136,8 +136,8 @@ def format_table(outcomes: Sequence[Outcome]) -> str:
         failed, rerun, skipped = result["failed"], result.get("rerun", []), sum(result["skipped"].values())
         counts = (result["passed"] + len(failed) + skipped, result["passed"], len(failed), len(rerun), skipped)
         rows.append((outcome.stage, *map(str, counts), f"{outcome.seconds:.0f}", outcome.state.upper()))
-        notes += [f"FAILED  {one['test']}: {one['reason']:.200}" for one in failed]
-        notes += [f"RERUN   {one['test']}: {one['reason']:.200}" for one in rerun]
+        notes += [f"FAILED  {test['test']}: {test['reason']:.200}" for test in failed]
+        notes += [f"RERUN   {test['test']}: {test['reason']:.200}" for test in rerun]
         notes += [f"SKIPPED {outcome.stage}: {count} × {reason:.200}" for reason, count in result["skipped"].items()]
         if outcome.state in {"broken", "interrupted"}:
             notes.append(f"See the log of {outcome.stage}: it was {outcome.state}.")

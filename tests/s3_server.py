@@ -90,8 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode())
 
     def _may(self, name: str) -> bool:
-        known = f"Credential={KEY_ID}/" in self.headers.get("Authorization", "")
-        if not known or "x-amz-security-token" in self.headers:
+        is_signed = f"Credential={KEY_ID}/" in self.headers.get("Authorization", "")
+        if not is_signed or "x-amz-security-token" in self.headers:
             self._refuse(403, "InvalidAccessKeyId")
             return False
         if self.command in {"PUT", "POST"} and self.objects.refused and re.search(self.objects.refused, name):

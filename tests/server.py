@@ -16,16 +16,16 @@ import httpx2
 from scanflow.app.application_files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.loading import load_application
-from tests.asking import HTTP, http_client
+from tests.http_requests import HTTP, http_client
 from tests.serving import hold_port
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, patient, wait_until
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def body_of(source: Path, **more: Any) -> dict[str, Any]:
+def load_body(source: Path, **more: Any) -> dict[str, Any]:
     app, path, _ = load_application(str(source))
     return {"application": dump_document(app), "source": str(path), **more}
 
@@ -58,7 +58,7 @@ class ServerProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([*self.command, *words], env=self.environ, stdout=log, stderr=log)
         if wait:
-            until(self.answers, f"the server answers; its log: {self.log}")
+            wait_until(self.answers, f"the server answers; its log: {self.log}")
 
     def answers(self) -> bool:
         assert self._process is not None
@@ -98,12 +98,12 @@ class ServerProcess:
     def operation(self, begun: httpx2.Response) -> dict[str, Any]:
         assert begun.status_code == 202, begun.text
         path = f"/operations/{begun.json()['operation']}"
-        until(lambda: self.api.get(path).json()["state"] != "running", "the operation ends")
-        found: dict[str, Any] = self.api.get(path).json()
-        return found
+        wait_until(lambda: self.api.get(path).json()["state"] != "running", "the operation ends")
+        answer: dict[str, Any] = self.api.get(path).json()
+        return answer
 
     def outcomes(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for one in self.api.get("/events", params={"type": "run.*", "limit": 10_000}).json():
-            found.setdefault(one["subject"].removeprefix("run/"), []).append(one["type"])
-        return found
+        answer: dict[str, list[str]] = {}
+        for event in self.api.get("/events", params={"type": "run.*", "limit": 10_000}).json():
+            answer.setdefault(event["subject"].removeprefix("run/"), []).append(event["type"])
+        return answer

@@ -161,14 +161,14 @@ def hold_port(host: str = "127.0.0.1") -> socket.socket:
 
 
 @contextmanager
-def held_port(host: str = "127.0.0.1") -> Iterator[int]:
+def reserve_port(host: str = "127.0.0.1") -> Iterator[int]:
     """Hold a port while a server uses it: see ``hold_port``."""
-    with held_ports(1, host) as (port,):
+    with reserve_ports(1, host) as (port,):
         yield port
 
 
 @contextmanager
-def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
+def reserve_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
     """Hold so many ports in a row: programs take the next one for another server, or if the first is taken."""
     holders = _hold_ports(count, host)
     try:
@@ -199,18 +199,18 @@ def _hold_ports(count: int, host: str) -> list[socket.socket]:
 
 def _bound_socket(host: str, port: int) -> socket.socket:
     """Return a socket bound to a port that nobody else has, and that lets a server have it too."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        made.bind((host, port))
+        listener.bind((host, port))
     except (OSError, OverflowError):
-        made.close()
+        listener.close()
         raise
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before, it would let others hold it too
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    return made
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # only now: before, it would let others hold it too
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return listener
 
 
-def raw_exchange(port: int, request: bytes, *, timeout_s: float = PATIENCE_S) -> bytes:
+def send_raw(port: int, request: bytes, *, timeout_s: float = PATIENCE_S) -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as sock:
         sock.sendall(request)
         sock.shutdown(socket.SHUT_WR)

@@ -14,5 +14,5 @@ def assert_snapshot(name: str, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
     assert path.is_file(), f"There is no {path.name}. Write it: REGENERATE_GOLDEN=1 pytest …"
-    kept = path.read_text(encoding="utf-8")
-    assert text + "\n" == kept, f"{path.name} differs. Meant? REGENERATE_GOLDEN=1 pytest …"
+    expected = path.read_text(encoding="utf-8")
+    assert text + "\n" == expected, f"{path.name} differs. Meant? REGENERATE_GOLDEN=1 pytest …"

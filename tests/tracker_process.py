@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, patient, wait_until
 
 
 def answering(command: list[str], folder: Path, port: int, **variables: str) -> Iterator[str]:
@@ -35,7 +35,7 @@ def running(command: list[str], folder: Path, answers: Callable[[], bool], **var
         return answers()
 
     try:
-        until(lives_and_answers, "the tracking server answers")
+        wait_until(lives_and_answers, "the tracking server answers")
         yield
     finally:
         with suppress(ProcessLookupError):

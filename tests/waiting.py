@@ -28,7 +28,7 @@ PATIENCE_S = patient(120)
 """The ceiling of a wait that names none, in seconds: several processes may have to start before what is waited for."""
 
 
-def until(true: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
+def wait_until(true: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
     """Return when ``true()`` is; ``what`` is what was waited for. ``patience_s`` is a ceiling: see ``patient``."""
     give_up = time.monotonic() + patience_s
     while not true():

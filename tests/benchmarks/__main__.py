@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.benchmarks.benchmark_suite import suite
 from tests.benchmarks.cluster_suite import cluster
 from tests.benchmarks.control_suite import control
 from tests.benchmarks.measure import Benchmark, Places, Results, interleave
 from tests.benchmarks.report import block, machine, table, with_blocks
 from tests.benchmarks.serving_suite import serving
-from tests.benchmarks.suite import suite
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CACHE = CHECKOUT / ".cache"
@@ -50,40 +50,42 @@ def main() -> int:
         servers=chosen.servers.absolute() / "bin",
         checkout=CHECKOUT,
     )
-    known = [*suite(places), *serving(places), *control(places), *cluster()]
-    names = {benchmark.name for benchmark in known} | {benchmark.section.group for benchmark in known}
+    benchmarks = [*suite(places), *serving(places), *control(places), *cluster()]
+    names = {benchmark.name for benchmark in benchmarks} | {benchmark.section.group for benchmark in benchmarks}
     if unknown := {*(chosen.only or []), *chosen.without} - names:
         parser.error(f"nothing is named {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
     described = machine(places)
     print(described, flush=True)
     results = []
-    for benchmark in [one for one in known if _chosen(one, chosen.only, chosen.without)]:
+    for benchmark in [candidate for candidate in benchmarks if _is_selected(candidate, chosen.only, chosen.without)]:
         print(f"{benchmark.name}: {benchmark.how}", flush=True)
         contenders = chosen.contenders or list(benchmark.contenders)
         results.append(
             interleave(benchmark, contenders, rounds=chosen.rounds, say=lambda line: print(line, flush=True))
         )
     for section in dict.fromkeys(result.benchmark.section for result in results):
-        print(f"\n{section.title}\n{table(section, [one for one in results if one.benchmark.section is section])}")
+        print(
+            f"\n{section.title}\n{table(section, [entry for entry in results if entry.benchmark.section is section])}"
+        )
     failed = [f"{result.benchmark.name}: {name}: {why}" for result in results for name, why in result.failures.items()]
     if failed:
         print("Could not be measured:", *failed, sep="\n  ", file=sys.stderr)
         return 1
     if not chosen.contenders and not chosen.rounds:
-        _write(chosen.page, _whole(results, known, described))
+        _write(chosen.page, _whole(results, benchmarks, described))
     return 0
 
 
-def _chosen(benchmark: Benchmark, only: Sequence[str] | None, without: Sequence[str]) -> bool:
+def _is_selected(benchmark: Benchmark, only: Sequence[str] | None, without: Sequence[str]) -> bool:
     mine = {benchmark.name, benchmark.section.group}
     return not mine & set(without) and (not only or bool(mine & set(only)))
 
 
-def _whole(results: Sequence[Results], known: Sequence[Benchmark], described: str) -> dict[str, str]:
+def _whole(results: Sequence[Results], benchmarks: Sequence[Benchmark], described: str) -> dict[str, str]:
     blocks = {}
-    for group in dict.fromkeys(benchmark.section.group for benchmark in known):
+    for group in dict.fromkeys(benchmark.section.group for benchmark in benchmarks):
         mine = [result for result in results if result.benchmark.section.group == group]
-        if len(mine) == sum(benchmark.section.group == group for benchmark in known):
+        if len(mine) == sum(benchmark.section.group == group for benchmark in benchmarks):
             blocks[group] = block(group, mine, described=described)
     return blocks
 

@@ -21,7 +21,7 @@ import scanflow as sf
 from scanflow.app.application_files import dump_document
 from tests.benchmarks.control_server import TOKEN, give_token
 from tests.server import bearer
-from tests.waiting import until
+from tests.waiting import wait_until
 
 MODULE = """
 import time
@@ -47,7 +47,7 @@ for index in range({count}):
 
 
 @contextmanager
-def _hosted(module: str) -> Iterator[tuple[str, int]]:
+def _host_agent(module: str) -> Iterator[tuple[str, int]]:
     with tempfile.TemporaryDirectory(prefix="scanflow-lag-") as name:
         folder = Path(name)
         (folder / "lag.py").write_text(module, encoding="utf-8")
@@ -64,7 +64,7 @@ def _hosted(module: str) -> Iterator[tuple[str, int]]:
         with (folder / "log").open("wb") as log:
             agent = subprocess.Popen([sys.executable, "-m", "scanflow_agents", name], stderr=log, stdout=log)
         try:
-            until((folder / "address.json").exists, "the agent is there")
+            wait_until((folder / "address.json").exists, "the agent is there")
             yield json.loads((folder / "address.json").read_text())["url"], agent.pid
         finally:
             agent.send_signal(signal.SIGTERM)
@@ -73,7 +73,7 @@ def _hosted(module: str) -> Iterator[tuple[str, int]]:
 
 def measure(count: int, plain: int, seconds: float) -> dict[str, float]:
     """Return the percentiles of the lag in seconds, and how many due times were fired and missed."""
-    with _hosted(MODULE.format(count=count, plain=plain)) as (url, pid):
+    with _host_agent(MODULE.format(count=count, plain=plain)) as (url, pid):
         before = _cpu(pid)
         threading.Event().wait(seconds)  # what is measured
         cpu = _cpu(pid) - before
@@ -86,9 +86,9 @@ def measure(count: int, plain: int, seconds: float) -> dict[str, float]:
     return {
         "samples": len(lags),
         **{f"{name}_s": value for name, value in percentiles(lags).items()},
-        "fired": sum(one["fired"] for one in sensors),
-        "missed": sum(one["missed"] for one in sensors),
-        "errors": sum(one["errors"] for one in sensors),
+        "fired": sum(sensor["fired"] for sensor in sensors),
+        "missed": sum(sensor["missed"] for sensor in sensors),
+        "errors": sum(sensor["errors"] for sensor in sensors),
         "cpu_share": cpu / seconds,
     }
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.asking import http_client
 from tests.benchmarks.agents_lag import percentiles
-from tests.benchmarks.control_server import API, ask, ours
+from tests.benchmarks.control_server import API, ask, run_scanflow
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Section
+from tests.http_requests import http_client
 from tests.server import bearer
 
 MIB = 2**20
@@ -32,13 +32,13 @@ def bodies(places: Places, section: Section, *, rounds: int, sends: int) -> Benc
     """``sends``: how often each body is sent, one after the other."""
 
     def sample(folder: Path) -> Mapping[str, float]:
-        found: dict[str, float] = {}
-        with ours(places.python, folder) as url:
+        metrics: dict[str, float] = {}
+        with run_scanflow(places.python, folder) as url:
             for key, sent in _build_bodies(folder).items():
                 token = ask(url, "POST", f"{API}/tokens", {"name": key, "role": sent.role})["token"]
                 waits_ms = _measure_health(url, sent, token, sends)
-                found |= {f"{key}_worst": max(waits_ms), f"{key}_p50": percentiles(waits_ms)["p50"]}
-        return found
+                metrics |= {f"{key}_worst": max(waits_ms), f"{key}_p50": percentiles(waits_ms)["p50"]}
+        return metrics
 
     labels = {
         "viewer": "a viewer's body of 31 MiB, refused",

@@ -58,7 +58,7 @@ def main(plan: Plan) -> None:
     seconds = time.perf_counter() - began
     if broken:
         sys.exit(f"{type(broken[0]).__name__}: {broken[0]}")
-    everyone = [one for mine in took for one in mine]
+    everyone = [label for mine in took for label in mine]
     requests_s = len(everyone) / seconds
     p50_ms = statistics.median(everyone) * 1000
     print(json.dumps({"requests_s": requests_s, "mib_s": requests_s * plan.size / MIB, "p50_ms": p50_ms}))

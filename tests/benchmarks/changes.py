@@ -15,7 +15,7 @@ from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.backends.service_records import ServiceRecord
 from tests.benchmarks.measure import NotMeasuredError, run
-from tests.benchmarks.servers import Probe, deployed, oip
+from tests.benchmarks.servers import Probe, deploy_service, oip
 from tests.load import LoadError, steady_load, wait_for
 
 CHANGES = {
@@ -49,13 +49,13 @@ class _Service:
         return state.record
 
     def kill(self, count: int) -> None:
-        had = [one.pid for one in self.record().instances if one.pid is not None]
+        had = [instance.pid for instance in self.record().instances if instance.pid is not None]
         for pid in had[:count]:
             os.kill(pid, signal.SIGKILL)
         until, pause = time.monotonic() + WHOLE_S, threading.Event()
         while time.monotonic() < until:
             record = self.record()
-            pids = {one.pid for one in record.instances if one.state == "ready"}
+            pids = {instance.pid for instance in record.instances if instance.state == "ready"}
             if record.state == "ready" and len(pids) == len(had) and not pids & set(had[:count]):
                 return
             pause.wait(0.2)
@@ -70,28 +70,28 @@ def measure_changes(scanflow: Path, folder: Path, *, requests: int, rate: float)
     ours = _Service(scanflow=scanflow, folder=folder)
     actions: dict[str, Callable[[], Any]] = {
         "swap": lambda: ours.do("promote", "changing", "models:/changing/2"),
-        "canary": lambda: _all(
+        "canary": lambda: _run_all(
             ours, ["traffic", "changing", "models:/changing/1", "-w", "10%"], ["rollback", "changing"]
         ),
         "crash": lambda: ours.kill(1),
         "failover": lambda: ours.kill(2),
-        "cut": lambda: _all(
+        "cut": lambda: _run_all(
             ours, ["scale", "changing", "1", "--cores", "2"], ["scale", "changing", "2", "--cores", "1"]
         ),
     }
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     standby = Probe(path="/v2/models/standby/infer", body=probe.body, headers=probe.headers)
     options = ["--instances", "2", "--cores", "1", "--affinity", "cpu"]
     with (
-        deployed(scanflow, "standby", [], folder, probe=standby),
-        deployed(scanflow, "changing", options, folder, probe=probe) as server,
+        deploy_service(scanflow, "standby", [], folder, probe=standby),
+        deploy_service(scanflow, "changing", options, folder, probe=probe) as server,
     ):
         for name, action in actions.items():
-            found |= _under_load(name, action, server.url(probe.path), probe.body, requests=requests, rate=rate)
-    return found
+            metrics |= _under_load(name, action, server.url(probe.path), probe.body, requests=requests, rate=rate)
+    return metrics
 
 
-def _all(ours: _Service, *commands: Sequence[str]) -> None:
+def _run_all(ours: _Service, *commands: Sequence[str]) -> None:
     for command in commands:
         ours.do(*command)
 

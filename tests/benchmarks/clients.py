@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.benchmarks import bulk
-from tests.benchmarks.measure import NotMeasuredError, report_of
-from tests.benchmarks.servers import pinned
+from tests.benchmarks.measure import NotMeasuredError, run_for_report
+from tests.benchmarks.servers import pin_command
 from tests.load import LoadError, LoadResult, steady_load
 
 LUA = Path(__file__).parent / "serving" / "peers" / "wrk.lua"
@@ -36,8 +36,8 @@ def _second(url: str, body: bytes, *, connections: int, cpus: Sequence[int], fol
         figures = callers(url, body, connections=connections, seconds=1, cpus=cpus).metrics()
         return {"p50_us": figures.p50_s * 1e6, "p99_us": figures.p99_s * 1e6, "requests_s": figures.rate}
     options = ["-t1", f"-c{connections}", "-d1s", "--timeout", "10s", "--latency", "-s", str(LUA)]
-    command = pinned([wrk, *options, url, "--", body.decode()], cpus)
-    report = report_of(command, folder)
+    command = pin_command([wrk, *options, url, "--", body.decode()], cpus)
+    report = run_for_report(command, folder)
     if failed := report.pop("failed"):
         raise NotMeasuredError(f"{failed:.0f} requests failed")
     return report
@@ -74,10 +74,10 @@ def callers(
 
 def bytes_through(port: int, path: str, *, size: int, clients: int, seconds: float, folder: Path) -> dict[str, float]:
     plan = {"host": "127.0.0.1", "port": port, "path": path, "size": size, "clients": clients, "seconds": seconds}
-    return report_of([sys.executable, "-P", bulk.__file__, json.dumps(plan)], folder, timeout_s=seconds + 60)
+    return run_for_report([sys.executable, "-P", bulk.__file__, json.dumps(plan)], folder, timeout_s=seconds + 60)
 
 
-def rate_of(ends: Mapping[str, Sequence[float]]) -> float:
+def compute_rate(ends: Mapping[str, Sequence[float]]) -> float:
     """Return how many are finished in a second by all who work together.
 
     Each counts until it finished its last one: what it had begun when the time was over is neither lost nor won.
@@ -87,7 +87,7 @@ def rate_of(ends: Mapping[str, Sequence[float]]) -> float:
     return sum(len(mine) / max(mine) for mine in ends.values())
 
 
-def ends_of(result: LoadResult) -> dict[str, list[float]]:
+def group_ends(result: LoadResult) -> dict[str, list[float]]:
     began, ends = min(result.due), dict[str, list[float]]()
     for place, due in enumerate(result.due):
         ends.setdefault(result.names[result.who[place]], []).append(due + result.took[place] - began)

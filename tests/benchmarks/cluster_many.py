@@ -79,7 +79,7 @@ def many(sizes: Sizes) -> Benchmark:
         try:
             with objects(cluster, sizes) as app:
                 (folder / "s.py").write_text("class S: pass\n")
-                return {**_asked_once(folder, app, sizes), **_looked_after(folder, sizes)}
+                return {**_time_commands(folder, app, sizes), **_measure_controllers(folder, sizes)}
         finally:
             cluster.close()
 
@@ -122,11 +122,11 @@ def objects(cluster: Cluster, sizes: Sizes) -> Iterator[sf.Application]:
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         account = {"name": ACCOUNT, "namespace": namespace}
         cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
-        _all(lambda one: cluster.create(_node(one)), nodes)
+        _apply_to_all(lambda machine: cluster.create(_node(machine)), nodes)
         step = max(1, len(nodes) // len(services))
         placed = list(zip(services, nodes[::step] * len(services), strict=False))
-        _all(lambda pair: _create_pods(cluster, *pair), placed)
-        _all(lambda pair: _serve(cluster, *pair), placed)
+        _apply_to_all(lambda pair: _create_pods(cluster, *pair), placed)
+        _apply_to_all(lambda pair: _serve(cluster, *pair), placed)
         _until_ready(cluster, namespace, services)
         node = sf.Service(name="s", implementation="s.py:S")
         yield sf.Application(
@@ -134,23 +134,23 @@ def objects(cluster: Cluster, sizes: Sizes) -> Iterator[sf.Application]:
         )
     finally:
         cluster.delete("Namespace", namespace)
-        _all(lambda one: cluster.delete("Node", one), nodes)
+        _apply_to_all(lambda machine: cluster.delete("Node", machine), nodes)
 
 
-def _all(act: Callable[[Any], object], over: Iterable[Any]) -> None:
+def _apply_to_all(act: Callable[[Any], object], over: Iterable[Any]) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for _ in pool.map(act, over):
             pass
 
 
 def _node(name: str) -> Manifest:
-    given = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+    fields = {"cpu": "8", "memory": "32Gi", "pods": "110"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name},
         "spec": {"taints": [TAINT], "unschedulable": True},
-        "status": {"allocatable": given, "capacity": given},
+        "status": {"allocatable": fields, "capacity": fields},
     }
 
 
@@ -278,23 +278,23 @@ def _replica_set(deployment: Manifest) -> Manifest:
 def _until_ready(cluster: Cluster, namespace: str, services: Sequence[ServiceSpec]) -> None:
     """Wait until the controllers have adopted all pods, and have counted them."""
     until, pause = time.monotonic() + READY_S, threading.Event()
-    count = sum(one.shape.instances for one in services)
-    while (ready := sum(_ready(one) for one in cluster.find("Deployment", namespace)[0])) < count:
+    count = sum(service.shape.instances for service in services)
+    while (ready := sum(_ready(deployment) for deployment in cluster.find("Deployment", namespace)[0])) < count:
         if time.monotonic() > until:
             raise NotMeasuredError(f"{ready} of {count} pods are counted as ready after {READY_S:g} s")
         pause.wait(2)
 
 
 def _ready(deployment: Manifest) -> int:
-    found: int = deployment.get("status", {}).get("readyReplicas", 0)
-    return found
+    ready_count: int = deployment.get("status", {}).get("readyReplicas", 0)
+    return ready_count
 
 
-def _asked_once(folder: Path, app: sf.Application, sizes: Sizes) -> dict[str, float]:
+def _time_commands(folder: Path, app: sf.Application, sizes: Sizes) -> dict[str, float]:
     """Time commands, each a process of its own."""
     instances, listed = _command(folder, "services", "--json")
-    own = [one for one in json.loads(listed) if one["app"] == app.name]
-    if (len(own), sum(len(one["instances"]) for one in own)) != (sizes.services, sizes.pods):
+    own = [entry for entry in json.loads(listed) if entry["app"] == app.name]
+    if (len(own), sum(len(service["instances"]) for service in own)) != (sizes.services, sizes.pods):
         raise NotMeasuredError(f"{len(own)} services were listed, not {sizes.services}")
     (folder / "app.py").write_text(
         "import scanflow as sf\n"
@@ -333,27 +333,27 @@ class _Counted(ServerProcess):
     def counts(self) -> Path:
         return self.home.parent / "counts.json"
 
-    def counted(self) -> dict[str, Any]:
+    def read_counts(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self.counts.read_text())
+            document: dict[str, Any] = json.loads(self.counts.read_text())
         except FileNotFoundError:
             return {"asked": 0, "ticks": []}
-        return found
+        return document
 
 
-def _looked_after(folder: Path, sizes: Sizes) -> dict[str, float]:
+def _measure_controllers(folder: Path, sizes: Sizes) -> dict[str, float]:
     server = _Counted(folder / "server", environ={**os.environ, **OWN, "SCANFLOW_BACKEND": "kubernetes"})
     pause = threading.Event()
     try:
         server.start()
         until, watched = time.monotonic() + SETTLES_S, time.monotonic() + WATCHED_S
-        while len(server.counted()["ticks"]) < 10 or time.monotonic() < watched:
+        while len(server.read_counts()["ticks"]) < 10 or time.monotonic() < watched:
             if time.monotonic() > until:
                 raise NotMeasuredError(f"the server did not look: {server.log.read_text()[-500:]}")
             pause.wait(0.5)
-        before = server.counted()
+        before = server.read_counts()
         pause.wait(sizes.idle_s)
-        after = server.counted()
+        after = server.read_counts()
         ticks = after["ticks"]
         return {
             "status_s": _took(server, "/status"),

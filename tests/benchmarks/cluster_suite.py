@@ -53,17 +53,17 @@ class _CreatedError(Exception):
     """The Workflow was made: what is measured ends there."""
 
 
-class _Asked(Cluster):
+class _CountingCluster(Cluster):
     """A cluster that counts what it is asked, and goes no further than the Workflow."""
 
     asked = 0
-    made: Manifest | None = None
+    workflow: Manifest | None = None
 
     def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
-        found = super().create(manifest, dry_run=dry_run)
+        created = super().create(manifest, dry_run=dry_run)
         if manifest["kind"] != "Workflow":
-            return found
-        self.made = found
+            return created
+        self.workflow = created
         raise _CreatedError
 
     def fetch_json(self, method: str, path: str, **request: Any) -> Manifest:
@@ -82,7 +82,7 @@ class _Place:
         (folder / "app").mkdir()
         (folder / "app" / "step.py").write_text("print(1)\n")
         nodes = [sf.Executor(name=f"s{number}", mainfile="step.py", affinity=affinity) for number in range(steps)]
-        edges = [one >> other for one, other in pairwise(nodes)]
+        edges = [first >> other for first, other in pairwise(nodes)]
         workflow = sf.Workflow(name="w", nodes=nodes, edges=edges)
         name = f"bench{uuid.uuid4().hex[:6]}"
         self.folder, self.namespace = folder, derive_namespace(name, TEAM)
@@ -90,7 +90,7 @@ class _Place:
         self.settings = KubernetesSettings.from_environment(
             {"SCANFLOW_KUBERNETES_STORAGE_MODE": "ReadWriteOnce", **os.environ}
         )
-        self.cluster = _Asked(self.settings)
+        self.cluster = _CountingCluster(self.settings)
 
     def deployer(self) -> EmbeddedDeployer:
         settings = Settings(home=self.folder / "home")
@@ -103,32 +103,32 @@ class _Place:
         try:
             deployer.run(RunRequest(self.app))
         except _CreatedError:
-            assert self.cluster.made is not None
-            return self.cluster.made
+            assert self.cluster.workflow is not None
+            return self.cluster.workflow
         raise NotMeasuredError("the run made no Workflow")
 
 
 @contextmanager
 def _place(folder: Path, *, steps: int, affinity: sf.Affinity | str = "any") -> Iterator[_Place]:
-    with _settled():
-        found = _Place(folder, steps, affinity)
+    with _keep_volumes_mounted():
+        place_ = _Place(folder, steps, affinity)
         try:
-            yield found
+            yield place_
         finally:
-            found.cluster.delete("Namespace", found.namespace)
-            found.cluster.close()
+            place_.cluster.delete("Namespace", place_.namespace)
+            place_.cluster.close()
 
 
 @contextmanager
-def _settled() -> Iterator[None]:
+def _keep_volumes_mounted() -> Iterator[None]:
     """Have the cluster's volumes mounted by one node, unless the environment says otherwise."""
     name = "SCANFLOW_KUBERNETES_STORAGE_MODE"
-    given = name in os.environ
+    is_set = name in os.environ
     os.environ.setdefault(name, "ReadWriteOnce")
     try:
         yield
     finally:
-        if not given:
+        if not is_set:
             del os.environ[name]
 
 
@@ -151,9 +151,9 @@ def _submit(submits: int) -> Benchmark:
 
     def alone(folder: Path) -> Mapping[str, float]:
         with _place(folder, steps=3, affinity=NOWHERE) as here:
-            made = here.submit(here.deployer())
-            copies = [_copy(made, f"copy-{number}") for number in range(submits)]
-            return _medians("more", [_took(here, partial(_created, here, one)) for one in copies])
+            workflow = here.submit(here.deployer())
+            copies = [_copy(workflow, f"copy-{number}") for number in range(submits)]
+            return _medians("more", [_took(here, partial(_create_workflow, here, copy)) for copy in copies])
 
     return Benchmark(
         name="submit",
@@ -177,7 +177,7 @@ def _submit(submits: int) -> Benchmark:
     )
 
 
-def _created(here: _Place, manifest: Manifest) -> None:
+def _create_workflow(here: _Place, manifest: Manifest) -> None:
     try:
         here.cluster.create(manifest)
     except _CreatedError:
@@ -205,9 +205,9 @@ def _steps(steps: int) -> Benchmark:
         with _place(folder, steps=steps) as here:
             _bind_claim(here)
             manifest = _by_hand(here, steps)
-            _created(here, manifest)
-            assert here.cluster.made is not None
-            return {"seconds": _seconds(here.cluster, here.cluster.made)}
+            _create_workflow(here, manifest)
+            assert here.cluster.workflow is not None
+            return {"seconds": _seconds(here.cluster, here.cluster.workflow)}
 
     return Benchmark(
         name="argo-steps",
@@ -236,8 +236,8 @@ def _steps(steps: int) -> Benchmark:
 
 def _bind_claim(here: _Place) -> float:
     """Make the environment, and have the cluster make the volume of its claim; return how long that took in seconds."""
-    made = here.submit(here.deployer())
-    here.cluster.delete("Workflow", made["metadata"]["name"], here.namespace)
+    workflow = here.submit(here.deployer())
+    here.cluster.delete("Workflow", workflow["metadata"]["name"], here.namespace)
     mount = {"name": "outputs", "mountPath": str(pod_layout.OUTPUTS)}
     container = {"name": "bind", "image": here.settings.image, "command": ["true"], "volumeMounts": [mount]}
     volume = {"name": "outputs", "persistentVolumeClaim": {"claimName": OUTPUTS}}
@@ -280,10 +280,10 @@ def _copy(manifest: Manifest, name: str) -> Manifest:
     return {key: manifest[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {**metadata, "name": name}}
 
 
-def _seconds(cluster: Cluster, made: Manifest) -> float:
+def _seconds(cluster: Cluster, manifest: Manifest) -> float:
     """Return how long a Workflow takes from now on."""
-    began, namespace, name = time.perf_counter(), made["metadata"]["namespace"], made["metadata"]["name"]
-    since = made["metadata"]["resourceVersion"]
+    began, namespace, name = time.perf_counter(), manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    since = manifest["metadata"]["resourceVersion"]
     for seen in cluster.watch("Workflow", namespace, fields=f"metadata.name={name}", since=since, within_s=ENDED_S):
         phase = (seen.object.get("status") or {}).get("phase")
         if phase == "Succeeded":

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.asking import http_client
 from tests.benchmarks.agents_lag import percentiles
 from tests.benchmarks.bodies import send_body
 from tests.benchmarks.clients import callers
-from tests.benchmarks.control_server import API, TOKEN, fill, ours
+from tests.benchmarks.control_server import API, TOKEN, fill, run_scanflow
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Section
+from tests.http_requests import http_client
 from tests.server import bearer
 
 _EVENT = [{"at": 1.0, "type": "sample", "app": "bench", "subject": "agent/quick", "data": {"value": 3}}]
@@ -29,13 +29,13 @@ def label_writes(places: Places, section: Section, *, count: int) -> Benchmark:
 
     def sample(folder: Path) -> Mapping[str, float]:
         queued = {"app": "bench", "items": [{"id": f"{number}", "score": 0.5, "guess": 3} for number in range(count)]}
-        given = {"app": "bench", "labels": [{"id": f"{number}", "label": 3} for number in range(count)]}
-        found: dict[str, float] = {}
-        with ours(places.python, folder) as url:
-            found |= _describe("alone", _measure_writes(url, partial(threading.Event().wait, _ALONE_S)))
-            for key, method, body in (("queue", "POST", queued), ("label", "PATCH", given)):
-                found |= _describe(key, _measure_writes(url, partial(_send_labels, url, method, body)))
-        return found
+        fields = {"app": "bench", "labels": [{"id": f"{number}", "label": 3} for number in range(count)]}
+        metrics: dict[str, float] = {}
+        with run_scanflow(places.python, folder) as url:
+            metrics |= _describe("alone", _measure_writes(url, partial(threading.Event().wait, _ALONE_S)))
+            for key, method, body in (("queue", "POST", queued), ("label", "PATCH", fields)):
+                metrics |= _describe(key, _measure_writes(url, partial(_send_labels, url, method, body)))
+        return metrics
 
     metrics = [
         Metric("alone_worst", "a write with nothing else to do: the longest", "ms"),
@@ -89,7 +89,7 @@ def many_callers(places: Places, section: Section, *, runs: int, seconds: float)
 
     def sample(folder: Path) -> Mapping[str, float]:
         fill(folder / "scanflow", runs)
-        with ours(places.python, folder) as url:
+        with run_scanflow(places.python, folder) as url:
 
             def load(connections: int) -> tuple[float, float]:
                 address = f"{url}{API}/runs"

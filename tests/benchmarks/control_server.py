@@ -24,10 +24,10 @@ from scanflow_server.store.base import open_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.run_store import DriveRequest, RequestedRun
 from tests.benchmarks.measure import NotMeasuredError
-from tests.benchmarks.servers import Probe, free_port, started
+from tests.benchmarks.servers import Probe, free_port, start_server
 from tests.load import LoadError, steady_load
 from tests.server import bearer
-from tests.waiting import until
+from tests.waiting import wait_until
 
 TOKEN = "scanflow_benchmark"
 """What the homes of measured servers and agents take for their token."""
@@ -70,11 +70,11 @@ def give_token(home: Path) -> None:
 
 
 @contextmanager
-def ours(python: Path, folder: Path) -> Iterator[str]:
+def run_scanflow(python: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     give_token(folder / "scanflow")
     command: list[str | Path] = [python, "-m", "scanflow_server", "--home", folder / "scanflow", "--port", str(port)]
-    with started(command, folder, port=port, probe=Probe(path="/readyz")) as server:
+    with start_server(command, folder, port=port, probe=Probe(path="/readyz")) as server:
         yield server.url("")
 
 
@@ -97,7 +97,7 @@ def fill(home: Path, count: int) -> list[str]:
             for number, name in enumerate([first.name, *names]):
                 at = time.time() - count + number
                 about: dict[str, Any] = {"app": "bench", "team": "bench", "workflow": "training"}
-                one = RequestedRun(
+                requested_run = RequestedRun(
                     name=name,
                     **about,
                     created=at,
@@ -106,9 +106,9 @@ def fill(home: Path, count: int) -> list[str]:
                     active=False,
                     outcome="failed",
                 )
-                run_store.add(connection, one)
-                told = [Event(at=at, type=f"run.{what}", app="bench", subject=f"run/{name}") for what in _STORY]
-                event_store.append(connection, told)
+                run_store.add(connection, requested_run)
+                events = [Event(at=at, type=f"run.{what}", app="bench", subject=f"run/{name}") for what in _STORY]
+                event_store.append(connection, events)
             for number in range(count // 10):
                 intent_store.add(connection, build_action(number))
     finally:
@@ -167,7 +167,7 @@ def build_action(number: int) -> intent_store.ActionRow:
     )
 
 
-def asked(
+def time_requests(
     url: str, path: str, body: Any = None, *, method: str | None = None, rate: float, seconds: float
 ) -> dict[str, float]:
     """Ask at a steady rate, answered or not, and return ``p50`` and ``p99`` in milliseconds from when each was due."""
@@ -201,18 +201,18 @@ def acting_agent(python: Path, folder: Path) -> Iterator[tuple[str, str]]:
     (home / "agent.py").write_text(AGENT)
     app, source, _ = load_application(str(home / "app.py"))
     body = {"application": dump_document(app), "source": str(source)}
-    with ours(python, folder) as url:
+    with run_scanflow(python, folder) as url:
         place = f"{API}/agents/bench/quick"
         ask(url, "PUT", place, body)
-        until(lambda: ask(url, "GET", place)["state"] == "running", "the agent is there")
+        wait_until(lambda: ask(url, "GET", place)["state"] == "running", "the agent is there")
         yield url, ask(url, "GET", place)["url"]
         ask(url, "DELETE", place)
-        until(lambda: ask(url, "GET", place)["state"] == "stopped", "the agent has ended")
+        wait_until(lambda: ask(url, "GET", place)["state"] == "stopped", "the agent has ended")
 
 
-def outcome_of(url: str, strategy: str) -> dict[int, dict[str, Any]]:
+def read_outcomes(url: str, strategy: str) -> dict[int, dict[str, Any]]:
     return {
-        one["intent"]["arguments"]["parameters"]["n"]: one
-        for one in ask(url, "GET", f"{API}/intents?limit=1000")
-        if one["intent"]["strategy"] == strategy and one["ended"] is not None
+        action["intent"]["arguments"]["parameters"]["n"]: action
+        for action in ask(url, "GET", f"{API}/intents?limit=1000")
+        if action["intent"]["strategy"] == strategy and action["ended"] is not None
     }

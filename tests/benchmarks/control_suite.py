@@ -13,13 +13,13 @@ from typing import Any
 from tests.benchmarks.agents_lag import measure, percentiles
 from tests.benchmarks.bodies import bodies
 from tests.benchmarks.contention import label_writes, many_callers
-from tests.benchmarks.control_server import API, acting_agent, ask, asked, fill, ours, outcome_of
+from tests.benchmarks.control_server import API, acting_agent, ask, fill, read_outcomes, run_scanflow, time_requests
 from tests.benchmarks.idle import idle
 from tests.benchmarks.large_lists import LARGE, ListSize, large_lists
 from tests.benchmarks.large_store import StoreSize
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
-from tests.benchmarks.servers import Probe, free_port, started
-from tests.waiting import until
+from tests.benchmarks.servers import Probe, free_port, start_server
+from tests.waiting import wait_until
 
 API_SECTION = Section(
     group="control",
@@ -89,7 +89,7 @@ def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
     return [
         _api(places, sizes),
         bodies(places, API_SECTION, rounds=3, sends=sizes.sends),
-        _up(places),
+        _benchmark_up(places),
         _action(places, sizes),
         _lag(sizes),
         label_writes(places, LOAD_SECTION, count=sizes.labels),
@@ -122,19 +122,19 @@ _WRITES: Mapping[str, tuple[str, str, Any]] = {
 def _api(places: Places, sizes: Sizes) -> Benchmark:
     def sample(folder: Path) -> Mapping[str, float]:
         names = fill(folder / "scanflow", sizes.runs)
-        found: dict[str, float] = {}
-        with ours(places.python, folder) as url:
+        metrics: dict[str, float] = {}
+        with run_scanflow(places.python, folder) as url:
 
             def note(key: str, path: str, body: Any = None) -> None:
-                asked(url, path, body, rate=sizes.rate, seconds=min(1.0, sizes.seconds))  # so that it is warm
-                took = asked(url, path, body, rate=sizes.rate, seconds=sizes.seconds)
-                found.update({f"{key}_{name}": value for name, value in took.items()})
+                time_requests(url, path, body, rate=sizes.rate, seconds=min(1.0, sizes.seconds))  # so that it is warm
+                took = time_requests(url, path, body, rate=sizes.rate, seconds=sizes.seconds)
+                metrics.update({f"{key}_{name}": value for name, value in took.items()})
 
             for key, (_, path) in _READS.items():
                 note(key, path.format(run=names[len(names) // 2]))
             for key, (_, path, body) in _WRITES.items():
                 note(key, path, body)
-        return found
+        return metrics
 
     metrics = []
     for key, (what, *_) in {**_READS, **_WRITES}.items():
@@ -154,7 +154,7 @@ def _api(places: Places, sizes: Sizes) -> Benchmark:
     )
 
 
-def _up(places: Places) -> Benchmark:
+def _benchmark_up(places: Places) -> Benchmark:
     def scanflow(folder: Path) -> Mapping[str, float]:
         command = places.ours / "scanflow"
         try:
@@ -165,7 +165,7 @@ def _up(places: Places) -> Benchmark:
     def prefect(folder: Path) -> Mapping[str, float]:
         port = free_port()
         command: list[str | Path] = [places.peers / "prefect", *f"server start --host 127.0.0.1 --port {port}".split()]
-        with started(command, folder, port=port, probe=Probe(path="/api/health")) as server:
+        with start_server(command, folder, port=port, probe=Probe(path="/api/health")) as server:
             return {"ready_s": server.ready_s}
 
     return Benchmark(
@@ -224,26 +224,32 @@ def _took(server: str, agent: str, strategy: str, sizes: Sizes) -> dict[str, flo
         pause.wait(sizes.pause_s)
 
     def is_over(number: int) -> bool:
-        return number in outcome_of(server, strategy)
+        return number in read_outcomes(server, strategy)
 
-    def acts() -> bool:
+    def has_action() -> bool:
         send(-len(sent))
-        return bool(outcome_of(server, strategy))
+        return bool(read_outcomes(server, strategy))
 
-    until(acts, "the agent acts")  # what is told before it listens is not heard; and the first opens connections
-    until(partial(is_over, 1 - len(sent)), "the last of those is over")
+    wait_until(
+        has_action, "the agent acts"
+    )  # what is told before it listens is not heard; and the first opens connections
+    wait_until(partial(is_over, 1 - len(sent)), "the last of those is over")
     counted = range(1, sizes.samples + 1)
     try:
         for number in counted:  # one after the other: of two that wait the later loses
             send(number)
-            until(partial(is_over, number), "what was wanted is done")
+            wait_until(partial(is_over, number), "what was wanted is done")
     except AssertionError as error:
         raise NotMeasuredError(str(error)) from error
-    found = {number: one for number, one in outcome_of(server, strategy).items() if number in counted}
-    if failed := [one["error"] or one["decision"]["reason"] for one in found.values() if one["state"] != "succeeded"]:
+    outcomes = {number: outcome for number, outcome in read_outcomes(server, strategy).items() if number in counted}
+    if failed := [
+        outcome["error"] or outcome["decision"]["reason"]
+        for outcome in outcomes.values()
+        if outcome["state"] != "succeeded"
+    ]:
         raise NotMeasuredError(f"{len(failed)} actions failed: {failed[0]}")
-    began = percentiles([1000 * (found[number]["began"] - sent[number]) for number in counted])
-    over = percentiles([1000 * (found[number]["ended"] - sent[number]) for number in counted])
+    began = percentiles([1000 * (outcomes[number]["began"] - sent[number]) for number in counted])
+    over = percentiles([1000 * (outcomes[number]["ended"] - sent[number]) for number in counted])
     return {
         f"{strategy}_p50": began["p50"],
         f"{strategy}_p99": began["p99"],
@@ -255,9 +261,9 @@ def _took(server: str, agent: str, strategy: str, sizes: Sizes) -> dict[str, flo
 def _lag(sizes: Sizes) -> Benchmark:
     def with_plain(plain: int) -> Sampler:
         def sample(_folder: Path) -> Mapping[str, float]:
-            found = measure(sizes.strategies, plain, sizes.lag_seconds)
-            in_ms = {f"lag_{key}": 1000 * found[f"{key}_s"] for key in ("p50", "p99", "worst")}
-            return {**in_ms, "missed": found["missed"], "fired": found["fired"], "cpu": found["cpu_share"]}
+            lag = measure(sizes.strategies, plain, sizes.lag_seconds)
+            in_ms = {f"lag_{key}": 1000 * lag[f"{key}_s"] for key in ("p50", "p99", "worst")}
+            return {**in_ms, "missed": lag["missed"], "fired": lag["fired"], "cpu": lag["cpu_share"]}
 
         return sample
 

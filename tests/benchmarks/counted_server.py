@@ -24,25 +24,25 @@ _ticks: list[float] = []
 def _count(name: str) -> None:
     own = getattr(Cluster, name)
 
-    def counted(self: Cluster, *words: Any, **named: Any) -> Any:
+    def count_request(self: Cluster, *words: Any, **named: Any) -> Any:
         with _lock:
             _asked[name] = _asked.get(name, 0) + 1
         return own(self, *words, **named)
 
-    setattr(Cluster, name, counted)
+    setattr(Cluster, name, count_request)
 
 
 def _time_ticks() -> None:
     own = ServicesController.tick
 
-    def timed(self: ServicesController) -> float:
+    def time_pass(self: ServicesController) -> float:
         began = time.monotonic()
         pause_s = own(self)
         with _lock:
             _ticks.append(time.monotonic() - began)
         return pause_s
 
-    ServicesController.tick = timed  # type: ignore[method-assign]
+    ServicesController.tick = time_pass  # type: ignore[method-assign]
 
 
 def _write(file: Path) -> None:

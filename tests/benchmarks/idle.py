@@ -30,31 +30,31 @@ def idle(places: Places, *, settles_s: float, seconds: float, rounds: int = 3) -
         tutorial, scanflow = folder / "tabular", places.ours / "scanflow"
         shutil.copytree(places.checkout / "tutorials" / "tabular", tutorial)
         file = tutorial / "app.py"
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
 
         def command(*words: str) -> None:
             run([scanflow, *words], tutorial, extra={"SCANFLOW_HOME": str(folder / "home")}, timeout_s=300)
 
-        def measured(key: str) -> None:
+        def measure_agents(key: str) -> None:
             command("agents", "--start", str(file))
             if key == "short":
                 asks: list[str | Path] = [places.python, "send.py", "18", "45"]
                 run(asks, tutorial, extra={"SCANFLOW_HOME": str(folder / "home")}, timeout_s=300)
             threading.Event().wait(settles_s)
-            found.update({f"{key}_{name}": value for name, value in _measure(folder, seconds).items()})
+            metrics.update({f"{key}_{name}": value for name, value in _measure(folder, seconds).items()})
             command("agents", "--stop", "tabular")
 
         try:
             command("up")
             command("run", f"{file}:training")
             command("deploy", f"{file}:serve")
-            measured("short")
+            measure_agents("short")
             file.write_text(_SHORT_INTERVAL.sub("", file.read_text()))
-            measured("default")
+            measure_agents("default")
         finally:
             command("delete", "serve")
             command("down")
-        return found
+        return metrics
 
     return Benchmark(
         name="idle",
@@ -104,4 +104,4 @@ def _is_ours(process: psutil.Process, home: Path) -> bool:
 
 
 def _cpu_s(processes: list[psutil.Process]) -> float:
-    return sum(times.user + times.system for times in (one.cpu_times() for one in processes))
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))

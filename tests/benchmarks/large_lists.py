@@ -16,14 +16,14 @@ from urllib.parse import quote, urlencode
 
 import httpx2
 
-from tests.asking import http_client
 from tests.benchmarks.agents_lag import percentiles
 from tests.benchmarks.control_server import API, TOKEN, give_token
 from tests.benchmarks.large_store import FilledStore, StoreSize, fill_store
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Section, pss_mib
-from tests.benchmarks.servers import Probe, Server, command_line, free_port, started
+from tests.benchmarks.servers import Probe, Server, command_line, free_port, start_server
+from tests.http_requests import http_client
 from tests.server import bearer
-from tests.waiting import until
+from tests.waiting import wait_until
 
 _LIMIT_MS = 100.0
 _SLOW_SHOWN = 8
@@ -85,8 +85,8 @@ def large_lists(places: Places, section: Section, size: ListSize) -> Benchmark:
         port = free_port()
         command: list[str | Path] = [places.python, "-m", "scanflow_server", "--home", home, "--port", str(port)]
         extra = {"SCANFLOW_MAX_RUNS": str(size.driven), "SCANFLOW_KEEP_EVENTS": "0", "SCANFLOW_KEEP_EVENTS_DAYS": "0"}
-        with started(command, folder, port=port, probe=Probe(path="/readyz"), extra=extra) as server:
-            until(lambda: _count_driven(server) >= size.driven, "the runs are driven", patience_s=600)
+        with start_server(command, folder, port=port, probe=Probe(path="/readyz"), extra=extra) as server:
+            wait_until(lambda: _count_driven(server) >= size.driven, "the runs are driven", patience_s=600)
             figures = measure_paths(server.url(""), filled, requests=size.requests)
             own = [process for process in server.processes() if "scanflow_server" in command_line(process)]
             memory = sum(map(pss_mib, own))
@@ -224,5 +224,5 @@ def _build_queries(route: str, query: Sequence[Mapping[str, Any]], filled: Fille
 
 
 def _build_pages(filled: FilledStore) -> list[str]:
-    one = urlencode({"app": "bench", "team": "bench", "id": filled.label})
-    return ["/", "/login", "/labels", f"/labels?{one}", "/labels?app=bench&team=bench", "/reports/bench"]
+    query = urlencode({"app": "bench", "team": "bench", "id": filled.label})
+    return ["/", "/login", "/labels", f"/labels?{query}", "/labels?app=bench&team=bench", "/reports/bench"]

@@ -179,7 +179,7 @@ def _generate_audit(count: int) -> Iterator[dict[str, Any]]:
 def _generate_labels(count: int) -> Iterator[dict[str, Any]]:
     at = time.time() - count
     for number in range(count):
-        given = number % 2 == 0
+        is_labelled = number % 2 == 0
         yield {
             "app": "bench",
             "team": "bench",
@@ -188,11 +188,11 @@ def _generate_labels(count: int) -> Iterator[dict[str, Any]]:
             "data": {"index": number},
             "guess": 3,
             "score": (number * 7919 % 1000) / 1000,
-            "state": "given" if given else "wanted",
-            "label": 3 if given else None,
-            "by": "ada" if given else None,
+            "state": "given" if is_labelled else "wanted",
+            "label": 3 if is_labelled else None,
+            "by": "ada" if is_labelled else None,
             "asked": at + number,
-            "given": at + number if given else None,
+            "given": at + number if is_labelled else None,
             "purpose": "train",
             "disputed": number % 1000 == 0,
             "row": {f"column_{column}": column * 0.5 for column in range(20)},

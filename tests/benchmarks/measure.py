@@ -138,7 +138,7 @@ def interleave(
 
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+    variables = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
     mine = {
         "HOME": str(home),
         "SCANFLOW_HOME": str(home / "scanflow"),
@@ -148,7 +148,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    return kept | mine | dict(extra or {})
+    return variables | mine | dict(extra or {})
 
 
 def run(
@@ -182,7 +182,7 @@ def wall_s(
     return time.perf_counter() - start
 
 
-def report_of(command: Sequence[str | Path], folder: Path, *, timeout_s: float = 600) -> dict[str, float]:
+def run_for_report(command: Sequence[str | Path], folder: Path, *, timeout_s: float = 600) -> dict[str, float]:
     lines = run(command, folder, timeout_s=timeout_s).strip().splitlines()
     try:
         return {key: float(value) for key, value in json.loads(lines[-1]).items()}

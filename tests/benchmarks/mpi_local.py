@@ -62,28 +62,32 @@ class Dense:
 
 def rounds(contenders: Mapping[str, Callable[[Path], Sample]], number: int) -> dict[str, list[Sample]]:
     """Measure each contender once a round, another one first each time."""
-    found: dict[str, list[Sample]] = {name: [] for name in contenders}
+    samples_by_contender: dict[str, list[Sample]] = {name: [] for name in contenders}
     names = list(contenders)
     for turn in range(number):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             with tempfile.TemporaryDirectory(prefix="mpi-") as folder:
                 sample = contenders[name](Path(folder))
-            found[name].append(sample)
+            samples_by_contender[name].append(sample)
             figures = ", ".join(f"{key} {value:.4g}" for key, value in sample.items())
             print(f"round {turn + 1}/{number} {name}: {figures}; load {os.getloadavg()[0]:.1f}", flush=True)
-    return found
+    return samples_by_contender
 
 
-def table(found: Mapping[str, list[Sample]], *, over: str) -> None:
+def table(samples_by_contender: Mapping[str, list[Sample]], *, over: str) -> None:
     """Print medians with ranges, and the median of the ratios to ``over`` of the same round."""
-    keys = list(found[over][0])
+    keys = list(samples_by_contender[over][0])
     print("\n| | " + " | ".join(keys) + " |\n|---" + "|---" * len(keys) + "|")
-    for name, samples in found.items():
+    for name, samples in samples_by_contender.items():
         cells = []
         for key in keys:
             values = [sample[key] for sample in samples]
-            ratios = [one[key] / base[key] for one, base in zip(samples, found[over], strict=True) if base[key]]
+            ratios = [
+                first[key] / base[key]
+                for first, base in zip(samples, samples_by_contender[over], strict=True)
+                if base[key]
+            ]
             ratio = "" if name == over or not ratios else f", {statistics.median(ratios):.2f}×"
             cells.append(f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g}){ratio}")
         print(f"| {name} | {' | '.join(cells)} |")
@@ -98,13 +102,13 @@ def at_home(folder: Path) -> Iterator[Path]:
     try:
         yield home
     finally:
-        for one in client.services():
-            client.delete(one.name)
+        for service in client.services():
+            client.delete(service.name)
         os.environ.clear()
         os.environ.update(before)
 
 
-def compiled(folder: Path, name: str, source: Path) -> Path:
+def compile_program(folder: Path, name: str, source: Path) -> Path:
     subprocess.run(["mpicc.openmpi", "-O2", "-o", name, str(source), "-lm"], cwd=folder, check=True, timeout=120)
     return folder / name
 
@@ -112,7 +116,7 @@ def compiled(folder: Path, name: str, source: Path) -> Path:
 # The launcher over bare mpirun
 
 
-def timed(run: Callable[[], object]) -> Sample:
+def time_call(run: Callable[[], object]) -> Sample:
     """Return how long a call takes, and the CPU time of this process and of those that it started."""
     before, began = _cpu_s(), time.perf_counter()
     run()
@@ -121,30 +125,30 @@ def timed(run: Callable[[], object]) -> Sample:
 
 def _cpu_s() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(process.ru_utime + process.ru_stime for process in used)
 
 
 def overhead(number: int, tasks: int) -> None:
     """Print how much longer a job takes by the launcher than by ``mpirun`` alone."""
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "nothing.c").write_text(NOTHING)
-        program = compiled(Path(place), "nothing", Path(place) / "nothing.c")
+        program = compile_program(Path(place), "nothing", Path(place) / "nothing.c")
         job = sf.MPIWorkload(name="nothing", mainfile=str(program), n_tasks=tasks, oversubscribe=True)
         mpirun = get_launcher(None, program, name="nothing")
         argv, env = build_command(mpirun, tasks, oversubscribed=False, argv=[str(program)], root=os.geteuid() == 0)
 
         def bare(_: Path) -> Sample:
-            return timed(lambda: subprocess.run(argv, env={**os.environ, **env}, check=True, timeout=300))
+            return time_call(lambda: subprocess.run(argv, env={**os.environ, **env}, check=True, timeout=300))
 
-        def ours(folder: Path) -> Sample:
+        def run_launcher(folder: Path) -> Sample:
             os.environ["SCANFLOW_OUTPUT_DIR"] = str(folder)
             with (folder / "out").open("w") as out, redirect_stdout(out):
-                return timed(lambda: launch(job.model_dump(mode="json"), [str(program)], str(folder)))
+                return time_call(lambda: launch(job.model_dump(mode="json"), [str(program)], str(folder)))
 
-        ours(Path(tempfile.mkdtemp(dir=place)))  # its imports, which the process of a step has done before
-        found = rounds({"mpirun": bare, "launcher": ours}, number)
-    table(found, over="mpirun")
-    more = [two["ms"] - one["ms"] for one, two in zip(found["mpirun"], found["launcher"], strict=True)]
+        run_launcher(Path(tempfile.mkdtemp(dir=place)))  # its imports, which the process of a step has done before
+        results = rounds({"mpirun": bare, "launcher": run_launcher}, number)
+    table(results, over="mpirun")
+    more = [two["ms"] - first["ms"] for first, two in zip(results["mpirun"], results["launcher"], strict=True)]
     print(f"\nmedian of the pairs' differences: {statistics.median(more):.0f} ms ({min(more):.0f} to {max(more):.0f})")
 
 
@@ -177,9 +181,9 @@ def hpcc(number: int, size: int) -> None:
 
         return sample
 
-    found = rounds({name: sampler(fields) for name, fields in ways.items()}, number)
-    table({name: samples for name, samples in found.items() if name.startswith("2")}, over="2 tasks, any, 1×2")
-    table({name: samples for name, samples in found.items() if name.startswith("4")}, over="4 tasks, any")
+    results = rounds({name: sampler(fields) for name, fields in ways.items()}, number)
+    table({name: samples for name, samples in results.items() if name.startswith("2")}, over="2 tasks, any, 1×2")
+    table({name: samples for name, samples in results.items() if name.startswith("4")}, over="4 tasks, any")
 
 
 # Ranks in containers (thesis 3.3)
@@ -190,7 +194,7 @@ def containers(number: int, image: str) -> None:
     kernels = {"cpu": ("dgemm", 400), "memory": ("stream", 200), "network": ("ring", 20_000)}
     with tempfile.TemporaryDirectory() as place:
         folder, runtime = Path(place), get_runtime("podman", name="kernels")
-        program = compiled(folder, "kernels", KERNELS)
+        program = compile_program(folder, "kernels", KERNELS)
         for profile, (kernel, turns) in kernels.items():
             argv = [str(program), "--kernel", kernel, "--rounds", str(turns)]
             ways = {"machine": argv, "podman": build_container_command("podman", runtime, image, argv, str(folder))}
@@ -200,9 +204,9 @@ def containers(number: int, image: str) -> None:
                 def sample(place: Path) -> Sample:
                     os.environ["SCANFLOW_OUTPUT_DIR"] = str(place)
                     with (place / "out").open("w") as out, redirect_stdout(out):
-                        found = timed(lambda: launch(job.model_dump(mode="json"), inside, str(place)))
+                        timing = time_call(lambda: launch(job.model_dump(mode="json"), inside, str(place)))
                     (own,) = re.findall(r"([0-9.]+) s \(", (place / "out").read_text())
-                    return {"whole job, ms": found["ms"], "its program, ms": 1e3 * float(own)}
+                    return {"whole job, ms": timing["ms"], "its program, ms": 1e3 * float(own)}
 
                 return sample
 
@@ -213,12 +217,12 @@ def containers(number: int, image: str) -> None:
 # A service beside a job
 
 
-def beside(number: int) -> None:
+def compare_beside_jobs(number: int) -> None:
     """Print a service's latency alone, beside jobs on cores of their own, and beside jobs on its own core."""
     kernels = {"cpu": "dgemm", "memory": "stream", "network": "ring"}
     with tempfile.TemporaryDirectory() as place, at_home(Path(place)) as home:
         folder = Path(place)
-        compiled(folder, "kernels", KERNELS)
+        compile_program(folder, "kernels", KERNELS)
         (folder / "dense.py").write_text(SERVICE)
         serve = sf.Service(name="dense", implementation="dense.py:Dense", resources=sf.Resources(cpu=1), affinity="cpu")
         app = sf.Application(
@@ -261,8 +265,8 @@ def beside(number: int) -> None:
             tasks = 2 if kernel == "ring" else 1
             ways[f"{profile}, a core of its own"] = with_job(kernel, free, tasks)
             ways[f"{profile}, the service's core"] = with_job(kernel, service.cpus, tasks)
-        found = rounds(ways, number)
-    table(found, over="alone")
+        results = rounds(ways, number)
+    table(results, over="alone")
 
 
 def main() -> int:
@@ -282,7 +286,7 @@ def main() -> int:
     elif chosen.what == "hpcc":
         hpcc(chosen.rounds, chosen.size)
     else:
-        beside(chosen.rounds)
+        compare_beside_jobs(chosen.rounds)
     return 0
 
 

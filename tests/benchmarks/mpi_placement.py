@@ -28,7 +28,7 @@ from scanflow.backends.kubernetes.mpi.mpi_objects import ClusterJob
 from scanflow.backends.kubernetes.mpi.volcano import build_volcano_objects
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.job_plan import plan_job
-from tests.waiting import until
+from tests.waiting import wait_until
 
 MAX_DURATION_S: Final = 240.0
 FAKE: Final = {"type": "kwok"}
@@ -53,7 +53,7 @@ class Placed:
     """On how many nodes a job is, on average."""
 
 
-def grouped(namespace: str, name: str, tasks: int, nodes: int, *, task_topology: bool = True) -> list[Manifest]:
+def make_grouped(namespace: str, name: str, tasks: int, nodes: int, *, task_topology: bool = True) -> list[Manifest]:
     """Return a job as scanflow submits it, with the policy ``granularity``."""
     workload = sf.MPIWorkload(
         name="bench", mainfile="/bench", n_tasks=tasks, n_nodes=nodes, profile="cpu", policy="granularity"
@@ -79,7 +79,7 @@ def grouped(namespace: str, name: str, tasks: int, nodes: int, *, task_topology:
 
 def plain(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
     """Return a plain Job for MPI, with ssh and a hostfile too: its workers are one task, placed by default."""
-    *files, job = grouped(namespace, name, tasks, nodes)
+    *files, job = make_grouped(namespace, name, tasks, nodes)
     launcher, worker, *_ = job["spec"]["tasks"]
     job["metadata"].pop("annotations", None)
     for ours in ("affinity", "topologySpreadConstraints"):
@@ -88,26 +88,26 @@ def plain(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
     return [*files, job]
 
 
-def wished(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
+def make_without_plugin(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
     """Return a job as scanflow submits it where the plugin is off, less the annotations, of no effect then."""
-    *files, job = grouped(namespace, name, tasks, nodes, task_topology=False)
+    *files, job = make_grouped(namespace, name, tasks, nodes, task_topology=False)
     job["metadata"].pop("annotations")
     return [*files, job]
 
 
-def annotated(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
+def make_annotated(namespace: str, name: str, tasks: int, nodes: int) -> list[Manifest]:
     """Return a job as scanflow submits it, less the affinities of its pods: the annotations alone."""
-    *files, job = grouped(namespace, name, tasks, nodes)
+    *files, job = make_grouped(namespace, name, tasks, nodes)
     for task in job["spec"]["tasks"]:
         task["template"]["spec"].pop("affinity", None)
     return [*files, job]
 
 
 KINDS: Final[Mapping[str, Callable[[str, str, int, int], list[Manifest]]]] = {
-    "scanflow": grouped,
-    "both": partial(grouped, task_topology=False),  # annotations, and affinities for schedulers without the plugin
-    "annotated": annotated,
-    "wished": wished,
+    "scanflow": make_grouped,
+    "both": partial(make_grouped, task_topology=False),  # annotations, and affinities for schedulers without the plugin
+    "annotated": make_annotated,
+    "wished": make_without_plugin,
     "plain": plain,
 }
 
@@ -120,20 +120,20 @@ def namespace_of_own(cluster: Cluster) -> Iterator[str]:
         yield name
     finally:
         cluster.delete("Namespace", name)
-        until(lambda: cluster.get("Namespace", name) is None, f"{name} is gone", patience_s=MAX_DURATION_S)
+        wait_until(lambda: cluster.get("Namespace", name) is None, f"{name} is gone", patience_s=MAX_DURATION_S)
 
 
-def placed(
+def measure_placement(
     cluster: Cluster, make: Callable[[str, str, int, int], list[Manifest]], *, jobs: int, tasks: int, nodes: int
 ) -> Placed:
     """Submit the jobs, and return how their pods were placed."""
     with namespace_of_own(cluster) as namespace:
-        made = [make(namespace, f"job-{number}", tasks, nodes) for number in range(jobs)]
+        job_objects = [make(namespace, f"job-{number}", tasks, nodes) for number in range(jobs)]
         wanted = jobs * (tasks + 1)
         _, since = cluster.find("Pod", namespace)
         began = time.monotonic()
         with ThreadPoolExecutor(4) as several:
-            list(several.map(lambda objects: [cluster.create(one) for one in objects], made))
+            list(several.map(lambda objects: [cluster.create(manifest) for manifest in objects], job_objects))
         # Watched: asked for again and again, they would take half of what the API server can do on two cores.
         there: dict[str, Manifest] = {}
         created_s = 0.0
@@ -167,22 +167,22 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=4, help="of each")
     options.add_argument("--pairs", type=int, default=3, help="rounds of each kind")
     options.add_argument("--kinds", nargs="+", default=["scanflow", "plain"], choices=list(KINDS))
-    given = options.parse_args()
+    args = options.parse_args()
     cluster = Cluster(KubernetesSettings.from_environment())
     there = len(cluster.find("Node", labels="type=kwok")[0])
-    kinds = {kind: KINDS[kind] for kind in given.kinds}
-    found: dict[str, list[Placed]] = {kind: [] for kind in kinds}
-    for pair in range(given.pairs):
+    kinds = {kind: KINDS[kind] for kind in args.kinds}
+    placements: dict[str, list[Placed]] = {kind: [] for kind in kinds}
+    for pair in range(args.pairs):
         for kind in list(kinds) if pair % 2 == 0 else reversed(kinds):
-            one = placed(cluster, kinds[kind], jobs=given.jobs, tasks=given.tasks, nodes=given.nodes)
-            print(f"{kind:9} {json.dumps(vars(one))}", flush=True)
-            found[kind].append(one)
-    print(f"{there} fake nodes, {given.jobs} jobs of {given.tasks} workers on {given.nodes} nodes, {given.pairs} pairs")
-    for kind, rounds in found.items():
-        rate = statistics.median(one.pods / one.seconds for one in rounds)
-        worst = max(one.imbalance for one in rounds)
-        nodes = statistics.fmean(one.nodes for one in rounds)
-        beside = found.get("plain", rounds)
+            placement = measure_placement(cluster, kinds[kind], jobs=args.jobs, tasks=args.tasks, nodes=args.nodes)
+            print(f"{kind:9} {json.dumps(vars(placement))}", flush=True)
+            placements[kind].append(placement)
+    print(f"{there} fake nodes, {args.jobs} jobs of {args.tasks} workers on {args.nodes} nodes, {args.pairs} pairs")
+    for kind, rounds in placements.items():
+        rate = statistics.median(measurement.pods / measurement.seconds for measurement in rounds)
+        worst = max(measurement.imbalance for measurement in rounds)
+        nodes = statistics.fmean(measurement.nodes for measurement in rounds)
+        beside = placements.get("plain", rounds)
         ratios = [theirs.seconds / ours.seconds for ours, theirs in zip(rounds, beside, strict=True)]
         print(
             f"{kind:9} {rate:.1f} pods/s, {statistics.median(ratios):.2f} of plain ({min(ratios):.2f} to "

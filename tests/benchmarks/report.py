@@ -45,8 +45,8 @@ def page(blocks: dict[str, str]) -> str:
 
 def with_blocks(text: str, blocks: dict[str, str]) -> str:
     had = dict(re.findall(r"<!-- begin (\w+) -->\n(.*?)\n<!-- end \1 -->", text, flags=re.DOTALL))
-    known = {group: blocks.get(group, had.get(group)) for group in GROUPS}
-    return page({group: one for group, one in known.items() if one is not None})
+    groups = {group: blocks.get(group, had.get(group)) for group in GROUPS}
+    return page({group: block for group, block in groups.items() if block is not None})
 
 
 def block(group: str, results: Sequence[Results], *, described: str) -> str:
@@ -143,7 +143,7 @@ def _processor() -> str:
 def _version(scripts: Path, package: str) -> str:
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     try:
-        found = subprocess.run([scripts / "python", "-c", code], capture_output=True, text=True, check=False)
+        process = subprocess.run([scripts / "python", "-c", code], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return "not installed"
-    return found.stdout.strip() or "not installed"
+    return process.stdout.strip() or "not installed"

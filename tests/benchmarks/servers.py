@@ -48,23 +48,23 @@ class Server:
 
     def memory_mb(self, word: str = "") -> float:
         """Return the memory of its processes that have ``word`` in their command line, shared pages counted once."""
-        chosen = [one for one in self.processes() if word in " ".join(command_line(one))]
+        chosen = [running for running in self.processes() if word in " ".join(command_line(running))]
         return sum(pss_mib(process) for process in chosen) * 1024 * 1024 / MB
 
 
 def cores() -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the CPUs for a server of one core and those for its client; both the same on a machine of one."""
-    known = sorted(os.sched_getaffinity(0))
-    return (known[0],), (known[-1],)
+    cpus = sorted(os.sched_getaffinity(0))
+    return (cpus[0],), (cpus[-1],)
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe_socket:
+        probe_socket.bind(("127.0.0.1", 0))
+        return int(probe_socket.getsockname()[1])
 
 
-def pinned(command: Sequence[str | Path], cpus: Sequence[int]) -> list[str]:
+def pin_command(command: Sequence[str | Path], cpus: Sequence[int]) -> list[str]:
     code = f"import os, sys; os.sched_setaffinity(0, {set(cpus)!r}); os.execvp(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", code, *map(str, command)]
 
@@ -92,7 +92,7 @@ def _spawn(
 
 
 @contextmanager
-def started(
+def start_server(
     command: Sequence[str | Path],
     folder: Path,
     *,
@@ -112,14 +112,14 @@ def started(
     try:
         until_ready(port, probe, alive=lambda: process.poll() is None, log=log)
         ready_s = time.perf_counter() - began
-        yield Server(port=port, ready_s=ready_s, processes=lambda: marked(mark))
+        yield Server(port=port, ready_s=ready_s, processes=lambda: list_marked_processes(mark))
     finally:
         process.terminate()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             pass
-        end(marked(mark))
+        end(list_marked_processes(mark))
         process.wait()
 
 
@@ -146,19 +146,19 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
         )
         (instance / "instance.json").write_bytes(wire.encode(spec))
         command: list[str | Path] = [python, "-m", "scanflow_serving", instance]
-        with started(command, folder, port=port, probe=probe, pass_fds=(listener.fileno(),)) as server:
+        with start_server(command, folder, port=port, probe=probe, pass_fds=(listener.fileno(),)) as server:
             yield server
 
 
 @contextmanager
-def deployed(
+def deploy_service(
     scanflow: Path, workflow: str, options: Sequence[str], folder: Path, *, probe: Probe, cpus: Sequence[int] = ()
 ) -> Iterator[Server]:
     mark, port = uuid.uuid4().hex, free_port()
     own = environment(folder, {"SCANFLOW_BENCH_MARK": mark})
     deploy = [str(scanflow), "deploy", f"app.py:{workflow}", "--port", str(port), *options]
 
-    def mine() -> list[psutil.Process]:
+    def list_own_processes() -> list[psutil.Process]:
         home = str(folder)
         return [
             process
@@ -169,15 +169,15 @@ def deployed(
     log = folder / "deploy.log"
     began = time.perf_counter()
     try:
-        command = _spawn(pinned(deploy, cpus) if cpus else deploy, folder, own, log)
+        command = _spawn(pin_command(deploy, cpus) if cpus else deploy, folder, own, log)
         until_ready(port, probe, alive=lambda: command.poll() in {None, 0}, log=log)
         ready_s = time.perf_counter() - began
         if command.wait(READY_S) != 0:
             raise NotMeasuredError(f"scanflow deploy exited with {command.returncode}: {_last(log)}")
-        yield Server(port=port, ready_s=ready_s, processes=mine)
+        yield Server(port=port, ready_s=ready_s, processes=list_own_processes)
         run([scanflow, "delete", workflow], folder, timeout_s=READY_S)
     finally:
-        end(mine())
+        end(list_own_processes())
 
 
 def until_ready(port: int, probe: Probe, *, alive: Callable[[], bool], log: Path) -> None:
@@ -213,7 +213,7 @@ def ask(port: int, probe: Probe, *, timeout_s: float = 60) -> tuple[int, bytes]:
         connection.close()
 
 
-def marked(mark: str) -> list[psutil.Process]:
+def list_marked_processes(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if _mark(process) == mark]
 
 
@@ -241,5 +241,5 @@ def end(processes: Sequence[psutil.Process]) -> None:
 
 
 def oip(name: str, values: Sequence[float]) -> bytes:
-    given = {"name": name, "shape": [1, len(values)], "datatype": "FP32", "data": list(values)}
-    return json.dumps({"inputs": [given]}).encode()
+    tensor = {"name": name, "shape": [1, len(values)], "datatype": "FP32", "data": list(values)}
+    return json.dumps({"inputs": [tensor]}).encode()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from tests.benchmarks import tls
 from tests.benchmarks.changes import CHANGES, CONNECTIONS, measure_changes
-from tests.benchmarks.clients import busy, bytes_through, callers, client_name, ends_of, rate_of
+from tests.benchmarks.clients import busy, bytes_through, callers, client_name, compute_rate, group_ends
 from tests.benchmarks.measure import Benchmark, Metric, Places, Sampler, Section, run
 from tests.benchmarks.servers import Probe, alone, cores, oip
-from tests.benchmarks.starters import PROGRAMS, Starter, mlflow, mlserver, ours, starlette
+from tests.benchmarks.starters import PROGRAMS, Starter, mlflow, mlserver, starlette, start_scanflow
 
 JSON = {"content-type": "application/json"}
 BYTES = {"content-type": "application/octet-stream", "accept": "application/octet-stream"}
@@ -74,7 +74,7 @@ CALLERS = (1, 2, 4)
 def serving(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
     return [
         _noop(places, sizes),
-        tls.benchmark(kept=sizes.tls_requests, new=sizes.tls_requests // 10),
+        tls.benchmark(keep_alive=sizes.tls_requests, new=sizes.tls_requests // 10),
         _alone(places),
         _bytes(places, sizes),
         _images(places, sizes),
@@ -87,17 +87,17 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
     oip_probe = Probe(path="/v2/models/noop/infer", body=oip("input", [1, 2, 3, 4]), headers=JSON)
     mlflow_probe = Probe(path="/invocations", body=json.dumps({"inputs": [[1, 2, 3, 4]]}).encode(), headers=JSON)
 
-    def asked(starter: Starter, probe: Probe) -> Sampler:
+    def sample_requests(starter: Starter, probe: Probe) -> Sampler:
         def sample(folder: Path) -> Mapping[str, float]:
             with starter(folder) as server:
                 memory = server.memory_mb()
                 client = cores()[1]
                 url = server.url(probe.path)
                 busy(url, probe.body, connections=8, seconds=sizes.seconds / 4, cpus=client, folder=folder)
-                one = busy(url, probe.body, connections=1, seconds=sizes.seconds, cpus=client, folder=folder)
+                load = busy(url, probe.body, connections=1, seconds=sizes.seconds, cpus=client, folder=folder)
                 many = busy(url, probe.body, connections=8, seconds=sizes.seconds, cpus=client, folder=folder)
             return {
-                "p50_us": one["p50_us"],
+                "p50_us": load["p50_us"],
                 "requests_s": many["requests_s"],
                 "ready_s": server.ready_s,
                 "memory_mb": memory,
@@ -122,10 +122,10 @@ def _noop(places: Places, sizes: Sizes) -> Benchmark:
             Metric("memory_mb", "the same: memory of all its processes, idle", "MB"),
         ],
         contenders={
-            "Scanflow": asked(ours(places, "noop", [], oip_probe, cpus=cores()[0]), oip_probe),
-            "Starlette": asked(starlette(places, oip_probe), oip_probe),
-            "MLServer": asked(mlserver(places, oip_probe), oip_probe),
-            "MLflow": asked(mlflow(places, mlflow_probe), mlflow_probe),
+            "Scanflow": sample_requests(start_scanflow(places, "noop", [], oip_probe, cpus=cores()[0]), oip_probe),
+            "Starlette": sample_requests(starlette(places, oip_probe), oip_probe),
+            "MLServer": sample_requests(mlserver(places, oip_probe), oip_probe),
+            "MLflow": sample_requests(mlflow(places, mlflow_probe), mlflow_probe),
         },
         how=(
             "`scanflow deploy app.py:noop` (its supervisor included in the memory), `uvicorn`, `mlserver start`, "
@@ -164,7 +164,7 @@ def _alone(places: Places) -> Benchmark:
 def _bytes(places: Places, sizes: Sizes) -> Benchmark:
     probe = Probe(path="/v2/models/reverse/infer", body=b"12", headers=BYTES)
 
-    def asked(starter: Starter) -> Sampler:
+    def sample_requests(starter: Starter) -> Sampler:
         def sample(folder: Path) -> Mapping[str, float]:
             with starter(folder) as server:
                 return {
@@ -193,8 +193,8 @@ def _bytes(places: Places, sizes: Sizes) -> Benchmark:
             for clients in (1, 4)
         ],
         contenders={
-            "Scanflow": asked(ours(places, "reverse", [], probe)),
-            "Starlette": asked(starlette(places, probe, cpus=())),
+            "Scanflow": sample_requests(start_scanflow(places, "reverse", [], probe)),
+            "Starlette": sample_requests(starlette(places, probe, cpus=())),
         },
         how=(
             "the bytes of a body come back in reverse, `application/octet-stream` both ways; from one instance on any "
@@ -213,10 +213,10 @@ def _unit(size: int) -> tuple[str, str]:
 def _images(places: Places, sizes: Sizes) -> Benchmark:
     options = ["--instances", "2", "--cores", "1", "--affinity", "cpu"]
 
-    def served(folder: Path) -> Mapping[str, float]:
+    def measure_service(folder: Path) -> Mapping[str, float]:
         picture = _picture(places)
         probe = Probe(path="/v2/models/images/infer", body=picture, headers=BYTES)
-        with ours(places, "images", options, probe)(folder) as server:
+        with start_scanflow(places, "images", options, probe)(folder) as server:
             result = callers(
                 server.url(probe.path),
                 picture,
@@ -225,13 +225,13 @@ def _images(places: Places, sizes: Sizes) -> Benchmark:
                 headers=BYTES,
                 tally="x-scanflow-instance",
             )
-        return {"images_s": rate_of(ends_of(result))}
+        return {"images_s": compute_rate(group_ends(result))}
 
     def bare(folder: Path) -> Mapping[str, float]:
         cpus = sorted(os.sched_getaffinity(0))[:2]
         program = PROGRAMS / "images" / "bare.py"
         printed = run([places.python, program, str(sizes.image_seconds), *map(str, cpus)], folder)
-        return {"images_s": rate_of(json.loads(printed))}
+        return {"images_s": compute_rate(json.loads(printed))}
 
     return Benchmark(
         name="images",
@@ -241,7 +241,7 @@ def _images(places: Places, sizes: Sizes) -> Benchmark:
                 "images_s", "images of 3 MiB transformed, 2 cores", "/s", bar=0.95, at_least=True, against="bare metal"
             )
         ],
-        contenders={"Scanflow": served, "bare metal": bare},
+        contenders={"Scanflow": measure_service, "bare metal": bare},
         how=(
             "the image workload of the study with Pillow (blur, two noises, enhance, negate, normalize, reduce noise, "
             "swirl, wave), about a second of a core for each image; 2 instances of one core each, asked from 4 "
@@ -296,29 +296,29 @@ def _resnet(places: Places, sizes: Sizes) -> Benchmark:
         options = ["--instances", str(instances), "--cores", str(threads), "--affinity", "cpu"]
 
         def sample(folder: Path) -> Mapping[str, float]:
-            found = {}
-            with ours(places, "resnet", options, probe)(folder) as server:
+            metrics = {}
+            with start_scanflow(places, "resnet", options, probe)(folder) as server:
                 url = server.url(probe.path)
                 callers(url, probe.body, connections=4, seconds=sizes.resnet_seconds / 2, headers=probe.headers)
                 for count in CALLERS:
                     figures = callers(
                         url, probe.body, connections=count, seconds=sizes.resnet_seconds, headers=probe.headers
                     ).metrics()
-                    found[f"requests_s_{count}"] = figures.rate
-                    found[f"p50_ms_{count}"] = figures.p50_s * 1000
-                    found[f"p99_ms_{count}"] = figures.p99_s * 1000
-            return found
+                    metrics[f"requests_s_{count}"] = figures.rate
+                    metrics[f"p50_ms_{count}"] = figures.p50_s * 1000
+                    metrics[f"p99_ms_{count}"] = figures.p99_s * 1000
+            return metrics
 
         return sample
 
-    said = {"requests_s": ("requests a second", "/s"), "p50_ms": ("p50", "ms"), "p99_ms": ("p99", "ms")}
+    labels = {"requests_s": ("requests a second", "/s"), "p50_ms": ("p50", "ms"), "p99_ms": ("p99", "ms")}
     return Benchmark(
         name="resnet",
         section=CUT,
         metrics=[
             Metric(f"{key}_{count}", f"{count} caller{'' if count == 1 else 's'}: {what}", unit)
             for count in CALLERS
-            for key, (what, unit) in said.items()
+            for key, (what, unit) in labels.items()
         ],
         contenders={CUT.columns[0]: cut(1, 2), CUT.columns[1]: cut(2, 1)},
         how=(

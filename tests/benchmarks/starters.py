@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.benchmarks.measure import Places, run
-from tests.benchmarks.servers import Probe, Server, cores, deployed, free_port, pinned, started
+from tests.benchmarks.servers import Probe, Server, cores, deploy_service, free_port, pin_command, start_server
 
 PROGRAMS = Path(__file__).parent / "serving"
 
@@ -18,11 +18,13 @@ Starter = Callable[[Path], AbstractContextManager[Server]]
 """Starts a server in a folder, and stops it at the end of the context."""
 
 
-def ours(places: Places, name: str, options: Sequence[str], probe: Probe, *, cpus: Sequence[int] = ()) -> Starter:
+def start_scanflow(
+    places: Places, name: str, options: Sequence[str], probe: Probe, *, cpus: Sequence[int] = ()
+) -> Starter:
     @contextmanager
     def start(folder: Path) -> Iterator[Server]:
         shutil.copytree(PROGRAMS / name, folder, dirs_exist_ok=True)
-        with deployed(places.ours / "scanflow", name, options, folder, probe=probe, cpus=cpus) as server:
+        with deploy_service(places.ours / "scanflow", name, options, folder, probe=probe, cpus=cpus) as server:
             yield server
 
     return start
@@ -36,7 +38,7 @@ def starlette(places: Places, probe: Probe, *, cpus: Sequence[int] | None = None
         options = ["--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log"]
         command: list[str | Path] = [places.peer_python, "-m", "uvicorn", "starlette_app:app", *options]
         where = cores()[0] if cpus is None else cpus
-        with started(pinned(command, where) if where else command, folder, port=port, probe=probe) as server:
+        with start_server(pin_command(command, where) if where else command, folder, port=port, probe=probe) as server:
             yield server
 
     return start
@@ -56,8 +58,8 @@ def mlserver(places: Places, probe: Probe) -> Starter:
             "debug": False,
         }
         (folder / "settings.json").write_text(json.dumps(settings))
-        command = pinned([places.servers / "mlserver", "start", "."], cores()[0])
-        with started(command, folder, port=port, probe=probe) as server:
+        command = pin_command([places.servers / "mlserver", "start", "."], cores()[0])
+        with start_server(command, folder, port=port, probe=probe) as server:
             yield server
 
     return start
@@ -69,9 +71,9 @@ def mlflow(places: Places, probe: Probe) -> Starter:
         run([places.servers / "python", PROGRAMS / "peers" / "mlflow_model.py", folder / "model"], folder)
         port = free_port()
         options = ["-m", "model", "-p", str(port), "--env-manager", "local"]
-        command = pinned([places.servers / "mlflow", "models", "serve", *options], cores()[0])
+        command = pin_command([places.servers / "mlflow", "models", "serve", *options], cores()[0])
         own = {"PATH": f"{places.servers}:{os.environ['PATH']}"}  # it starts uvicorn by name
-        with started(command, folder, port=port, probe=probe, extra=own) as server:
+        with start_server(command, folder, port=port, probe=probe, extra=own) as server:
             yield server
 
     return start

@@ -23,9 +23,9 @@ import numpy as np
 from scanflow.pki import CertificateAuthority, prepare_tls
 from scanflow.settings import Settings
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
-from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, report_of
-from tests.benchmarks.servers import cores, oip, pinned
-from tests.serving import Instance, held_port
+from tests.benchmarks.measure import Benchmark, Metric, Sampler, Section, run_for_report
+from tests.benchmarks.servers import cores, oip, pin_command
+from tests.serving import Instance, reserve_port
 
 CODE = """
 class Model:
@@ -52,7 +52,7 @@ COST = Section(
 class Plan:
     port: int
     grpc_port: int
-    kept: int
+    keep_alive: int
     """Requests over one connection."""
 
     new: int
@@ -63,7 +63,7 @@ class Plan:
     key: str = ""
 
 
-def benchmark(*, kept: int, new: int) -> Benchmark:
+def benchmark(*, keep_alive: int, new: int) -> Benchmark:
     return Benchmark(
         name="tls",
         section=COST,
@@ -73,28 +73,28 @@ def benchmark(*, kept: int, new: int) -> Benchmark:
             for share in ("p50", "p99")
         ],
         contenders={
-            "without TLS": _sample(kept, new, tls=False, asks=False),
-            "TLS": _sample(kept, new, tls=True, asks=False),
-            "client certificates": _sample(kept, new, tls=True, asks=True),
+            "without TLS": _sample(keep_alive, new, tls=False, asks=False),
+            "TLS": _sample(keep_alive, new, tls=True, asks=False),
+            "client certificates": _sample(keep_alive, new, tls=True, asks=True),
         },
-        how=f"`python -m scanflow_serving`; {kept} requests over one connection and {new} over one each, a round",
+        how=f"`python -m scanflow_serving`; {keep_alive} requests over one connection and {new} over one each, a round",
         rounds=5,
     )
 
 
-def _sample(kept: int, new: int, *, tls: bool, asks: bool) -> Sampler:
+def _sample(keep_alive: int, new: int, *, tls: bool, asks: bool) -> Sampler:
     def sample(folder: Path) -> Mapping[str, float]:
         files = prepare_tls(Settings(home=folder / "home", tls=tls))
         own = CertificateAuthority(folder / "home").issue("bench") if asks else None
         clients = ("CN=bench",) if asks else None
         with (
-            held_port() as port,
+            reserve_port() as port,
             Instance(folder / "work", CODE, tls=files, clients=clients, grpc_port=port, cpus=cores()[0]) as instance,
         ):
             plan = Plan(
                 port=instance.port,
                 grpc_port=port,
-                kept=kept,
+                keep_alive=keep_alive,
                 new=new,
                 authority="" if files is None else files.authority,
                 certificate="" if own is None else str(own.certificate),
@@ -102,8 +102,8 @@ def _sample(kept: int, new: int, *, tls: bool, asks: bool) -> Sampler:
             )
             (folder / "plan.json").write_text(json.dumps(asdict(plan)))
             checkout = Path(__file__).resolve().parents[2]
-            command = pinned([sys.executable, "-m", "tests.benchmarks.tls", folder], cores()[1])
-            return report_of(command, checkout)
+            command = pin_command([sys.executable, "-m", "tests.benchmarks.tls", folder], cores()[1])
+            return run_for_report(command, checkout)
 
     return sample
 
@@ -111,9 +111,9 @@ def _sample(kept: int, new: int, *, tls: bool, asks: bool) -> Sampler:
 def measure(plan: Plan) -> dict[str, float]:
     """Return the figures of each way to send requests, in µs."""
     times = {
-        "http": _time_kept(plan, connect_http),
+        "http": _time_keep_alive(plan, connect_http),
         "http_new": _time_new(plan, connect_http),
-        "grpc": _time_kept(plan, connect_grpc),
+        "grpc": _time_keep_alive(plan, connect_grpc),
         "grpc_new": _time_new(plan, connect_grpc),
     }
     figures: dict[str, float] = {}
@@ -123,9 +123,9 @@ def measure(plan: Plan) -> dict[str, float]:
     return figures
 
 
-def _time_kept(plan: Plan, connect: Callable[[Plan], Any]) -> list[float]:
+def _time_keep_alive(plan: Plan, connect: Callable[[Plan], Any]) -> list[float]:
     with connect(plan) as send:
-        return [_time(send) for _ in range(plan.kept + WARM_UP)][WARM_UP:]
+        return [_time(send) for _ in range(plan.keep_alive + WARM_UP)][WARM_UP:]
 
 
 def _time_new(plan: Plan, connect: Callable[[Plan], Any]) -> list[float]:

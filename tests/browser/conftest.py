@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.server import ServerProcess
-from tests.waiting import until
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -57,7 +57,7 @@ class Browser:
     def wait_for(self, text: str) -> None:
         """Return when the page says so."""
         read = "return document.readyState == 'complete' ? document.body.innerText : ''"
-        until(lambda: text in self.driver.execute_script(read), f"the page says {text!r}")
+        wait_until(lambda: text in self.driver.execute_script(read), f"the page says {text!r}")
 
     def find(self, selector: str) -> WebElement:
         return self.driver.find_element("css selector", selector)
@@ -76,12 +76,12 @@ class Browser:
 
     def read_console(self) -> list[str]:
         """Return the warnings and errors since the last time. The browser's advice (DEBUG) is none of them."""
-        return [one["message"] for one in self._read_log("browser") if one["level"] in {"WARNING", "SEVERE"}]
+        return [entry["message"] for entry in self._read_log("browser") if entry["level"] in {"WARNING", "SEVERE"}]
 
     def list_hosts(self) -> set[str]:
         """Return the hosts of all requests since the last time, as ``http://127.0.0.1:80``."""
         events = [json.loads(entry["message"])["message"] for entry in self._read_log("performance")]
-        urls = [one["params"]["request"]["url"] for one in events if one["method"] == "Network.requestWillBeSent"]
+        urls = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
         return {
             "{0.scheme}://{0.netloc}".format(urlsplit(url)) for url in urls if not url.startswith(("chrome:", "data:"))
         }

@@ -14,7 +14,7 @@ from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_liste
 from scanflow.knowledge.step_environment import locate_tracker
 from tests.browser.conftest import Browser
 from tests.server import ServerProcess
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes, pytest.mark.filterwarnings("default")]
 
@@ -32,7 +32,7 @@ def mlflow(home: Path) -> Iterator[None]:
 
     with subprocess.Popen([sys.executable, "-m", "scanflow_server.mlflow_server"]) as process:
         try:
-            until(listens, "MLflow's server listens")
+            wait_until(listens, "MLflow's server listens")
             yield
         finally:
             process.terminate()

@@ -20,9 +20,9 @@ def cluster() -> Iterator[Cluster]:
     """The cluster that KUBECONFIG names."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names no cluster")
-    found = Cluster(KubernetesSettings.from_environment())
-    yield found
-    found.close()
+    cluster = Cluster(KubernetesSettings.from_environment())
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def place(
     tmp_path: Path, cluster: Cluster, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Place]]:
     """Makes an application's place, by an engine, and removes it."""
-    made: list[Place] = []
+    places: list[Place] = []
 
     def make(engine: str = "deployment", *, tracker: bool = False, **variables: str) -> Place:
         if not cluster.has_kind(KIND[engine]):
@@ -54,12 +54,12 @@ def place(
         monkeypatch.setenv("SCANFLOW_KUBERNETES_GATEWAY_DOMAIN", f"{uuid.uuid4().hex[:8]}.test")
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
-        made.append(Place(tmp_path, cluster, tracker=tracker))
-        return made[-1]
+        places.append(Place(tmp_path, cluster, tracker=tracker))
+        return places[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for place in places:
+        place.close()
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def loop_images(monkeypatch: pytest.MonkeyPatch) -> str:
     registry = os.environ.get("SCANFLOW_KUBERNETES_REGISTRY")
     if not registry:
         pytest.skip("SCANFLOW_KUBERNETES_REGISTRY names no registry")
-    image, agent = (images.refresh(images.CHECKOUT, registry, f"scanflow/{one}") for one in ("server", "agent"))
-    given = {"IMAGE": image, "AGENT_IMAGE": agent, "STORAGE_MODE": "ReadWriteOnce", "STORAGE_SIZE": "1Gi"}
-    given["IMAGE_COMPLETE"] = "1"
-    for name, value in given.items():
+    image, agent = (images.refresh(images.CHECKOUT, registry, f"scanflow/{part}") for part in ("server", "agent"))
+    variables = {"IMAGE": image, "AGENT_IMAGE": agent, "STORAGE_MODE": "ReadWriteOnce", "STORAGE_SIZE": "1Gi"}
+    variables["IMAGE_COMPLETE"] = "1"
+    for name, value in variables.items():
         monkeypatch.setenv(f"SCANFLOW_KUBERNETES_{name}", value)
     return image

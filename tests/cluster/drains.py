@@ -16,9 +16,9 @@ _LOCK = Path(tempfile.gettempdir(), f"scanflow-tests-cordon-{os.getuid()}.lock")
 
 
 @contextmanager
-def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
+def cordon_node(cluster: Cluster, node: str) -> Iterator[None]:
     """Have a node that takes no more pods, when no test beside this one needs all of them."""
-    with _nodes_locked(fcntl.LOCK_EX):
+    with _lock_nodes(fcntl.LOCK_EX):
         cluster.patch("Node", node, None, {"spec": {"unschedulable": True}})
         try:
             yield
@@ -29,12 +29,12 @@ def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
 @contextmanager
 def all_nodes_schedulable() -> Iterator[None]:
     """Keep the tests that run beside this one from cordoning nodes: its pods are to be on more than one."""
-    with _nodes_locked(fcntl.LOCK_SH):
+    with _lock_nodes(fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
-def _nodes_locked(how: int) -> Iterator[None]:
+def _lock_nodes(how: int) -> Iterator[None]:
     with _LOCK.open("ab") as file:
         fcntl.flock(file, how)  # for as long as the test's own limit; closing the file lets go
         yield

@@ -22,7 +22,7 @@ from scanflow.backends.kubernetes.object_labels import build_labels, derive_name
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT
 from scanflow.errors import UnsupportedError
 from tests.route_state import read_route_state
-from tests.waiting import until
+from tests.waiting import wait_until
 
 TEAM = "tests"
 
@@ -117,23 +117,26 @@ class Echoes:
         """Wait until all pods of Deployments are ready."""
 
         def available() -> bool:
-            found = [self.cluster.get("Deployment", name, self.namespace) for name in names]
-            return all(one and one.get("status", {}).get("readyReplicas") == one["spec"]["replicas"] for one in found)
+            deployments = [self.cluster.get("Deployment", name, self.namespace) for name in names]
+            return all(
+                manifest and manifest.get("status", {}).get("readyReplicas") == manifest["spec"]["replicas"]
+                for manifest in deployments
+            )
 
-        until(available, f"{', '.join(names)} are ready")
+        wait_until(available, f"{', '.join(names)} are ready")
 
     def route(self, *routes: Manifest) -> None:
         """Apply routes, and wait until the Gateway has taken them."""
-        for one in routes:
-            self.cluster.apply(one)
-            if not one["kind"].endswith("Route"):
+        for route in routes:
+            self.cluster.apply(route)
+            if not route["kind"].endswith("Route"):
                 continue
 
-            def taken(one: Manifest = one) -> bool:
-                found = self.cluster.get(one["kind"], one["metadata"]["name"], self.namespace)
-                return found is not None and is_accepted(found)
+            def is_taken(manifest: Manifest = route) -> bool:
+                route = self.cluster.get(manifest["kind"], manifest["metadata"]["name"], self.namespace)
+                return route is not None and is_accepted(route)
 
-            until(taken, f"the {one['kind']} is accepted", patience_s=20)
+            wait_until(is_taken, f"the {route['kind']} is accepted", patience_s=20)
 
     def count(self, name: str) -> int:
         """Return how many requests the pods behind a Service have counted; there should be one pod."""
@@ -145,24 +148,24 @@ class Echoes:
 @contextmanager
 def echoes(cluster: Cluster, what: str) -> Iterator[Echoes]:
     """Give a namespace of its own, with a Gateway; it is removed at the end."""
-    found = Echoes(cluster, f"{what}{os.getpid()}")
+    echoes = Echoes(cluster, f"{what}{os.getpid()}")
     try:
-        cluster.find("Gateway", found.namespace)
+        cluster.find("Gateway", echoes.namespace)
     except UnsupportedError as error:
         pytest.skip(str(error))
     try:
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": found.namespace}})
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": echoes.namespace}})
         listener = {"name": "web", "protocol": "HTTP", "port": 8000}
-        found.apply(
+        echoes.apply(
             "Gateway",
             "public",
             "gateway.networking.k8s.io/v1",
             gatewayClassName=os.environ.get("SCANFLOW_TEST_GATEWAY_CLASS", "traefik"),
             listeners=[listener],
         )
-        yield found
+        yield echoes
     finally:
-        cluster.delete("Namespace", found.namespace)
+        cluster.delete("Namespace", echoes.namespace)
 
 
 def gateway_address(cluster: Cluster) -> str:
@@ -177,19 +180,19 @@ def call(url: str) -> dict[str, Any]:
     """Return what an echo says; ``who`` is its status where the answer is none."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
+            document: dict[str, Any] = json.loads(answer.read())
+            return document
     except urllib.error.HTTPError as error:
         return {"who": str(error.code), "path": ""}
 
 
-def counted(url: str, calls: int) -> Counter[str]:
+def count_answers(url: str, calls: int) -> Counter[str]:
     """Return who answered how many of so many calls, one after the other."""
     return Counter(call(url)["who"] for _ in range(calls))
 
 
 @contextmanager
-def asked_all_the_time(address: str, path: str, *, callers: int) -> Iterator[Counter[str]]:
+def keep_requesting(address: str, path: str, *, callers: int) -> Iterator[Counter[str]]:
     """Have some callers ask, on connections that they keep; the count of who answered grows meanwhile.
 
     What is no answer is counted by its status or its error.
@@ -212,20 +215,20 @@ def asked_all_the_time(address: str, path: str, *, callers: int) -> Iterator[Cou
         connection.close()
 
     threads = [threading.Thread(target=ask) for _ in range(callers)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     try:
         yield answered
     finally:
         over.set()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.join()
 
 
 def seconds_until(true: Callable[[], object], what: str, *, patience_s: float = 60.0) -> float:
     """Wait, and return how long it took."""
     began = time.monotonic()
-    until(true, what, patience_s=patience_s)
+    wait_until(true, what, patience_s=patience_s)
     return time.monotonic() - began
 
 

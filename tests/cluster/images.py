@@ -76,8 +76,11 @@ def is_current(checkout: Path, registry: str, name: str) -> bool:
     """Say whether the registry has an image with the requirements of a checkout."""
     if not has_image(f"{registry}/{name}:latest", insecure=True):
         return False
-    with _Registry(registry, name) as known:
-        labels = known.config(json.loads(known.get("manifests/latest", _MANIFEST)))["config"].get("Labels") or {}
+    with _Registry(registry, name) as image_registry:
+        labels = (
+            image_registry.config(json.loads(image_registry.get("manifests/latest", _MANIFEST)))["config"].get("Labels")
+            or {}
+        )
     return bool(labels.get(_LABEL) == _requirements(checkout, name))
 
 
@@ -120,31 +123,31 @@ def refresh(checkout: Path, registry: str, name: str = BASE, tag: str | None = N
     staged = checkout / ".cache" / "image-layer"
     _stage(checkout, staged)
     layer, plain = _layer(staged)
-    with _Registry(registry, name) as known:
-        manifest = json.loads(known.get("manifests/latest", _MANIFEST))
-        config = known.config(manifest)
+    with _Registry(registry, name) as image_registry:
+        manifest = json.loads(image_registry.get("manifests/latest", _MANIFEST))
+        config = image_registry.config(manifest)
         config["rootfs"]["diff_ids"].append(plain)
         config["history"].append({"created_by": "the code of a checkout"})
-        manifest["layers"].append({"mediaType": _LAYER, **known.put_blob(layer)})
-        manifest["config"].update(known.put_blob(json.dumps(config).encode()))
+        manifest["layers"].append({"mediaType": _LAYER, **image_registry.put_blob(layer)})
+        manifest["config"].update(image_registry.put_blob(json.dumps(config).encode()))
         tags = [plain.removeprefix("sha256:")[:12], *([tag] if tag else [])]
         for each in tags:
-            known.put(f"manifests/{each}", json.dumps(manifest).encode(), manifest.get("mediaType", _MANIFEST))
+            image_registry.put(f"manifests/{each}", json.dumps(manifest).encode(), manifest.get("mediaType", _MANIFEST))
     return f"{name}:{tags[0]}"
 
 
 def _stage(checkout: Path, staged: Path) -> None:
-    kept: set[Path] = set()
+    targets: set[Path] = set()
     for place, source in {**PACKAGES, TUTORIALS: "tutorials"}.items():
         for path in (checkout / source).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 target = staged / place / path.relative_to(checkout / source)
-                kept.add(target)
+                targets.add(target)
                 if not target.exists() or target.stat().st_mtime_ns != path.stat().st_mtime_ns:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(path, target)
     for path in staged.rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts and path not in kept:
+        if path.is_file() and "__pycache__" not in path.parts and path not in targets:
             path.unlink()
     compileall.compile_dir(str(staged), quiet=1, stripdir=str(staged), prependdir=f"/{SITE}")
 
@@ -154,14 +157,16 @@ def _layer(staged: Path) -> tuple[bytes, str]:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for package in PACKAGES:
-            folder = _owned(archive.gettarinfo(str(staged / package), f"{SITE}/{package}"))
+            folder = _set_owner(archive.gettarinfo(str(staged / package), f"{SITE}/{package}"))
             folder.mtime = 0
             archive.addfile(folder)
             archive.addfile(tarfile.TarInfo(f"{SITE}/{package}/.wh..wh..opq"))  # nothing of the layers below is seen
             for path in sorted((staged / package).rglob("*")):
                 if path.suffix == ".pyc" and not (path.parent.parent / f"{path.name.partition('.')[0]}.py").exists():
                     continue
-                info = _owned(archive.gettarinfo(str(path), f"{SITE}/{package}/{path.relative_to(staged / package)}"))
+                info = _set_owner(
+                    archive.gettarinfo(str(path), f"{SITE}/{package}/{path.relative_to(staged / package)}")
+                )
                 if path.is_dir():
                     info.mtime = 0
                     archive.addfile(info)
@@ -172,7 +177,7 @@ def _layer(staged: Path) -> tuple[bytes, str]:
     return gzip.compress(raw.getvalue(), 1, mtime=0), f"sha256:{hashlib.sha256(raw.getvalue()).hexdigest()}"
 
 
-def _owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def _set_owner(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mode = 0o755 if info.isdir() else 0o644
@@ -197,8 +202,8 @@ class _Registry:
         return self._ask("GET", f"{self._path}/{path}", headers={"Accept": accept})[0]
 
     def config(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.get(f"blobs/{manifest['config']['digest']}"))
-        return found
+        document: dict[str, Any] = json.loads(self.get(f"blobs/{manifest['config']['digest']}"))
+        return document
 
     def put(self, path: str, body: bytes, kind: str) -> None:
         self._ask("PUT", f"{self._path}/{path}", body, {"Content-Type": kind})

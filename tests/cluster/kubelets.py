@@ -14,7 +14,7 @@ import pytest
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.nodes import is_schedulable
 from tests.leftovers import MARK, identify
-from tests.waiting import until
+from tests.waiting import wait_until
 
 LAB, CACHE = (os.environ.get(name, "") for name in ("SCANFLOW_LAB", "SCANFLOW_KUBE_CACHE"))  # tests see no variable
 MINE = pytest.mark.skipif(
@@ -35,7 +35,7 @@ def killed_kubelet(cluster: Cluster, node: str) -> Iterator[None]:
         yield
     finally:
         _start(pid, node)
-        until(lambda: _is_ready(cluster, node), f"{node} is ready again")
+        wait_until(lambda: _is_ready(cluster, node), f"{node} is ready again")
 
 
 def _pid(node: str) -> int:
@@ -48,7 +48,7 @@ def _pid(node: str) -> int:
 
 
 def _start(dead: int, node: str) -> None:
-    said, program = "", Path(LAB, "up")
+    output, program = "", Path(LAB, "up")
     variables = {name: text for name, text in os.environ.items() if name != MARK}
     if around := [run for run in os.environ.get(MARK, "").split(",") if run != identify(os.getpid())]:
         variables[MARK] = ",".join(around)  # it is the cluster's, and is not ended with this run of tests
@@ -56,8 +56,8 @@ def _start(dead: int, node: str) -> None:
         done = subprocess.run([program], env=variables, capture_output=True, text=True, check=False)
         if done.returncode == 0 and _pid(node) != dead:
             return
-        said = done.stderr
-    raise AssertionError(f"the kubelet of {node} did not start again: {said[-2000:]}")
+        output = done.stderr
+    raise AssertionError(f"the kubelet of {node} did not start again: {output[-2000:]}")
 
 
 def _is_ready(cluster: Cluster, node: str) -> bool:

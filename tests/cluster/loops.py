@@ -29,7 +29,7 @@ from scanflow.processes.ports import choose_port
 from scanflow.reports.loop_events import select_loop_events
 from scanflow.settings import Settings
 from tests.cluster.online import get_tracker_url
-from tests.waiting import until
+from tests.waiting import wait_until
 
 READY_S = 60.0
 PATIENCE_S = 400.0
@@ -43,7 +43,7 @@ class Loop:
         self.cluster, self.folder, self.path = cluster, folder, app
         self.app: Application = load_application(str(app))[0]
         self.namespace = derive_namespace(self.app.name, self.app.team)
-        self.service = next(one.name for one in self.app.workflows if one.type == "online")
+        self.service = next(workflow.name for workflow in self.app.workflows if workflow.type == "online")
         self.home = folder / "home"
         self.environ: dict[str, str] = {}
         self._seen = 0
@@ -82,7 +82,7 @@ class Loop:
         ):
             try:
                 client = sf.Client(self.environ["SCANFLOW_URL"], token=token, progress=False)
-                until(
+                wait_until(
                     lambda: server.poll() is not None or client.server.is_ready()[0],
                     "the server is ready",
                     patience_s=READY_S,
@@ -119,16 +119,16 @@ class Loop:
     ) -> None:
         """Return once the agents have told it; ``again``: what is done whenever they tell something else."""
         give_up, seen = time.monotonic() + PATIENCE_S, self._seen
-        told: list[Event] = []
-        while not any(event.type == wanted for event in told):
-            told = client.events_so_far(self._seen, app=self.app.name)
-            failed = [event for event in told if event.type == "run.failed"]
+        received: list[Event] = []
+        while not any(event.type == wanted for event in received):
+            received = client.events_so_far(self._seen, app=self.app.name)
+            failed = [event for event in received if event.type == "run.failed"]
             assert not failed, failed
-            for event in told:
+            for event in received:
                 if event.type in (again or {}) and event.id > seen:
                     (again or {})[event.type]()
-            seen = max([seen, *(event.id for event in told)])
-            assert time.monotonic() < give_up, f"Waited in vain for {wanted}: {told_by(told)}"
+            seen = max([seen, *(event.id for event in received)])
+            assert time.monotonic() < give_up, f"Waited in vain for {wanted}: {list_event_kinds(received)}"
             _PAUSE.wait(0.5)
         self._seen = seen
 
@@ -140,9 +140,9 @@ class Loop:
             backend.cluster.close()
 
 
-def told_by(events: Sequence[Event]) -> list[tuple[str, str]]:
+def list_event_kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
     """Return the story: who did what."""
-    return [(one.agent, one.kind) for one in select_loop_events(events)]
+    return [(event.agent, event.kind) for event in select_loop_events(events)]
 
 
 def address_for_pods(cluster: Cluster) -> str:

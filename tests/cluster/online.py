@@ -24,7 +24,7 @@ from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
 from tests.cluster.drains import evict
-from tests.cluster.repeated import repeated
+from tests.cluster.repeated import repeat_step
 
 MODEL = """
 class Multiply:
@@ -85,14 +85,14 @@ class Place:
         self.deployer = EmbeddedDeployer(settings, backend=self.backend)
         self.closing = [self.backend]
 
-    def another(self) -> Place:
+    def copy_for_another_server(self) -> Place:
         """Return the same application as another server sees it."""
-        made = copy.copy(self)
+        place = copy.copy(self)
         settings = Settings(home=self.folder / f"home{len(self.closing)}")
-        made.backend = Kubernetes(settings, lambda _: ModelCache(self.folder / "models", self.knowledge))
-        made.deployer, made.seen = EmbeddedDeployer(settings, backend=made.backend), []
-        self.closing.append(made.backend)
-        return made
+        place.backend = Kubernetes(settings, lambda _: ModelCache(self.folder / "models", self.knowledge))
+        place.deployer, place.seen = EmbeddedDeployer(settings, backend=place.backend), []
+        self.closing.append(place.backend)
+        return place
 
     @property
     def tracker_uri(self) -> str:
@@ -131,46 +131,46 @@ class Place:
     def change(self, **fields: Any) -> Any:
         return self.deployer.change(self.name, ServiceChange(**fields), observe=self.seen.append)
 
-    def answer(self, given: int = 1) -> Any:
-        (found,) = predict(self.deployer, self.name, [given]).outputs.values()
-        return found.tolist()
+    def answer(self, number: int = 1) -> Any:
+        (output,) = predict(self.deployer, self.name, [number]).outputs.values()
+        return output.tolist()
 
     def pods(self) -> dict[str, Manifest]:
         """Return the service's pods that are not on their way out, by name."""
-        found, _ = self.cluster.find("Pod", self.namespace, labels=f"scanflow.dev/service={self.name}")
-        return {one["metadata"]["name"]: one for one in found if "deletionTimestamp" not in one["metadata"]}
+        pods, _ = self.cluster.find("Pod", self.namespace, labels=f"scanflow.dev/service={self.name}")
+        return {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
     def evict(self, pod: str) -> None:
         """Ask for a pod's end as a drain does."""
         evict(self.cluster, pod, self.namespace)
 
     @contextmanager
-    def looked_after(self) -> Iterator[list[str]]:
+    def run_controller(self) -> Iterator[list[str]]:
         """Do what the server's controller of services does; give what it tells."""
-        told: list[str] = []
+        messages: list[str] = []
         looks: list[str] = []
 
         def look() -> None:
             began = time.monotonic()
             record = self.deployer.service(self.name)
-            self.deployer.reconcile(record, observe=lambda progress: told.append(progress.text))
+            self.deployer.reconcile(record, observe=lambda progress: messages.append(progress.text))
             looks.append(f"{record.state} {time.monotonic() - began:.1f} s")
 
         try:
-            with repeated(look, 1.0):
-                yield told
+            with repeat_step(look, 1.0):
+                yield messages
         except AssertionError as error:
-            error.add_note(f"Looks: {looks[-30:]}\nTold: {told}")
+            error.add_note(f"Looks: {looks[-30:]}\nTold: {messages}")
             raise
 
     def close(self) -> None:
         try:
-            if any(one.name == self.name for one in self.deployer.services()):
+            if any(service.name == self.name for service in self.deployer.services()):
                 self.deployer.delete(self.name, observe=self.seen.append)
         finally:
             self.cluster.delete("Namespace", self.namespace)
-            for one in self.closing:
-                one.cluster.close()
+            for place in self.closing:
+                place.cluster.close()
 
     @contextmanager
     def load(self) -> Iterator[list[str]]:
@@ -186,5 +186,5 @@ class Place:
                     failed.append(repr(error))
                 self.asked += 1
 
-            with repeated(ask, 0.02):
+            with repeat_step(ask, 0.02):
                 yield failed

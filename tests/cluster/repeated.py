@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def repeated(step: Callable[[], object], every_s: float) -> Iterator[None]:
+def repeat_step(step: Callable[[], object], every_s: float) -> Iterator[None]:
     """Do a step all the time, in one thread, until the end of the block. One that raises ends it: catch what may."""
     over = threading.Event()
 

@@ -37,7 +37,7 @@ def namespace(cluster: Cluster) -> Iterator[None]:
     cluster.delete("Namespace", derive_namespace("folder", TEAM))
 
 
-def test_a_step_sees_real_files_and_is_told_where_to_write(settings: Settings, tmp_path: Path) -> None:
+def test_a_step_sees_real_files_and_learns_where_to_write(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     for name, text in {"count.py": COUNT, "beside.py": BESIDE, "a.csv": "1", "parts/b.csv": "10"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ from scanflow.errors import NotFoundError, UnavailableError
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TEAM = f"t{os.getpid()}"
@@ -112,8 +112,8 @@ def run(settings: Settings, tmp_path: Path) -> Callable[..., RunRecord]:
 
 @pytest.fixture
 def backend(settings: Settings) -> Iterator[Kubernetes]:
-    with batch_backend(settings) as found:
-        yield found
+    with batch_backend(settings) as backend:
+        yield backend
 
 
 @pytest.fixture
@@ -121,27 +121,27 @@ def deployer(settings: Settings, backend: Kubernetes) -> EmbeddedDeployer:
     return EmbeddedDeployer(settings, backend=backend)
 
 
-def failed(record: RunRecord) -> TaskRecord:
+def get_failed_task(record: RunRecord) -> TaskRecord:
     """Return the one task that failed."""
     assert record.state == "failed", record
     return next(task for task in record.tasks if task.state == "failed")
 
 
 def test_how_a_step_failed_is_said(run: Callable[..., RunRecord]) -> None:
-    task = failed(run("leave"))
+    task = get_failed_task(run("leave"))
     assert task.failure is not None
     assert (task.exit_code, task.failure.summary) == (3, "exit code 3")
-    task = failed(run("slow"))
+    task = get_failed_task(run("slow"))
     assert task.failure is not None
     assert task.failure.summary.startswith("timed out after 2")
-    task = failed(run("greedy"))
+    task = get_failed_task(run("greedy"))
     assert task.failure is not None
     assert "memory" in task.failure.summary
 
 
-def test_a_missing_image_is_told_while_it_is_waited_for_and_then_named(run: Callable[..., RunRecord]) -> None:
+def test_a_missing_image_is_reported_while_it_is_waited_for_and_then_named(run: Callable[..., RunRecord]) -> None:
     events: list[Event] = []
-    task = failed(run("imageless", events, SCANFLOW_KUBERNETES_PENDING_S="8"))
+    task = get_failed_task(run("imageless", events, SCANFLOW_KUBERNETES_PENDING_S="8"))
     waited = [f"{event.what}: {event.why}" for event in events if isinstance(event, Waiting)]
     assert len(waited) >= 1
     assert "the pod of quick: " in waited[0]
@@ -152,7 +152,7 @@ def test_a_missing_image_is_told_while_it_is_waited_for_and_then_named(run: Call
     assert "SCANFLOW_KUBERNETES_PULL_SECRET" in task.failure.cause
 
 
-def test_a_quota_that_is_used_up_is_told_and_then_named(
+def test_a_quota_that_is_used_up_is_reported_and_then_named(
     run: Callable[..., RunRecord], backend: Kubernetes, tmp_path: Path, cluster: Cluster
 ) -> None:
     app, _ = application(tmp_path, "faults-quota")
@@ -160,7 +160,7 @@ def test_a_quota_that_is_used_up_is_told_and_then_named(
     metadata = {"name": "nothing", "namespace": namespace}
     cluster.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "0"}}})
     events: list[Event] = []
-    task = failed(run("leave", events, name="faults-quota", SCANFLOW_KUBERNETES_PENDING_S="5"))
+    task = get_failed_task(run("leave", events, name="faults-quota", SCANFLOW_KUBERNETES_PENDING_S="5"))
     assert any("exceeded quota" in event.why for event in events if isinstance(event, Waiting))
     assert task.failure is not None
     assert "Raise the namespace's quota" in task.failure.cause
@@ -178,7 +178,7 @@ def test_a_driver_that_is_killed_is_followed_by_another_and_nothing_runs_twice(
         stderr=subprocess.DEVNULL,
     )
     try:
-        until(lambda: _state(deployer, "counted") == "running", "the second step runs", patience_s=120)
+        wait_until(lambda: _state(deployer, "counted") == "running", "the second step runs", patience_s=120)
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
@@ -193,7 +193,7 @@ def test_a_driver_that_is_killed_is_followed_by_another_and_nothing_runs_twice(
 def _state(deployer: EmbeddedDeployer, task: str) -> str:
     if not (name := find_own(deployer)):
         return ""
-    return next((one.state for one in deployer.show(name).tasks if one.task == task), "")
+    return next((record.state for record in deployer.show(name).tasks if record.task == task), "")
 
 
 def find_own(deployer: EmbeddedDeployer) -> str:
@@ -204,12 +204,12 @@ def find_own(deployer: EmbeddedDeployer) -> str:
         return ""
 
 
-def test_a_workflow_that_somebody_deletes_is_named_and_gone_on_with(
+def test_a_workflow_that_a_user_deletes_is_named_and_gone_on_with(
     deployer: EmbeddedDeployer, tmp_path: Path, cluster: Cluster
 ) -> None:
     app, source = application(tmp_path)
     begun = deployer.begin(RunRequest(app, "counted", source=source))
-    until(lambda: _state(deployer, "counted") == "running", "the second step runs", patience_s=120)
+    wait_until(lambda: _state(deployer, "counted") == "running", "the second step runs", patience_s=120)
     namespace = derive_namespace("faults", TEAM)
     cluster.delete("Workflow", begun.name, namespace)
     record = deployer.wait(begun.name, timeout_s=60)
@@ -221,14 +221,14 @@ def test_a_workflow_that_somebody_deletes_is_named_and_gone_on_with(
         "counted": "stopped",
         "times": "pending",
     }
-    until(lambda: not _pods(cluster, namespace, begun.name), "its pods are gone", patience_s=90)
+    wait_until(lambda: not _pods(cluster, namespace, begun.name), "its pods are gone", patience_s=90)
     assert deployer.run(RunRequest(run=begun.name)).state == "succeeded"
     assert deployer.outputs(begun.name, "times") == {"result": 2}
 
 
 def _pods(cluster: Cluster, namespace: str, run: str) -> list[object]:
-    found, _ = cluster.find("Pod", namespace, labels=build_selector(run=run))
-    return [one for one in found if one["status"].get("phase") == "Running"]
+    pods, _ = cluster.find("Pod", namespace, labels=build_selector(run=run))
+    return [pod for pod in pods if pod["status"].get("phase") == "Running"]
 
 
 def test_an_api_server_that_is_away_for_a_while_is_waited_for(
@@ -250,13 +250,13 @@ def test_an_api_server_that_is_away_for_a_while_is_waited_for(
     assert record.state == "succeeded"
     waited = [(type(event), event.what) for event in events if isinstance(event, Waiting | EnvironmentReady)]
     what = "the API server of the cluster"
-    assert [one for one in waited if one[1] == what] == [(Waiting, what), (EnvironmentReady, what)]
+    assert [progress for progress in waited if progress[1] == what] == [(Waiting, what), (EnvironmentReady, what)]
 
 
 def _fail_while(away: threading.Event, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all requests of a cluster fail while it is away."""
 
-    def guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    def guard_call(call: Callable[..., Any]) -> Callable[..., Any]:
         def guard(*args: Any, **more: Any) -> Any:
             if away.is_set():
                 raise UnavailableError("The API server does not answer.")
@@ -265,4 +265,4 @@ def _fail_while(away: threading.Event, cluster: Cluster, monkeypatch: pytest.Mon
         return guard
 
     for name in ("_send", "_stream"):
-        monkeypatch.setattr(cluster, name, guarded(getattr(cluster, name)))
+        monkeypatch.setattr(cluster, name, guard_call(getattr(cluster, name)))

@@ -18,7 +18,7 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend, make_store
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -55,12 +55,12 @@ def team(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def backend(settings: Settings, cluster: Cluster, team: str) -> Iterator[Kubernetes]:
     namespace = derive_namespace("leftovers", team)
-    with batch_backend(settings, **(make_store(cluster, namespace) if team.startswith("store") else {})) as found:
-        yield found
+    with batch_backend(settings, **(make_store(cluster, namespace) if team.startswith("store") else {})) as backend:
+        yield backend
     cluster.delete("Namespace", namespace)
 
 
-def doubled(value: int) -> int:
+def double_value(value: int) -> int:
     """Return it twice: a function that travels by value."""
     return value * 2
 
@@ -72,12 +72,12 @@ def test_what_a_run_left_is_read_when_its_pods_are_gone(
     path.parent.mkdir()
     module = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(module)
-    name = backend.batch().keep_function(cloudpickle.dumps(doubled))
+    name = backend.batch().keep_function(cloudpickle.dumps(double_value))
     cloudpickle.unregister_pickle_by_value(module)
-    by_value = f'sf.Executor(name="doubled", function="{name}:doubled", parameters={{"value": c.output}})'
+    by_value = f'sf.Executor(name="doubled", function="{name}:double_value", parameters={{"value": c.output}})'
     nodes = f"nodes=[a, b, c, {by_value}]"
-    made = f'sf.Application(name="leftovers", team="{team}", workflows=[sf.Workflow(name="w", {nodes})])'
-    path.write_text(f"{STEPS}\nc = together.bind(a, b)\napp = {made}\n")
+    application = f'sf.Application(name="leftovers", team="{team}", workflows=[sf.Workflow(name="w", {nodes})])'
+    path.write_text(f"{STEPS}\nc = together.bind(a, b)\napp = {application}\n")
     deployer = EmbeddedDeployer(settings, backend=backend)
     app = load_application(str(path))[0]
     record = deployer.run(RunRequest(app, source=path))
@@ -85,7 +85,9 @@ def test_what_a_run_left_is_read_when_its_pods_are_gone(
     namespace = derive_namespace("leftovers", team)
     for pod in cluster.find("Pod", namespace, labels=build_selector(run=record.name))[0]:
         cluster.delete("Pod", pod["metadata"]["name"], namespace, grace_s=0)
-    until(lambda: not cluster.find("Pod", namespace, labels=build_selector(run=record.name))[0], "the pods are gone")
+    wait_until(
+        lambda: not cluster.find("Pod", namespace, labels=build_selector(run=record.name))[0], "the pods are gone"
+    )
     for file in Path(record.folder).glob("steps/large/1/*.log"):
         file.unlink()
     assert b"".join(part.data for part in deployer.logs(TaskLog(record.name, "large"))) == b"a large one\n"
@@ -138,8 +140,8 @@ def test_steps_on_two_nodes_read_what_earlier_ones_left(
     path.parent.mkdir()
     on = [f'affinity=sf.Affinity(node_selector={{"kubernetes.io/hostname": "{node}"}})' for node in nodes[:2]]
     bound = f"a = write.options({on[0]}).bind()\nb = add.options({on[1]}).bind(a)\nc = read.options({on[0]}).bind(b)"
-    made = f'sf.Application(name="leftovers", team="{team}", workflows=[sf.Workflow(name="w", nodes=[a, b, c])])'
-    path.write_text(f"{ON_NODES}\n{bound}\napp = {made}\n")
+    application = f'sf.Application(name="leftovers", team="{team}", workflows=[sf.Workflow(name="w", nodes=[a, b, c])])'
+    path.write_text(f"{ON_NODES}\n{bound}\napp = {application}\n")
     deployer = EmbeddedDeployer(settings, backend=backend)
     record = deployer.run(RunRequest(load_application(str(path))[0], source=path))
     assert record.state == "succeeded", [task.failure for task in record.tasks]

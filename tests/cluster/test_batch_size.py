@@ -44,13 +44,13 @@ def test_a_run_with_shared_templates_and_a_compressed_document_runs_the_same(
             record = deployer.run(RunRequest(app, source=tmp_path / "app.py"))
             assert record.state == "succeeded", [task.failure for task in record.tasks]
             names = {"first", "other", "each.0", "each.1", "last"}
-            assert {task.task: task.step for task in record.tasks} == {one: one.partition(".")[0] for one in names}
+            assert {task.task: task.step for task in record.tasks} == {name: name.partition(".")[0] for name in names}
             assert deployer.outputs(record.name, "last") == {"twice": 4}
             assert deployer.outputs(record.name, "each") == [{"twice": 2}, {"twice": 4}]
-            said = b"".join(part.data for part in deployer.logs(TaskLog(record.name, "each.1")))
-            assert said == b"--of 2\n"
-        (made,) = cluster.find("Workflow", derive_namespace("small", TEAM))[0]
-        steps = [one["name"] for one in made["spec"]["templates"] if one["name"].startswith("step-")]
+            output = b"".join(part.data for part in deployer.logs(TaskLog(record.name, "each.1")))
+            assert output == b"--of 2\n"
+        (workflow,) = cluster.find("Workflow", derive_namespace("small", TEAM))[0]
+        steps = [template["name"] for template in workflow["spec"]["templates"] if template["name"].startswith("step-")]
         assert steps == ["step-first", "step-other", "step-each"], "the last is like the first; one tells a signal"
     finally:
         cluster.delete("Namespace", derive_namespace("small", TEAM))

@@ -14,7 +14,7 @@ from scanflow.backends.service_records import CanaryPolicy
 from scanflow.errors import ScanflowError
 from tests.cluster.loops import Loop
 from tests.cluster.online import register_factors
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
@@ -70,9 +70,11 @@ def test_a_server_promotes_a_canary_that_answers_and_removes_one_that_fails(
         assert client.predict(name, [1]).tolist() == [2]
 
         client.traffic(name, "models:/multiply/2", weight=0.5, policy=POLICY)
-        until(lambda: is_decided(client), "the canary is promoted", patience_s=patient(120))
-        until(lambda: predict_ten_times(client) == [[3]] * 10, "the old pod answers no more", patience_s=patient(60))
+        wait_until(lambda: is_decided(client), "the canary is promoted", patience_s=patient(120))
+        wait_until(
+            lambda: predict_ten_times(client) == [[3]] * 10, "the old pod answers no more", patience_s=patient(60)
+        )
 
         client.traffic(name, "models:/multiply/3", weight=0.5, policy=POLICY)
-        until(lambda: is_decided(client), "the canary is removed", patience_s=patient(120))
-        until(lambda: predict_ten_times(client) == [[3]] * 10, "its pod answers no more", patience_s=patient(60))
+        wait_until(lambda: is_decided(client), "the canary is removed", patience_s=patient(120))
+        wait_until(lambda: predict_ten_times(client) == [[3]] * 10, "its pod answers no more", patience_s=patient(60))

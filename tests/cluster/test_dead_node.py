@@ -16,7 +16,7 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import build_object_path
 from tests.cluster.online import Place
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(400)]
 
@@ -46,10 +46,10 @@ def node_of_nobody(cluster: Cluster) -> Iterator[str]:
 
 
 @contextmanager
-def labelled(cluster: Cluster, value: str) -> Iterator[str]:
+def label_node(cluster: Cluster, value: str) -> Iterator[str]:
     """Give a node that lives the label too, so that what is to be on such a node may be on this one."""
     nodes, _ = cluster.find("Node", labels=f"!{LABEL},!node-role.kubernetes.io/control-plane")
-    usable = [one for one in nodes if not one["spec"].get("taints") and not one["spec"].get("unschedulable")]
+    usable = [node for node in nodes if not node["spec"].get("taints") and not node["spec"].get("unschedulable")]
     name: str = usable[0]["metadata"]["name"]
     cluster.patch("Node", name, None, {"metadata": {"labels": {LABEL: value}}})
     try:
@@ -63,23 +63,25 @@ def test_nobody_waits_for_an_instance_of_a_dead_node_and_it_is_replaced(place: C
     with node_of_nobody(here.cluster) as dead, ThreadPoolExecutor(1) as pool:
         where = sf.Affinity(node_selector={LABEL: dead})
         deployed = pool.submit(here.deploy, 2, resources=SMALL, affinity=where)
-        until(lambda: here.pods() or deployed.done(), "its pod is there")
+        wait_until(lambda: here.pods() or deployed.done(), "its pod is there")
         (lost,) = here.pods()
         put(here, lost, dead)
         assert deployed.result(timeout=60).state == "ready"
 
-        with labelled(here.cluster, dead) as lives:
+        with label_node(here.cluster, dead) as lives:
             here.cluster.delete("Pod", lost, here.namespace)
-            until(lambda: here.deployer.service(here.name).state == "ready" and here.answer() == [2], "it is replaced")
+            wait_until(
+                lambda: here.deployer.service(here.name).state == "ready" and here.answer() == [2], "it is replaced"
+            )
             (other,) = here.pods().values()
             assert other["spec"]["nodeName"] == lives
             here.change(instances=2)
-            told = "\n".join(one.text for one in here.seen)
-            assert f"instance {lost} on {dead} did not terminate: its node does not answer" in told
-            assert f"kubectl delete node {dead}" in told
+            messages = "\n".join(event.text for event in here.seen)
+            assert f"instance {lost} on {dead} did not terminate: its node does not answer" in messages
+            assert f"kubectl delete node {dead}" in messages
             assert here.cluster.get("Pod", lost, here.namespace) is not None, "its end was confirmed by nobody"
             here.deployer.delete(here.name, observe=here.seen.append)
-    until(lambda: here.cluster.get("Pod", lost, here.namespace) is None, "the cluster forgets it", patience_s=90)
+    wait_until(lambda: here.cluster.get("Pod", lost, here.namespace) is None, "the cluster forgets it", patience_s=90)
 
 
 def put(here: Place, pod: str, node: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.object_labels import derive_namespace
-from tests.loop_story import in_order
+from tests.loop_events import in_order
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(1200)]
 
@@ -34,11 +34,15 @@ def test_the_demo_closes_the_loop_on_a_cluster_and_leaves_nothing(
     assert done.returncode == 0, done.stdout + done.stderr
     agents = re.findall(r"^ +\d+ s  (\w+)", done.stdout, re.MULTILINE)
     assert in_order(TOLD, agents), done.stdout
-    said = re.search(r"accuracy +clean [\d.]+ ?%; drifted ([\d.]+) ?%, then ([\d.]+) ?%", done.stdout)
-    assert said is not None, done.stdout
-    assert float(said[2]) > float(said[1]) + 2, done.stdout
+    accuracies = re.search(r"accuracy +clean [\d.]+ ?%; drifted ([\d.]+) ?%, then ([\d.]+) ?%", done.stdout)
+    assert accuracies is not None, done.stdout
+    assert float(accuracies[2]) > float(accuracies[1]) + 2, done.stdout
     assert re.search(r"requests +[\d,]+ sent, 0 failed", done.stdout), done.stdout
     assert report.read_text(encoding="utf-8").count("<figure") >= 8
     for kind in ("ClusterRole", "ClusterRoleBinding", "Namespace"):
-        names = [one["metadata"]["name"] for one in cluster.find(kind)[0] if "deletionTimestamp" not in one["metadata"]]
+        names = [
+            manifest["metadata"]["name"]
+            for manifest in cluster.find(kind)[0]
+            if "deletionTimestamp" not in manifest["metadata"]
+        ]
         assert not [name for name in names if name.startswith(("scanflow-program-", "scanflow-mnist-data"))], names

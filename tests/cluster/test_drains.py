@@ -19,8 +19,8 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
-from tests.cluster.drains import cordoned, evict
-from tests.waiting import until
+from tests.cluster.drains import cordon_node, evict
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TEAM = f"t{os.getpid()}"
@@ -83,9 +83,9 @@ def run(settings: Settings, cluster: Cluster, source: Path, workflow: str, do: S
         events.append(event)
         if isinstance(event, TaskStarted) and (event.step, event.attempt) == (workflow, 1):
             (pod,), _ = cluster.find("Pod", namespace, labels=build_selector(run=str(event.run), step=workflow))
-            until(lambda: _printed(cluster, pod), "its program runs")
+            wait_until(lambda: _has_output(cluster, pod), "its program runs")
             seen = time.monotonic()
-            until(
+            wait_until(
                 lambda: time.monotonic() - seen > UNSEEN_S,
                 "Argo does not take the pod for one that it has not seen yet",
             )
@@ -96,16 +96,16 @@ def run(settings: Settings, cluster: Cluster, source: Path, workflow: str, do: S
         return EmbeddedDeployer(settings, backend=backend).run(request, observe=observe), events
 
 
-def _printed(cluster: Cluster, pod: Manifest) -> bool:
+def _has_output(cluster: Cluster, pod: Manifest) -> bool:
     metadata = pod["metadata"]
     return b"holding" in b"".join(cluster.log(metadata["name"], metadata["namespace"], container="main"))
 
 
 def attempts(record: RunRecord) -> dict[str, tuple[str, int]]:
-    return {one.task: (one.state, one.attempts) for one in record.tasks}
+    return {task.task: (task.state, task.attempts) for task in record.tasks}
 
 
-def test_a_step_whose_pod_is_evicted_has_failed_or_is_tried_again(
+def test_a_step_with_an_evicted_pod_has_failed_or_is_tried_again(
     settings: Settings, cluster: Cluster, source: Path
 ) -> None:
     def end(pod: Manifest) -> None:
@@ -121,13 +121,13 @@ def test_a_step_whose_pod_is_evicted_has_failed_or_is_tried_again(
     assert attempts(record) == {"again": ("succeeded", 2), "after": ("succeeded", 1)}, record.tasks[0]
 
 
-def test_a_run_whose_node_is_drained_waits_for_room_and_goes_on(
+def test_a_run_with_a_drained_node_waits_for_capacity_and_goes_on(
     settings: Settings, cluster: Cluster, source: Path
 ) -> None:
     drained = ExitStack()
 
     def drain(pod: Manifest) -> None:
-        drained.enter_context(cordoned(cluster, pod["spec"]["nodeName"]))
+        drained.enter_context(cordon_node(cluster, pod["spec"]["nodeName"]))
         evict(cluster, pod["metadata"]["name"], pod["metadata"]["namespace"])
         threading.Timer(25.0, drained.close).start()
 

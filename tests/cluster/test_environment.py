@@ -15,7 +15,7 @@ from scanflow.backends.kubernetes.environment.delete import delete_environment
 from scanflow.backends.kubernetes.environment.manifests import build_environment_manifests
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 
 pytestmark = pytest.mark.cluster
 SETTINGS = KubernetesSettings(
@@ -25,12 +25,12 @@ SETTINGS = KubernetesSettings(
 
 @pytest.fixture
 def app(cluster: Cluster) -> Iterator[sf.Application]:
-    found = sf.Application(name=f"env{uuid.uuid4().hex[:6]}", team="tests")
-    yield found
-    delete_environment(cluster, found.name, found.team, SETTINGS, within_s=120)
+    application = sf.Application(name=f"env{uuid.uuid4().hex[:6]}", team="tests")
+    yield application
+    delete_environment(cluster, application.name, application.team, SETTINGS, within_s=120)
 
 
-def allowed(cluster: Cluster, account: str, namespace: str, verb: str, resource: str, group: str = "") -> bool:
+def can_account(cluster: Cluster, account: str, namespace: str, verb: str, resource: str, group: str = "") -> bool:
     """Ask the API server, as ``kubectl auth can-i --as`` does."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -47,10 +47,12 @@ def allowed(cluster: Cluster, account: str, namespace: str, verb: str, resource:
 def test_it_is_made_once_put_right_and_leaves_nothing(cluster: Cluster, app: sf.Application) -> None:
     first = Environments(cluster, SETTINGS).ensure(app)
     assert first.changed[0] == f"Namespace {first.namespace}: created"
-    before = {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)}
+    before = {manifest["kind"]: manifest["metadata"]["resourceVersion"] for manifest in _list_created(cluster, app)}
     again = Environments(cluster, SETTINGS).ensure(app)
     assert (again.changed, again.kept) == ((), ())
-    assert {one["kind"]: one["metadata"]["resourceVersion"] for one in _made(cluster, app)} == before
+    assert {
+        manifest["kind"]: manifest["metadata"]["resourceVersion"] for manifest in _list_created(cluster, app)
+    } == before
 
     cluster.delete("Role", "scanflow-step", first.namespace)
     assert Environments(cluster, SETTINGS).ensure(app).changed == ("Role scanflow-step: created",)
@@ -63,8 +65,8 @@ def test_it_is_made_once_put_right_and_leaves_nothing(cluster: Cluster, app: sf.
 def test_steps_may_say_how_they_ended_and_nothing_else(cluster: Cluster, app: sf.Application) -> None:
     home = Environments(cluster, SETTINGS).ensure(app).namespace
     results = ("workflowtaskresults", "argoproj.io")
-    assert allowed(cluster, "scanflow-step", home, "create", *results)
-    assert allowed(cluster, "scanflow-step", home, "patch", *results)
+    assert can_account(cluster, "scanflow-step", home, "create", *results)
+    assert can_account(cluster, "scanflow-step", home, "patch", *results)
     for verb, resource, group in [
         ("delete", *results),
         ("get", "secrets", ""),
@@ -72,32 +74,32 @@ def test_steps_may_say_how_they_ended_and_nothing_else(cluster: Cluster, app: sf
         ("create", "pods", ""),
         ("create", "workflows", "argoproj.io"),
     ]:
-        assert not allowed(cluster, "scanflow-step", home, verb, resource, group)
-    assert not allowed(cluster, "scanflow-step", "default", "create", *results)
-    assert not allowed(cluster, "scanflow-pod", home, "create", *results)
-    assert not allowed(cluster, "scanflow-pod", home, "get", "configmaps")
+        assert not can_account(cluster, "scanflow-step", home, verb, resource, group)
+    assert not can_account(cluster, "scanflow-step", "default", "create", *results)
+    assert not can_account(cluster, "scanflow-pod", home, "create", *results)
+    assert not can_account(cluster, "scanflow-pod", home, "get", "configmaps")
 
 
-def test_two_applications_whose_names_run_together_have_two(cluster: Cluster) -> None:
+def test_two_applications_with_names_that_run_together_have_two(cluster: Cluster) -> None:
     part = uuid.uuid4().hex[:6]
-    one = sf.Application(name=f"env{part}-b", team="c")
+    application = sf.Application(name=f"env{part}-b", team="c")
     other = sf.Application(name=f"env{part}", team="b-c")
     try:
-        homes = {Environments(cluster, SETTINGS).ensure(app).namespace for app in (one, other)}
+        homes = {Environments(cluster, SETTINGS).ensure(app).namespace for app in (application, other)}
         assert len(homes) == 2
     finally:
-        for app in (one, other):
+        for app in (application, other):
             delete_environment(cluster, app.name, app.team, SETTINGS, within_s=120)
 
 
 def test_what_a_person_changed_is_named(cluster: Cluster, app: sf.Application) -> None:
     home = Environments(cluster, SETTINGS).ensure(app).namespace
     cluster.patch("ServiceAccount", "scanflow-step", home, {"automountServiceAccountToken": False})
-    found = Environments(cluster, SETTINGS).ensure(app)
-    assert found.changed == ()
-    (kept,) = found.kept
-    assert kept.startswith("ServiceAccount scanflow-step: ")
-    assert ".automountServiceAccountToken" in kept
+    environment = Environments(cluster, SETTINGS).ensure(app)
+    assert environment.changed == ()
+    (conflict,) = environment.kept
+    assert conflict.startswith("ServiceAccount scanflow-step: ")
+    assert ".automountServiceAccountToken" in conflict
     assert Environments(cluster, SETTINGS).ensure(app, force=True).changed
 
 
@@ -110,20 +112,24 @@ def test_what_a_person_changed_is_named(cluster: Cluster, app: sf.Application) -
 )
 def test_the_api_server_takes_all_of_it(cluster: Cluster, app: sf.Application, settings: KubernetesSettings) -> None:
     home, *others = build_environment_manifests(app.replace(tracker=sf.Tracker(port=46668)), settings)
-    assert [one.change for one in compute_differences(cluster, [home])] == ["create"]
+    assert [difference.change for difference in compute_differences(cluster, [home])] == ["create"]
     cluster.apply(home)
-    found = compute_differences(cluster, others)
-    assert {one.change for one in found} == {"create"}, found
-    assert {one.why for one in found} == {""}
+    differences = compute_differences(cluster, others)
+    assert {difference.change for difference in differences} == {"create"}, differences
+    assert {difference.why for difference in differences} == {""}
 
 
-def _made(cluster: Cluster, app: sf.Application) -> list[Manifest]:
-    found = [
-        cluster.get(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
-        for one in build_environment_manifests(app, SETTINGS)
+def _list_created(cluster: Cluster, app: sf.Application) -> list[Manifest]:
+    manifests = [
+        cluster.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
+        for manifest in build_environment_manifests(app, SETTINGS)
     ]
-    assert all(found)
-    return [one for one in found if one and one["kind"] not in {"Namespace", "ResourceQuota", "PersistentVolumeClaim"}]
+    assert all(manifests)
+    return [
+        manifest
+        for manifest in manifests
+        if manifest and manifest["kind"] not in {"Namespace", "ResourceQuota", "PersistentVolumeClaim"}
+    ]
 
 
 def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
@@ -131,11 +137,11 @@ def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
 ) -> None:
     tracked = app.replace(tracker=sf.Tracker(port=46668))
     environments = Environments(cluster, SETTINGS)
-    found = environments.ensure(tracked)
+    environment_ = environments.ensure(tracked)
     environments.wait_for_tracker(tracked, within_s=180)
-    assert found.tracker_uri == f"http://tracker.{found.namespace}.svc:46668"
-    (pod,) = cluster.find("Pod", found.namespace, labels="scanflow.dev/component=tracker")[0]
-    service = cluster.get("Service", "tracker", found.namespace)
+    assert environment_.tracker_uri == f"http://tracker.{environment_.namespace}.svc:46668"
+    (pod,) = cluster.find("Pod", environment_.namespace, labels="scanflow.dev/component=tracker")[0]
+    service = cluster.get("Service", "tracker", environment_.namespace)
     assert service is not None
     address = f"http://{service['spec']['clusterIP']}:46668"  # its name means nothing outside of the cluster
     assert HTTP.get(f"{address}/health", timeout=30).status_code == 200
@@ -144,8 +150,8 @@ def test_its_own_tracker_is_reached_by_its_name_and_keeps_what_was_logged(
             assert HTTP.get(address + path, headers=headers, timeout=30).status_code == 401, path
     token = environments.read_tracker_token(tracked)
     log = f"import os; os.environ['MLFLOW_TRACKING_TOKEN'] = {token!r}; "
-    log += f"import mlflow; mlflow.set_tracking_uri({found.tracker_uri!r}); mlflow.set_experiment('shop'); "
+    log += f"import mlflow; mlflow.set_tracking_uri({environment_.tracker_uri!r}); mlflow.set_experiment('shop'); "
     log += "mlflow.start_run(); mlflow.log_metric('score', 0.5); mlflow.log_text('kept', 'a.txt'); "
     log += "print(mlflow.artifacts.load_text(mlflow.active_run().info.artifact_uri + '/a.txt'))"
     name = pod["metadata"]["name"]
-    assert cluster.exec(name, found.namespace, ["python", "-W", "ignore", "-c", log]).splitlines()[0] == "kept"
+    assert cluster.exec(name, environment_.namespace, ["python", "-W", "ignore", "-c", log]).splitlines()[0] == "kept"

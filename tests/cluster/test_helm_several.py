@@ -25,9 +25,9 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from tests.cluster.loops import address_for_pods
-from tests.cluster.test_helm import NAME, PATIENCE_S, Release, release_of
+from tests.cluster.test_helm_release import NAME, PATIENCE_S, Release, make_release
 from tests.databases import private_postgres
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(600)]
 
@@ -70,58 +70,64 @@ def release(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("several")
     with (
         private_postgres(host=address_for_pods(cluster), password=secrets.token_hex(8)) as postgres,
-        release_of(cluster, folder, more=["scanflow/tracker"]) as made,
+        make_release(cluster, folder, more=["scanflow/tracker"]) as release,
     ):
-        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace}})
+        cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": release.namespace}})
         mlflow = {
             "MLFLOW_BACKEND_STORE_URI": postgres.new_remote_database(),
-            "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{made.namespace}/artifacts",
+            "MLFLOW_ARTIFACTS_DESTINATION": f"s3://{release.namespace}/artifacts",
             "MLFLOW_S3_ENDPOINT_URL": S3,
             "AWS_ACCESS_KEY_ID": "any",
             "AWS_SECRET_ACCESS_KEY": "any",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
-        own = {"namespace": made.namespace}
+        own = {"namespace": release.namespace}
         claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         objects: list[Manifest] = [
             {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "home", **own}, "spec": claim},
             _secret("database", own, {"url": postgres.new_remote_database()}),
             _secret("mlflow", own, mlflow),
         ]
-        for one in objects:
-            cluster.create(one)
+        for manifest in objects:
+            cluster.create(manifest)
         # This claim is mounted by one node, where both servers then are: many clusters of tests have no other mode.
-        made.values["server"] |= {
+        release.values["server"] |= {
             "replicas": 2,
             "database": {"secret": "database"},
             "home": {"existingClaim": "home", "accessMode": "ReadWriteMany"},
         }
         small = {"requests": {"cpu": "50m", "memory": "128Mi"}}
-        made.values["tracker"] = {"enabled": True, "secret": "mlflow", "image": {"tag": made.tag}, "resources": small}
-        made.put("install")
-        yield made
+        release.values["tracker"] = {
+            "enabled": True,
+            "secret": "mlflow",
+            "image": {"tag": release.tag},
+            "resources": small,
+        }
+        release.put("install")
+        yield release
 
 
 def _secret(name: str, own: dict[str, str], data: dict[str, str]) -> Manifest:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, **own}, "stringData": data}
 
 
-def test_when_the_server_that_acts_is_killed_the_other_goes_on_with_its_run(release: Release, tmp_path: Path) -> None:
+def test_when_the_leading_server_is_killed_the_other_goes_on_with_its_run(release: Release, tmp_path: Path) -> None:
     name = f"helm{uuid.uuid4().hex[:6]}"
     program = tmp_path / "app.py"
     program.write_text(APP.replace("SLEEPS", str(SLEEPS_S)).replace("NAME", name))
     namespace = derive_namespace(name, "tests")
 
-    def shown(scanflow: Callable[..., str], begun: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(scanflow("show", begun, "--json"))
-        return found
+    def show_run(scanflow: Callable[..., str], begun: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(scanflow("show", begun, "--json"))
+        return document
 
     try:
-        with release.reached() as scanflow:
+        with release.open_client() as scanflow:
             begun = scanflow(program=program).strip()
-            until(
+            wait_until(
                 lambda: (
-                    {one["step"]: one["state"] for one in shown(scanflow, begun)["tasks"]}.get("second") == "running"
+                    {entry["step"]: entry["state"] for entry in show_run(scanflow, begun)["tasks"]}.get("second")
+                    == "running"
                 ),
                 "the second step runs",
                 patience_s=PATIENCE_S,
@@ -129,13 +135,13 @@ def test_when_the_server_that_acts_is_killed_the_other_goes_on_with_its_run(rele
         first = release.pod()
         began = time.monotonic()
         release.cluster.delete("Pod", first, release.namespace, grace_s=0)
-        until(lambda: release.pod() not in {"", first}, "another server acts", patience_s=PATIENCE_S)
+        wait_until(lambda: release.pod() not in {"", first}, "another server acts", patience_s=PATIENCE_S)
         print(f"\nanother acts after {time.monotonic() - began:.1f} s")
-        with release.reached() as scanflow:
-            until(lambda: shown(scanflow, begun)["state"] != "running", "the run ends", patience_s=PATIENCE_S)
-            record = shown(scanflow, begun)
+        with release.open_client() as scanflow:
+            wait_until(lambda: show_run(scanflow, begun)["state"] != "running", "the run ends", patience_s=PATIENCE_S)
+            record = show_run(scanflow, begun)
         assert record["state"] == "succeeded", record
-        assert [(one["step"], one["attempts"]) for one in record["tasks"]] == [("first", 1), ("second", 1)]
+        assert [(task["step"], task["attempts"]) for task in record["tasks"]] == [("first", 1), ("second", 1)]
         workflows, _ = release.cluster.find("Workflow", namespace)
         assert len(workflows) == 1, "nothing was begun again"
     finally:
@@ -146,8 +152,8 @@ def test_the_tracker_keeps_runs_in_postgresql_and_files_in_s3(release: Release, 
     service = cluster.get("Service", f"{NAME}-tracker", release.namespace)
     assert service is not None
     pods, _ = cluster.find("Pod", release.namespace, labels="app.kubernetes.io/component=tracker")
-    kept = cluster.exec(pods[0]["metadata"]["name"], release.namespace, ["python", "-c", KEEP])
-    assert kept.strip() == "kept"
+    content = cluster.exec(pods[0]["metadata"]["name"], release.namespace, ["python", "-c", KEEP])
+    assert content.strip() == "kept"
 
 
 def test_behind_a_gateway_that_ends_tls_the_server_is_reached_by_its_name(release: Release, tmp_path: Path) -> None:
@@ -181,16 +187,16 @@ def test_behind_a_gateway_that_ends_tls_the_server_is_reached_by_its_name(releas
     ) as client:
         where = {"sni_hostname": host}
 
-        def asked(token: str) -> int:
+        def get_status_code(token: str) -> int:
             with contextlib.suppress(httpx2.TransportError):
                 bearer = {"Authorization": f"Bearer {token}"}
                 return client.get("/api/v1/status", headers=bearer, extensions=where).status_code
             return 0
 
         token = release.secret(f"{NAME}-token", "token")
-        until(lambda: asked(token) == 200, "the route leads to the server", patience_s=PATIENCE_S)
-        assert asked("scanflow_wrong") == 401
+        wait_until(lambda: get_status_code(token) == 200, "the route leads to the server", patience_s=PATIENCE_S)
+        assert get_status_code("scanflow_wrong") == 401
     release.helm("rollback", "1", "--wait", "--timeout", "3m")
-    with release.reached() as scanflow:
+    with release.open_client() as scanflow:
         assert json.loads(scanflow("status", "--json"))
     assert cluster.get("HTTPRoute", NAME, release.namespace) is None

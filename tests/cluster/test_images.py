@@ -29,7 +29,7 @@ from scanflow.images.building import ImageRecord
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
 from tests.cluster.images import mounts
-from tests.cluster.programs import printed
+from tests.cluster.pod_programs import run_pod
 
 pytestmark = pytest.mark.cluster
 TRAIN = """
@@ -111,11 +111,11 @@ def test_without_a_build_the_base_image_runs_the_code_of_a_config_map(
     step = sf.Executor(name="step", mainfile="where.py")
     workflow = sf.Workflow(name="batch", nodes=[step])
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(
+    pod_images = PodImages.open(
         app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(tmp_path)
     ).select(step)
-    assert found.code is not None
-    assert printed(cluster, app, found, STEP) == "in the code 10001 /app 0\n"
+    assert pod_images.code is not None
+    assert run_pod(cluster, app, pod_images, STEP) == "in the code 10001 /app 0\n"
 
 
 def test_a_step_with_requirements_runs_in_an_image_that_is_built_once(
@@ -130,18 +130,18 @@ def test_a_step_with_requirements_runs_in_an_image_that_is_built_once(
     app = app.replace(workflows=[workflow])
     settings = KubernetesSettings(image=images.base, registry=images.registry)
 
-    def found(home: str) -> PodImage:
+    def open_image(home: str) -> PodImage:
         return PodImages.open(
             app, workflow, settings, BuiltImageFinder(settings, tmp_path / home), NoModels(tmp_path)
         ).select(step)
 
     with pytest.raises(UsageError, match="scanflow build --push"):
-        found("home")
+        open_image("home")
     (built,) = build(app, images, tmp_path / "home")
     (again,) = build(app, images, tmp_path / "home")
     assert [built.state, again.state] == ["built", "unchanged"]
-    assert found("home") == found("another") == PodImage(built.image, None), "the registry knows it too"
-    assert printed(cluster, app, found("home"), STEP) == "in the image 10001 /app 4.9.0\n"
+    assert open_image("home") == open_image("another") == PodImage(built.image, None), "the registry knows it too"
+    assert run_pod(cluster, app, open_image("home"), STEP) == "in the image 10001 /app 4.9.0\n"
 
 
 def test_a_registered_model_gets_what_it_was_saved_with(
@@ -160,10 +160,10 @@ def test_a_registered_model_gets_what_it_was_saved_with(
     (built,) = build(app, images, tmp_path / "home")
     assert built.nodes == ("service",)
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(
+    pod_images = PodImages.open(
         app, workflow, settings, BuiltImageFinder(settings, tmp_path / "home"), NoModels(model)
     ).select(*workflow.services)
-    assert printed(cluster, app, found, STEP) == "a service 10001 /app 4.10.0\n"
+    assert run_pod(cluster, app, pod_images, STEP) == "a service 10001 /app 4.10.0\n"
 
 
 @pytest.mark.filterwarnings("default")  # the warnings are MLflow's
@@ -183,6 +183,6 @@ def test_a_model_that_a_run_registered_needs_no_dockerfile(
     shutil.copytree(models.fetch("models:/doubler/1").path, folder / "model")
     (built,) = build_application(app, [serve], own, images, push=True, again=False, say=print)
     settings = KubernetesSettings(image=images.base, registry=images.registry)
-    found = PodImages.open(app, serve, settings, BuiltImageFinder(settings, own.home), models).select(*serve.services)
-    assert found == PodImage(built.image, None)
-    assert printed(cluster, app, found, PREDICT) == "sklearn [8.0]\n"
+    image = PodImages.open(app, serve, settings, BuiltImageFinder(settings, own.home), models).select(*serve.services)
+    assert image == PodImage(built.image, None)
+    assert run_pod(cluster, app, image, PREDICT) == "sklearn [8.0]\n"

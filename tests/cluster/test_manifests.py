@@ -29,8 +29,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_cluster_takes_it(cluster: Cluster, namespace: str, path: Path) -> None:
     missing: list[str] = []
-    for one in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-        manifest: dict[str, Any] = one
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        manifest: dict[str, Any] = document
         if "kind" not in manifest or "name" not in manifest.get("metadata", {}):
             continue  # a part of an object, or one that is named when it is made
         if KINDS[manifest["kind"]].namespaced:

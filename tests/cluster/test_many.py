@@ -44,10 +44,10 @@ class Counted(Cluster):
         with self._counting:
             self.asked.append(request)
 
-    def taken(self) -> list[str]:
+    def take_requests(self) -> list[str]:
         with self._counting:
-            found, self.asked = self.asked, []
-        return found
+            requests, self.asked = self.asked, []
+        return requests
 
 
 def test_many_services_cost_as_few_requests_as_one_and_none_once_watches_tell_of_them(
@@ -65,23 +65,25 @@ def test_many_services_cost_as_few_requests_as_one_and_none_once_watches_tell_of
         backend.__dict__["cluster"] = counted
         deployer = EmbeddedDeployer(Settings(home=tmp_path), backend=backend)
         try:
-            found = [one for one in deployer.services() if one.app == app.name]
-            assert (len(found), sum(len(one.instances) for one in found)) == (SIZES.services, SIZES.pods)
-            assert len(counted.taken()) == 3, "a list of the services, one of their pods, one of where they are called"
+            services = [service for service in deployer.services() if service.app == app.name]
+            assert (len(services), sum(len(service.instances) for service in services)) == (SIZES.services, SIZES.pods)
+            assert len(counted.take_requests()) == 3, (
+                "a list of the services, one of their pods, one of where they are called"
+            )
 
-            told: list[str] = []
+            messages: list[str] = []
 
             def look() -> None:
-                for one in deployer.services():
-                    if one.app == app.name:
-                        deployer.reconcile(one, observe=lambda progress: told.append(progress.text))
+                for service in deployer.services():
+                    if service.app == app.name:
+                        deployer.reconcile(service, observe=lambda progress: messages.append(progress.text))
                 objects_seen = backend.__dict__["_objects"]
                 objects_seen.at = None  # as after ten seconds
 
             for _ in range(OFTEN + 1):
                 look()
-            assert len(counted.taken()) < 10 * OFTEN, "a list of each kind, each time"
+            assert len(counted.take_requests()) < 10 * OFTEN, "a list of each kind, each time"
             look()
-            assert (told, counted.taken()) == ([], [])
+            assert (messages, counted.take_requests()) == ([], [])
         finally:
             counted.close()

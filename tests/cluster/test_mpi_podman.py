@@ -12,8 +12,8 @@ import pytest
 import scanflow as sf
 from scanflow.errors import StepFailedError
 from tests.cluster.batch import GIVEN
-from tests.cluster.test_mpi_runs import IMAGE, RING
-from tests.waiting import until
+from tests.cluster.test_cluster_mpi_runs import IMAGE, RING
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -52,8 +52,8 @@ def client(home: Path) -> sf.Client:
 def application(folder: Path, image: str, text: str) -> sf.Application:
     (folder / "app").mkdir()
     (folder / "app" / "program.py").write_text(text)
-    given: dict[str, Any] = {"n_tasks": 2, "oversubscribe": True, "image": image, "runtime": "podman"}
-    workload = sf.MPIWorkload(name="job", mainfile="program.py", flavor="openmpi", **given)
+    fields: dict[str, Any] = {"n_tasks": 2, "oversubscribe": True, "image": image, "runtime": "podman"}
+    workload = sf.MPIWorkload(name="job", mainfile="program.py", flavor="openmpi", **fields)
     workflow = sf.Workflow(name="hpc", type="mpi", nodes=[workload])
     return sf.Application(name="hpc", app_dir=folder / "app", workflows=[workflow])
 
@@ -65,8 +65,8 @@ def containers(image: str) -> list[str]:
 
 
 def test_ranks_in_containers_are_one_job(client: sf.Client, image: str, tmp_path: Path) -> None:
-    told = 'print(open("/etc/hostname").read() and __import__("os").path.exists("/opt/ring.py"), flush=True)\n'
-    run = client.run(application(tmp_path, image, RING + told), "hpc")
+    check_code = 'print(open("/etc/hostname").read() and __import__("os").path.exists("/opt/ring.py"), flush=True)\n'
+    run = client.run(application(tmp_path, image, RING + check_code), "hpc")
     assert run.state == "succeeded"
     assert client.logs("job.1") == "rank 1 sum 1\nTrue\n", "they are not in the image, or not one job"
     assert containers(image) == []
@@ -75,11 +75,11 @@ def test_ranks_in_containers_are_one_job(client: sf.Client, image: str, tmp_path
 def test_a_rank_that_fails_in_its_container_is_named(client: sf.Client, image: str, tmp_path: Path) -> None:
     with pytest.raises(StepFailedError, match=r"AssertionError: cannot read input\.dat"):
         client.run(application(tmp_path, image, FAILS), "hpc")
-    until(lambda: containers(image) == [], "no container is left", patience_s=PATIENCE_S)
+    wait_until(lambda: containers(image) == [], "no container is left", patience_s=PATIENCE_S)
 
 
 def test_a_job_that_is_stopped_leaves_no_container(client: sf.Client, image: str, tmp_path: Path) -> None:
     run = client.run(application(tmp_path, image, SLEEPS), "hpc", wait=False)
-    until(lambda: len(containers(image)) == 2, "both ranks are up", patience_s=PATIENCE_S)
+    wait_until(lambda: len(containers(image)) == 2, "both ranks are up", patience_s=PATIENCE_S)
     run.stop()
-    until(lambda: containers(image) == [], "no container is left", patience_s=PATIENCE_S)
+    wait_until(lambda: containers(image) == [], "no container is left", patience_s=PATIENCE_S)

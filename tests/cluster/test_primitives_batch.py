@@ -14,8 +14,8 @@ from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
-from tests.cluster.acting import Acting
-from tests.waiting import until
+from tests.cluster.acting_server import Acting
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -43,17 +43,17 @@ def application(folder: Path) -> Application:
 
 @pytest.fixture
 def acting(tmp_path: Path, cluster: Cluster, base_image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Acting]:
-    given = {"IMAGE": base_image, "STORAGE_MODE": "ReadWriteOnce", "STORAGE_SIZE": "1Gi"}
+    fields = {"IMAGE": base_image, "STORAGE_MODE": "ReadWriteOnce", "STORAGE_SIZE": "1Gi"}
     app = application(tmp_path / "app")
-    with Acting(tmp_path, app, **{f"SCANFLOW_KUBERNETES_{name}": text for name, text in given.items()}) as made:
-        yield made
+    with Acting(tmp_path, app, **{f"SCANFLOW_KUBERNETES_{name}": text for name, text in fields.items()}) as acting:
+        yield acting
     cluster.delete("Namespace", derive_namespace(app.name, app.team))
 
 
 def templates(cluster: Cluster, acting: Acting, run: str) -> dict[str, Manifest]:
     """Return what the Workflow of a run has for each of its steps."""
-    (found,) = workflows(cluster, acting, run)
-    return {one["name"]: one for one in found["spec"]["templates"] if "container" in one}
+    (workflow,) = workflows(cluster, acting, run)
+    return {template["name"]: template for template in workflow["spec"]["templates"] if "container" in template}
 
 
 def workflows(cluster: Cluster, acting: Acting, run: str) -> list[Manifest]:
@@ -62,16 +62,16 @@ def workflows(cluster: Cluster, acting: Acting, run: str) -> list[Manifest]:
 
 
 def states(acting: Acting, run: str) -> dict[str, str]:
-    return {one["task"]: one["state"] for one in acting.run(run)["tasks"]}
+    return {task["task"]: task["state"] for task in acting.run(run)["tasks"]}
 
 
-def ended(acting: Acting, run: str) -> str:
-    until(lambda: acting.run(run)["state"] != "running", f"the run {run} has ended", patience_s=90)
+def wait_for_run(acting: Acting, run: str) -> str:
+    wait_until(lambda: acting.run(run)["state"] != "running", f"the run {run} has ended", patience_s=90)
     return str(acting.run(run)["state"])
 
 
 def test_what_is_wanted_of_steps_is_changed_for_later_runs_and_taken_back(acting: Acting, cluster: Cluster) -> None:
-    node = next(one["metadata"]["name"] for one in cluster.find("Node")[0] if not one["spec"].get("taints"))
+    node = next(machine["metadata"]["name"] for machine in cluster.find("Node")[0] if not machine["spec"].get("taints"))
     on_node = {"node_selector": {"kubernetes.io/hostname": node}}
     done = [
         acting.do(do.upgrade_workflow("work", parameters={"rows": 7})),
@@ -88,40 +88,44 @@ def test_what_is_wanted_of_steps_is_changed_for_later_runs_and_taken_back(acting
     assert "Kubernetes does not support affinity 'cpumempin' of a step. Write 'cpumem'" in pinned
 
     begun, run = acting.begin(do.run_workflow("work"))
-    until(lambda: workflows(cluster, acting, run), "its Workflow is there")
-    made = templates(cluster, acting, run)
-    assert {name: one["container"]["resources"]["requests"] for name, one in made.items()} == {
+    wait_until(lambda: workflows(cluster, acting, run), "its Workflow is there")
+    workflow_templates = templates(cluster, acting, run)
+    assert {name: template["container"]["resources"]["requests"] for name, template in workflow_templates.items()} == {
         "step-load": {"cpu": "60m", "memory": "96Mi"},
         "step-hold": {"cpu": "60m", "memory": "64Mi"},
     }
-    assert made["step-load"]["nodeSelector"] == on_node["node_selector"]
-    (apart,) = made["step-hold"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert workflow_templates["step-load"]["nodeSelector"] == on_node["node_selector"]
+    (apart,) = workflow_templates["step-hold"]["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
     (avoided,) = apart["podAffinityTerm"]["labelSelector"]["matchExpressions"]
     assert (avoided["key"], avoided["values"]) == ("scanflow.dev/service", ["serving"])
-    steps = acting.kept.workflow("work").steps
-    assert [one.parameters["rows"] for one in steps] == [9, 7]
+    steps = acting.current_app.workflow("work").steps
+    assert [step.parameters["rows"] for step in steps] == [9, 7]
     acting.take_back(begun)
-    assert ended(acting, run) == "stopped"
-    for one in reversed(done):
-        acting.take_back(one)
-    assert acting.kept == acting.app
+    assert wait_for_run(acting, run) == "stopped"
+    for action in reversed(done):
+        acting.take_back(action)
+    assert acting.current_app == acting.app
 
 
 def test_runs_and_steps_are_begun_and_stopped(acting: Acting, cluster: Cluster) -> None:
     _, first = acting.begin(do.run_workflow("work", rows=3))
-    until(lambda: states(acting, first) == {"load": "succeeded", "hold": "running"}, "hold alone runs", patience_s=90)
+    wait_until(
+        lambda: states(acting, first) == {"load": "succeeded", "hold": "running"}, "hold alone runs", patience_s=90
+    )
     acting.do(do.stop_executor("work", "hold"))
-    assert ended(acting, first) == "stopped"
+    assert wait_for_run(acting, first) == "stopped"
     assert states(acting, first) == {"load": "succeeded", "hold": "stopped"}
     assert "rows: 3" in acting.log(first, "load")
     again, second = acting.begin(do.run_executor("work", "load", run=first, rows=5))
-    assert ended(acting, second) == "succeeded"
+    assert wait_for_run(acting, second) == "succeeded"
     assert "rows: 5" in acting.log(second, "load")
     acting.take_back(again)
     _, third = acting.begin(do.run_workflow("work"))
-    until(lambda: workflows(cluster, acting, third), "its Workflow is there")
+    wait_until(lambda: workflows(cluster, acting, third), "its Workflow is there")
     stopped = acting.do(do.stop_workflow("work"))
     assert stopped.result == {"runs": [third, second, first], "stopped": [third]}
-    assert ended(acting, third) == "stopped"
-    (found,) = workflows(cluster, acting, third)
-    assert (found["spec"]["shutdown"], found["status"]["phase"]) == ("Terminate", "Failed")
+    assert wait_for_run(acting, third) == "stopped"
+    (workflow,) = workflows(cluster, acting, third)
+    assert (workflow["spec"]["shutdown"], workflow["status"]["phase"]) == ("Terminate", "Failed")

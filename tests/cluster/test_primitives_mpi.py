@@ -16,10 +16,10 @@ from scanflow.app.application import Application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.nodes import is_schedulable
 from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
-from tests.cluster.acting import Acting
+from tests.cluster.acting_server import Acting
 from tests.cluster.drains import all_nodes_schedulable
-from tests.cluster.test_mpi_runs import IMAGE, RING, SLEEPS
-from tests.waiting import until
+from tests.cluster.test_cluster_mpi_runs import IMAGE, RING, SLEEPS
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 WITHIN_S = 120.0
@@ -43,13 +43,13 @@ def application(folder: Path) -> Application:
 @pytest.fixture
 def acting(tmp_path: Path, cluster: Cluster) -> Iterator[Acting]:
     app = application(tmp_path / "app")
-    with Acting(tmp_path, app, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE, SCANFLOW_KUBERNETES_STORAGE_SIZE="1Gi") as made:
-        yield made
+    with Acting(tmp_path, app, SCANFLOW_KUBERNETES_MPI_IMAGE=IMAGE, SCANFLOW_KUBERNETES_STORAGE_SIZE="1Gi") as acting:
+        yield acting
     cluster.delete("Namespace", derive_namespace(app.name, app.team))
 
 
-def ended(acting: Acting, run: str) -> str:
-    until(lambda: acting.run(run)["state"] != "running", f"the run {run} has ended", patience_s=WITHIN_S)
+def wait_for_run(acting: Acting, run: str) -> str:
+    wait_until(lambda: acting.run(run)["state"] != "running", f"the run {run} has ended", patience_s=WITHIN_S)
     return str(acting.run(run)["state"])
 
 
@@ -62,12 +62,12 @@ def test_a_planner_has_a_job_cut_for_the_nodes_of_the_cluster(acting: Acting, cl
     with all_nodes_schedulable():
         there = sum(is_schedulable(node) for node in cluster.find("Node")[0])
         done, run = acting.begin(do.run_autoconfig_workflow("ring", profile="memory", nodes=2))
-        state = ended(acting, run)
-    told = result(done)
+        state = wait_for_run(acting, run)
+    values = result(done)
     assert there >= 2
-    assert (told["tasks"], told["workers"], told["nodes"], told["groups"]) == (4, 2, 2, 2)
-    assert all(text in told["why"][0] for text in ("memory-bound", "'scale' (Algorithm 2)"))
-    assert told["queue"] == "Volcano's"
+    assert (values["tasks"], values["workers"], values["nodes"], values["groups"]) == (4, 2, 2, 2)
+    assert all(text in values["why"][0] for text in ("memory-bound", "'scale' (Algorithm 2)"))
+    assert values["queue"] == "Volcano's"
     assert state == "succeeded"
     ranks = [task for task in acting.run(run)["tasks"] if task["step"] == "ranks"]
     assert len(ranks) == 4
@@ -78,19 +78,19 @@ def test_a_planner_has_a_job_cut_for_the_nodes_of_the_cluster(acting: Acting, cl
 def test_an_unknown_profile_is_not_cut_and_a_measured_one_is_refused(acting: Acting) -> None:
     assert "is measured where the program runs" in acting.refusal(do.run_autoconfig_workflow("ring", profile="auto"))
     done, run = acting.begin(do.run_autoconfig_workflow("ring"))
-    told = result(done)
-    assert (told["workers"], told["nodes"]) == (1, 1)
-    assert "the program's bottleneck is unknown" in told["why"][0]
-    assert ended(acting, run) == "succeeded"
+    values = result(done)
+    assert (values["workers"], values["nodes"]) == (1, 1)
+    assert "the program's bottleneck is unknown" in values["why"][0]
+    assert wait_for_run(acting, run) == "succeeded"
 
 
 def test_what_a_planner_submitted_is_stopped_when_it_is_undone(acting: Acting, cluster: Cluster) -> None:
     done, run = acting.begin(do.run_autoconfig_workflow("hold", profile="memory"))
     namespace = derive_namespace(acting.app.name, acting.app.team)
-    until(
+    wait_until(
         lambda: cluster.find("Job", namespace, labels=build_selector(run=run))[0],
         "its job is there",
         patience_s=WITHIN_S,
     )
     acting.take_back(done)
-    assert ended(acting, run) == "stopped"
+    assert wait_for_run(acting, run) == "stopped"

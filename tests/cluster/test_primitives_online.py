@@ -11,9 +11,9 @@ from scanflow.agent import primitives as do
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import build_selector
 from scanflow.backends.service_records import CanaryPolicy
-from tests.cluster.acting import Acting
+from tests.cluster.acting_server import Acting
 from tests.cluster.online import Place
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(600)]
 
@@ -21,14 +21,14 @@ SMALL = sf.Resources(cpu="200m", memory="256Mi")
 """Of an instance, which gets no more than that: with less, Python alone takes most of a minute to start."""
 
 
-def there(here: Place, kind: str) -> list[Manifest]:
+def list_objects(here: Place, kind: str) -> list[Manifest]:
     return here.cluster.find(kind, here.namespace, labels=build_selector(service=here.name))[0]
 
 
 def sizes(here: Place) -> list[str]:
     """Return the cores that each instance asks for."""
     pods = here.pods().values()
-    return sorted(one["spec"]["containers"][0]["resources"]["requests"]["cpu"] for one in pods)
+    return sorted(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod in pods)
 
 
 def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
@@ -52,12 +52,12 @@ def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
         assert "Use 'count'" in named
 
         fixed = acting.do(do.update_workflow_replica(here.name, instances=2))
-        assert (sizes(here), acting.kept.workflow(here.name).services[0].instances) == (["200m", "200m"], 2)
+        assert (sizes(here), acting.current_app.workflow(here.name).services[0].instances) == (["200m", "200m"], 2)
         scaled = acting.do(do.update_workflow_replica(here.name, metric="cpu", target=0.5, max=2))
-        (autoscaler,) = there(here, "HorizontalPodAutoscaler")
+        (autoscaler,) = list_objects(here, "HorizontalPodAutoscaler")
         assert (autoscaler["spec"]["minReplicas"], autoscaler["spec"]["maxReplicas"]) == (1, 2)
         acting.take_back(scaled)
-        assert there(here, "HorizontalPodAutoscaler") == []
+        assert list_objects(here, "HorizontalPodAutoscaler") == []
         acting.take_back(fixed)
 
         more_cores = acting.do(do.update_workflow_resource(here.name, cpu="300m"))
@@ -80,10 +80,10 @@ def test_a_service_is_deployed_sized_and_ended_and_each_is_taken_back(
 
         ended = acting.do(do.delete_workflow(here.name))
         assert here.deployer.services() == []
-        assert [there(here, kind) for kind in ("Deployment", "Service", "ConfigMap", "Pod")] == [[], [], [], []]
+        assert [list_objects(here, kind) for kind in ("Deployment", "Service", "ConfigMap", "Pod")] == [[], [], [], []]
         acting.take_back(ended)
         assert (here.answer(), sizes(here)) == ([2], ["200m"])
-        assert acting.kept == acting.app
+        assert acting.current_app == acting.app
         acting.take_back(deployed)
         assert here.deployer.services() == []
 
@@ -106,9 +106,9 @@ def test_versions_of_a_model_are_tried_and_swapped_and_each_is_taken_back(
         acting.take_back(shared)
         assert {tuple(here.answer()) for _ in range(20)} == {(2,)}
         swapped = acting.do(do.upgrade_workflow(here.name, model="models:/multiply/2"))
-        assert (here.answer(), acting.kept.workflow(here.name).services[0].model) == ([3], "models:/multiply/2")
+        assert (here.answer(), acting.current_app.workflow(here.name).services[0].model) == ([3], "models:/multiply/2")
         acting.take_back(swapped)
-        assert (here.answer(), acting.kept) == ([2], acting.app)
+        assert (here.answer(), acting.current_app) == ([2], acting.app)
 
         policy = CanaryPolicy(metric="errors", after_requests=20)
         here.change(model="models:/multiply/2", weight=0.5, policy=policy)
@@ -116,6 +116,8 @@ def test_versions_of_a_model_are_tried_and_swapped_and_each_is_taken_back(
         def is_promoted() -> bool:
             here.answer()
             revisions = here.deployer.service(here.name).revisions
-            return [(one.role, one.models) for one in revisions] == [("current", {"multiply": "models:/multiply/2"})]
+            return [(revision.role, revision.models) for revision in revisions] == [
+                ("current", {"multiply": "models:/multiply/2"})
+            ]
 
-        until(is_promoted, "the server has the canary promoted, as its policy says", patience_s=120)
+        wait_until(is_promoted, "the server has the canary promoted, as its policy says", patience_s=120)

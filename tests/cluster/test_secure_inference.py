@@ -29,8 +29,8 @@ from scanflow.pki import CertificateAuthority
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from tests.cluster.echoes import echoes
 from tests.cluster.online import Place
-from tests.cluster.repeated import repeated
-from tests.waiting import patient, until
+from tests.cluster.repeated import repeat_step
+from tests.waiting import patient, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -71,8 +71,8 @@ class Closed:
         return self.place.deployer.deploy(deployment, observe=self.place.seen.append)
 
     def issue(self, name: str, authority: CertificateAuthority | None = None) -> tuple[Path, Path]:
-        made = (authority or self.authority).issue(name)
-        return made.certificate, made.key
+        pair = (authority or self.authority).issue(name)
+        return pair.certificate, pair.key
 
     def secure(self, connection: HTTPConnection, client: tuple[Path, Path] | None, *, host: str) -> None:
         """Connect over TLS, with ``host`` as the name in the handshake."""
@@ -146,53 +146,55 @@ def forge(certificate: Path) -> str:
 
 
 @pytest.fixture
-def closed(cluster: Cluster, place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch) -> Iterator[Closed]:
+def closed_network(cluster: Cluster, place: Callable[..., Place], monkeypatch: pytest.MonkeyPatch) -> Iterator[Closed]:
     with echoes(cluster, "secure") as here:
         own = place(SCANFLOW_KUBERNETES_GATEWAY=here.gateway)
         yield Closed(own, own.folder / "home")
 
 
-def test_only_named_clients_are_let_in_by_every_way(closed: Closed) -> None:
-    record = closed.deploy()
+def test_only_named_clients_are_let_in_by_every_way(closed_network: Closed) -> None:
+    record = closed_network.deploy()
     host = record.url.removeprefix("https://")
     assert record.grpc == f"{host}:443"
-    ada, eve = closed.issue("ada"), closed.issue("eve")
-    gate, foreign = (closed.gateway, 443), closed.issue("ada", closed.other)
-    until(lambda: closed.ask(ada, sni=host, to=gate) == "200", "ada is let in over HTTP", patience_s=30)
-    until(lambda: closed.call(ada, host=host, to=gate) == "OK", "ada is let in over gRPC", patience_s=30)
+    ada, eve = closed_network.issue("ada"), closed_network.issue("eve")
+    gate, foreign = (closed_network.gateway, 443), closed_network.issue("ada", closed_network.other)
+    wait_until(lambda: closed_network.ask(ada, sni=host, to=gate) == "200", "ada is let in over HTTP", patience_s=30)
+    wait_until(lambda: closed_network.call(ada, host=host, to=gate) == "OK", "ada is let in over gRPC", patience_s=30)
 
     forged = forge(ada[0])
-    assert closed.ask(eve, sni=host, to=gate) == "403"
-    assert closed.call(eve, host=host, to=gate) == "PERMISSION_DENIED"
-    assert closed.ask(eve, sni=host, to=gate, headers={FORWARDED: forged}) == "403"
-    assert closed.call(eve, host=host, to=gate, header=forged) == "PERMISSION_DENIED"
+    assert closed_network.ask(eve, sni=host, to=gate) == "403"
+    assert closed_network.call(eve, host=host, to=gate) == "PERMISSION_DENIED"
+    assert closed_network.ask(eve, sni=host, to=gate, headers={FORWARDED: forged}) == "403"
+    assert closed_network.call(eve, host=host, to=gate, header=forged) == "PERMISSION_DENIED"
     for nobody in (None, foreign):
-        assert closed.ask(nobody, sni=host, to=gate, headers={FORWARDED: forged}) == REFUSED
-        assert closed.call(nobody, host=host, to=gate, header=forged) == "UNAVAILABLE"
-    with closing(HTTPConnection(closed.gateway, 80, timeout=patient(20))) as plain:
+        assert closed_network.ask(nobody, sni=host, to=gate, headers={FORWARDED: forged}) == REFUSED
+        assert closed_network.call(nobody, host=host, to=gate, header=forged) == "UNAVAILABLE"
+    with closing(HTTPConnection(closed_network.gateway, 80, timeout=patient(20))) as plain:
         assert send(plain, host, {FORWARDED: forged}) == "404"
 
-    pods = [one["status"]["podIP"] for one in closed.place.pods().values()]
-    service = closed.place.cluster.get("Service", closed.name, closed.place.namespace)
+    pods = [pod["status"]["podIP"] for pod in closed_network.place.pods().values()]
+    service = closed_network.place.cluster.get("Service", closed_network.name, closed_network.place.namespace)
     assert service is not None
-    imposter = closed.issue(format_gateway_name(closed.place.namespace, closed.name), closed.other)
+    imposter = closed_network.issue(
+        format_gateway_name(closed_network.place.namespace, closed_network.name), closed_network.other
+    )
     for address in (pods[0], service["spec"]["clusterIP"]):
         web, rpc = (address, HTTP_PORT), (address, GRPC_PORT)
-        until(partial(is_reachable, web), f"{address} is reachable", patience_s=30)
-        assert closed.ask(ada, sni=host, to=web) == "200", "in the cluster a client may call instances itself"
+        wait_until(partial(is_reachable, web), f"{address} is reachable", patience_s=30)
+        assert closed_network.ask(ada, sni=host, to=web) == "200", "in the cluster a client may call instances itself"
         for client in (None, eve):
-            assert closed.ask(client, sni=host, to=web, headers={FORWARDED: forged}) == "403"
-        assert closed.call(eve, host=host, to=rpc, header=forged) == "PERMISSION_DENIED"
-        assert closed.call(None, host=host, to=rpc, header=forged) == "UNAVAILABLE"
+            assert closed_network.ask(client, sni=host, to=web, headers={FORWARDED: forged}) == "403"
+        assert closed_network.call(eve, host=host, to=rpc, header=forged) == "PERMISSION_DENIED"
+        assert closed_network.call(None, host=host, to=rpc, header=forged) == "UNAVAILABLE"
         with closing(HTTPConnection(*web, timeout=patient(20))) as plain, pytest.raises((OSError, HTTPException)):
             send(plain, host, {FORWARDED: forged})
-        assert closed.ask(imposter, sni=host, to=web, headers={FORWARDED: forged}) == REFUSED
+        assert closed_network.ask(imposter, sni=host, to=web, headers={FORWARDED: forged}) == REFUSED
 
 
-def test_the_host_of_a_request_is_that_of_its_handshake(closed: Closed, cluster: Cluster) -> None:
-    host = closed.deploy().url.removeprefix("https://")
-    ada, gate = closed.issue("ada"), (closed.gateway, 443)
-    until(lambda: closed.ask(ada, sni=host, to=gate) == "200", "ada is let in", patience_s=30)
+def test_the_host_of_a_request_is_that_of_its_handshake(closed_network: Closed, cluster: Cluster) -> None:
+    host = closed_network.deploy().url.removeprefix("https://")
+    ada, gate = closed_network.issue("ada"), (closed_network.gateway, 443)
+    wait_until(lambda: closed_network.ask(ada, sni=host, to=gate) == "200", "ada is let in", patience_s=30)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     answers = []
@@ -205,11 +207,11 @@ def test_the_host_of_a_request_is_that_of_its_handshake(closed: Closed, cluster:
     print(answers)
 
 
-def test_calls_are_balanced_instances_swapped_and_a_client_revoked(closed: Closed) -> None:
-    host = closed.deploy().url.removeprefix("https://")
-    ada, gate = closed.issue("ada"), (closed.gateway, 443)
-    until(lambda: closed.call(ada, host=host, to=gate) == "OK", "ada is let in", patience_s=30)
-    with closed.channel(ada, host=host, to=gate) as channel:
+def test_calls_are_balanced_instances_swapped_and_a_client_revoked(closed_network: Closed) -> None:
+    host = closed_network.deploy().url.removeprefix("https://")
+    ada, gate = closed_network.issue("ada"), (closed_network.gateway, 443)
+    wait_until(lambda: closed_network.call(ada, host=host, to=gate) == "OK", "ada is let in", patience_s=30)
+    with closed_network.channel(ada, host=host, to=gate) as channel:
         infer = channel.unary_unary(INFER_METHOD)
         who = Counter(infer(MESSAGE, timeout=patient(20)) for _ in range(300))
     assert len(who) == 3, who
@@ -219,9 +221,9 @@ def test_calls_are_balanced_instances_swapped_and_a_client_revoked(closed: Close
     asked = 0
     with (
         closing(HTTPConnection(*gate, timeout=patient(20))) as connection,
-        closed.channel(ada, host=host, to=gate) as channel,
+        closed_network.channel(ada, host=host, to=gate) as channel,
     ):
-        closed.secure(connection, ada, host=host)
+        closed_network.secure(connection, ada, host=host)
 
         def ask() -> None:
             nonlocal asked
@@ -233,16 +235,20 @@ def test_calls_are_balanced_instances_swapped_and_a_client_revoked(closed: Close
                 failed.append(repr(error))
             asked += 1
 
-        with repeated(ask, 0.02):
-            closed.deploy("changed")
+        with repeat_step(ask, 0.02):
+            closed_network.deploy("changed")
         assert asked > 50
         assert failed == []
 
-        with closed.place.looked_after():
-            until(lambda: send(connection, host, {}) == "200", "it answers", patience_s=10)
+        with closed_network.place.run_controller():
+            wait_until(lambda: send(connection, host, {}) == "200", "it answers", patience_s=10)
             time_of_revocation = time.monotonic()
-            closed.authority.revoke("ada")
-            until(lambda: send(connection, host, {}) == "403", "the revocation holds", patience_s=120)
+            closed_network.authority.revoke("ada")
+            wait_until(lambda: send(connection, host, {}) == "403", "the revocation holds", patience_s=120)
             seconds = time.monotonic() - time_of_revocation
-            until(lambda: closed.call(ada, host=host, to=gate) == "PERMISSION_DENIED", "over gRPC, too", patience_s=60)
+            wait_until(
+                lambda: closed_network.call(ada, host=host, to=gate) == "PERMISSION_DENIED",
+                "over gRPC, too",
+                patience_s=60,
+            )
     print(f"{asked} calls of each, {seconds:.1f} s until a revocation held")

@@ -14,16 +14,16 @@ from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import KINDS, Kind
 from scanflow.errors import InvalidError, UnavailableError, UnsupportedError, UsageError
 from tests.cluster.online import Place
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
-def told(here: Place) -> str:
-    return "\n".join(one.text for one in here.seen)
+def join_messages(here: Place) -> str:
+    return "\n".join(event.text for event in here.seen)
 
 
-def test_a_quota_that_is_used_up_is_told_at_once_and_what_served_is_served_on(place: Callable[..., Place]) -> None:
+def test_a_quota_that_is_used_up_is_reported_at_once_and_what_served_is_served_on(place: Callable[..., Place]) -> None:
     here = place()
     here.deploy(2)
     metadata = {"name": "one", "namespace": here.namespace}
@@ -37,7 +37,7 @@ def test_a_quota_that_is_used_up_is_told_at_once_and_what_served_is_served_on(pl
         assert time.monotonic() - began < 30, "it is told, and not waited for"
         assert "exceeded quota: one" in str(failed.value)
         assert f"kubectl describe quota -n {here.namespace}" in str(failed.value)
-    assert "exceeded quota" in told(here)
+    assert "exceeded quota" in join_messages(here)
     record = here.deployer.service(here.name)
     assert (record.state, record.shape.instances, here.answer()) == ("ready", 1, [2])
     assert "exceeded quota" in (record.error or "")
@@ -49,7 +49,7 @@ def test_an_image_that_is_nowhere_and_a_node_that_is_nowhere_are_named(place: Ca
     here = place(SCANFLOW_KUBERNETES_IMAGE="nowhere/none:1", SCANFLOW_KUBERNETES_TIMEOUT_S="10")
     with pytest.raises(UnavailableError, match=r"Unschedulable.*node_selector"):
         here.deploy(2, affinity=sf.Affinity(node_selector={"nobody": "has-this"}))
-    assert "Unschedulable" in told(here)
+    assert "Unschedulable" in join_messages(here)
     record = here.deployer.service(here.name)
     assert (record.state, record.instances[0].state) == ("starting", "starting")
     assert "No node that could take it has the labels" in (record.error or "")
@@ -60,7 +60,7 @@ def test_an_image_that_is_nowhere_and_a_node_that_is_nowhere_are_named(place: Ca
 
 
 @contextmanager
-def denied(cluster: Cluster, namespace: str) -> Iterator[None]:
+def deny_pods(cluster: Cluster, namespace: str) -> Iterator[None]:
     """Have an admission policy that lets no pod into a namespace."""
     kind = Kind("admissionregistration.k8s.io/v1", "validatingadmissionpolicies", namespaced=False)
     binding = Kind("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", namespaced=False)
@@ -74,22 +74,22 @@ def denied(cluster: Cluster, namespace: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(KINDS, "ValidatingAdmissionPolicy", kind)
         patch.setitem(KINDS, "ValidatingAdmissionPolicyBinding", binding)
-        made = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": bound}
+        objects = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": bound}
         try:
-            for name, spec in made.items():
+            for name, spec in objects.items():
                 metadata = {"name": namespace}
                 cluster.apply({"apiVersion": kind.api_version, "kind": name, "metadata": metadata, "spec": spec})
             yield
         finally:
-            for name in made:
+            for name in objects:
                 cluster.delete(name, namespace)
 
 
 def test_admission_that_lets_no_pod_in_is_named(place: Callable[..., Place]) -> None:
     here = place()
     here.backend.environments().ensure(here.app())
-    with denied(here.cluster, here.namespace):
-        until(lambda: _refuses_pods(here), "the policy is in force")
+    with deny_pods(here.cluster, here.namespace):
+        wait_until(lambda: _refuses_pods(here), "the policy is in force")
         with pytest.raises(UsageError, match=r"could not be deployed.*only signed images"):
             here.deploy(2)
     record = here.deployer.service(here.name)

@@ -20,7 +20,7 @@ from scanflow.knowledge.model_cache import ModelCache
 from scanflow.settings import Settings
 from tests.cluster.echoes import TEAM, Echoes, echoes, gateway_address, seconds_until
 from tests.cluster.online import doubles
-from tests.cluster.repeated import repeated
+from tests.cluster.repeated import repeat_step
 
 pytestmark = pytest.mark.cluster
 
@@ -57,8 +57,8 @@ class Shop:
 
     def answer(self) -> Any:
         with self.deployer.connect(self.name) as client:
-            (found,) = client.infer(self.name, [1]).outputs.values()
-        return found.tolist()
+            (output,) = client.infer(self.name, [1]).outputs.values()
+        return output.tolist()
 
     @contextmanager
     def load(self) -> Iterator[list[tuple[float, str]]]:
@@ -68,23 +68,23 @@ class Shop:
 
             def ask() -> None:
                 try:
-                    (found,) = client.infer(self.name, [1]).outputs.values()
-                    seen.append((time.monotonic(), str(found.tolist())))
+                    (output,) = client.infer(self.name, [1]).outputs.values()
+                    seen.append((time.monotonic(), str(output.tolist())))
                 except ScanflowError as error:
                     seen.append((time.monotonic(), repr(error)))
 
-            with repeated(ask, 0.005):
+            with repeat_step(ask, 0.005):
                 yield seen
 
     @contextmanager
-    def looked_after(self) -> Iterator[None]:
+    def run_controller(self) -> Iterator[None]:
         """Do what the server's controller of services does."""
 
         def look() -> None:
             for name in (self.name, self.spare):  # the cluster may have services of others
                 self.deployer.reconcile(self.deployer.service(name))
 
-        with repeated(look, 1.0):
+        with repeat_step(look, 1.0):
             yield
 
 
@@ -95,11 +95,11 @@ def shop(tmp_path: Path, cluster: Cluster, base_image: str, monkeypatch: pytest.
         monkeypatch.setenv("SCANFLOW_KUBERNETES_TIMEOUT_S", "120")
         monkeypatch.setenv("SCANFLOW_KUBERNETES_GATEWAY", here.gateway)
         monkeypatch.setenv("SCANFLOW_KUBERNETES_GATEWAY_URL", f"http://{gateway_address(cluster)}")
-        made = Shop(tmp_path, here)
-        yield made
-        for name in (made.name, made.spare):
-            made.deployer.delete(name)
-        made.backend.cluster.close()
+        shop = Shop(tmp_path, here)
+        yield shop
+        for name in (shop.name, shop.spare):
+            shop.deployer.delete(name)
+        shop.backend.cluster.close()
 
 
 def test_a_service_behind_a_gateway_is_changed_without_a_failure_and_its_backup_answers_for_it(shop: Shop) -> None:
@@ -114,11 +114,11 @@ def test_a_service_behind_a_gateway_is_changed_without_a_failure_and_its_backup_
     assert {what for _, what in seen} == {"[2]", "[3]"}
     print(f"\nchanged: 0 of {len(seen)} failed")
     deployment = next(
-        one["metadata"]["name"]
-        for one in shop.here.cluster.find("Deployment", shop.here.namespace)[0]
-        if one["metadata"]["labels"].get("scanflow.dev/service") == shop.name
+        name["metadata"]["name"]
+        for name in shop.here.cluster.find("Deployment", shop.here.namespace)[0]
+        if name["metadata"]["labels"].get("scanflow.dev/service") == shop.name
     )
-    with shop.load() as seen, shop.looked_after():
+    with shop.load() as seen, shop.run_controller():
         began = time.monotonic()
         _scale(shop, deployment, 0)
         seconds_until(lambda: _latest(seen) == "[10]", "the backup answers", patience_s=60)

@@ -22,7 +22,7 @@ from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 from tests.cluster.kubelets import MINE, killed_kubelet
 from tests.cluster.online import Place
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900), MINE]
 TEAM = f"t{os.getpid()}"
@@ -97,12 +97,12 @@ def evict_early(cluster: Cluster, pod: Manifest) -> None:
     cluster.patch("Pod", name, namespace, {"spec": {"tolerations": [*sooner, *pod["spec"]["tolerations"]]}})
 
 
-def test_a_service_and_a_run_outlive_a_node_whose_kubelet_is_killed(
+def test_a_service_and_a_run_outlive_a_node_with_a_killed_kubelet(
     place: Callable[..., Place], run: Run, cluster: Cluster
 ) -> None:
     here = place(SCANFLOW_KUBERNETES_TIMEOUT_S="200")
     run.thread.start()
-    until(run.pod, "the step runs")
+    wait_until(run.pod, "the step runs")
     step = run.pod()
     assert step is not None
     node = step["spec"]["nodeName"]
@@ -113,24 +113,26 @@ def test_a_service_and_a_run_outlive_a_node_whose_kubelet_is_killed(
         evict_early(cluster, pod)
 
     def instances() -> dict[str, Any]:
-        return {one.instance: one for one in here.deployer.service(here.name).instances}
+        return {instance.instance: instance for instance in here.deployer.service(here.name).instances}
 
     with here.load() as failed:
         began, marks = time.monotonic(), dict[str, float]()
         with killed_kubelet(cluster, node):
             silent = f"its node {node} does not answer"
-            until(lambda: silent in str(instances()[name].error), "the service's record says so")
+            wait_until(lambda: silent in str(instances()[name].error), "the service's record says so")
             marks["named"] = time.monotonic() - began
-            until(lambda: [one.state for one in instances().values()].count("ready") == 2, "it is replaced")
+            wait_until(
+                lambda: [instance.state for instance in instances().values()].count("ready") == 2, "it is replaced"
+            )
             marks["replaced"] = time.monotonic() - began
-            assert node not in {one.place for one in instances().values() if one.state == "ready"}
+            assert node not in {instance.place for instance in instances().values() if instance.state == "ready"}
             assert silent in str(instances()[name].error), "its end is confirmed by nobody"
-            until(lambda: f"the node of hold: NodeNotReady: {silent}" in run.waits(), "so does the run")
+            wait_until(lambda: f"the node of hold: NodeNotReady: {silent}" in run.waits(), "so does the run")
             assert not run.record, "its step may be running there"
         marks["node back"] = time.monotonic() - began
-        until(lambda: run.record, "the run ends")
+        wait_until(lambda: run.record, "the run ends")
         marks["run ended"] = time.monotonic() - began
-        until(lambda: cluster.get("Pod", name, here.namespace) is None, "the lost instance is gone")
+        wait_until(lambda: cluster.get("Pod", name, here.namespace) is None, "the lost instance is gone")
     print(f"\n{ {what: round(seconds, 1) for what, seconds in marks.items()} }; {len(failed)} of {here.asked} failed")
     (record,) = run.record
     (task,) = record.tasks

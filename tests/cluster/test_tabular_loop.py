@@ -15,8 +15,8 @@ import scanflow as sf
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.modules import load_module
 from tests.cluster import images
-from tests.cluster.loops import Loop, told_by
-from tests.loop_story import STORY, in_order
+from tests.cluster.loops import Loop, list_event_kinds
+from tests.loop_events import STORY, in_order
 
 pytestmark = [pytest.mark.cluster_slow, pytest.mark.timeout(900)]
 
@@ -80,12 +80,12 @@ def test_the_agents_promote_a_model_that_is_right_about_older_people(loop: Loop)
         runs, _ = loop.cluster.find("Workflow", loop.namespace)
         alias = loop.knowledge().get_model("loans", "champion").version
 
-    assert in_order(STORY, told_by(events)), told_by(events)
+    assert in_order(STORY, list_event_kinds(events)), list_event_kinds(events)
     assert after > older[0] + 0.1, (older, after)
     assert serving is not None
     assert serving.models == {"loans": f"models:/loans/{alias}"}
     assert (alias > 1, serving.id != "r1") == (True, True)
     assert len(runs) >= 4, "a first training, two looks, a second training"
-    assert not {one["status"]["phase"] for one in runs} & {"Failed", "Error"}
+    assert not {run["status"]["phase"] for run in runs} & {"Failed", "Error"}
     for part in ("change_model", "upgrade_workflow", f"models:/loans/{alias}", "succeeded"):
         assert part in why, why

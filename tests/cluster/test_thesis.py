@@ -27,7 +27,7 @@ from tests.cluster.batch import GIVEN
 from tests.cluster.images import CHECKOUT, mounts, refresh
 from tests.server import ServerProcess
 from tests.thesis import LISTINGS, listing_5_1, write_steps
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -69,8 +69,8 @@ def app_name(cluster: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> I
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> str:
     """The registry that built images are pushed to."""
-    found = GIVEN.get("SCANFLOW_KUBERNETES_REGISTRY")
-    if not found:
+    registry = GIVEN.get("SCANFLOW_KUBERNETES_REGISTRY")
+    if not registry:
         pytest.skip("SCANFLOW_KUBERNETES_REGISTRY names no registry")
     try:
         get_builder()
@@ -78,7 +78,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.skip(str(error))
     monkeypatch.setenv("SCANFLOW_IMAGES_INSECURE", "1")
     monkeypatch.setenv("SCANFLOW_IMAGES_OPTIONS", " ".join(["--network host", *mounts()]))
-    return found
+    return registry
 
 
 def test_listings_5_1_and_5_2_build_and_run_an_application_by_argo(
@@ -201,22 +201,26 @@ def test_the_agents_of_listings_5_4_to_5_6_run_as_pods_and_one_calls_the_other(
         )
         deployerClient.create_environment(app=build_app)
         deployerClient.start_agents(app_name, "data", build_app.agents, folder)
-        until(lambda: _states(deployerClient, app_name) == {"running"}, "both agents run", patience_s=120)
+        wait_until(lambda: _states(deployerClient, app_name) == {"running"}, "both agents run", patience_s=120)
         (run,) = deployerClient.run_app(app=build_app)
         assert run.state == "succeeded"
-        until(
-            lambda: "analysed: 1" in _printed(cluster, derive_namespace(app_name, "data"), "checker"),
+        wait_until(
+            lambda: "analysed: 1" in _read_pod_output(cluster, derive_namespace(app_name, "data"), "checker"),
             "the tracker's sensor has counted 1000 predictions, and called the checker's",
             patience_s=90,
         )
-        until(lambda: all(_fired(deployerClient, app_name)), "both have said that their sensors fired", patience_s=20)
+        wait_until(
+            lambda: all(_count_firings(deployerClient, app_name)),
+            "both have said that their sensors fired",
+            patience_s=20,
+        )
         _delete_of_an_agent(cluster, derive_namespace(app_name, "data"), server)
     finally:
         server.close()
 
 
-def _fired(client: ScanflowDeployerClient, app: str) -> list[int]:
-    return [sum(sensor.fired for sensor in one.sensors or ()) for one in client.agents(app)]
+def _count_firings(client: ScanflowDeployerClient, app: str) -> list[int]:
+    return [sum(sensor.fired for sensor in agent.sensors or ()) for agent in client.agents(app)]
 
 
 def _delete_of_an_agent(cluster: Cluster, namespace: str, server: ServerProcess) -> None:
@@ -224,26 +228,26 @@ def _delete_of_an_agent(cluster: Cluster, namespace: str, server: ServerProcess)
     cluster.delete("Service", "agent-checker", namespace)
     wanted = f"recreated the Service {namespace}/agent-checker, which another client deleted"
 
-    def told() -> list[Any]:
+    def list_messages() -> list[Any]:
         with closing(ServerClient(server.url, token=server.token)) as client:
-            return [one["data"]["text"] for one in client.get("/events", type="agent.mended")]
+            return [event["data"]["text"] for event in client.get("/events", type="agent.mended")]
 
-    until(lambda: told() == [wanted], "the event agent.mended", patience_s=30)
+    wait_until(lambda: list_messages() == [wanted], "the event agent.mended", patience_s=30)
     assert cluster.get("Service", "agent-checker", namespace) is not None
 
 
-def _printed(cluster: Cluster, namespace: str, agent: str) -> str:
+def _read_pod_output(cluster: Cluster, namespace: str, agent: str) -> str:
     """Return what an agent's pods have printed."""
     pods, _ = cluster.find("Pod", namespace, labels=build_selector(agent=agent))
     return b"".join(part for pod in pods for part in cluster.log(pod["metadata"]["name"], namespace)).decode()
 
 
 def _states(client: ScanflowDeployerClient, app: str) -> set[str]:
-    return {f"{one.error or one.state}" for one in client.agents(app)}
+    return {f"{agent.error or agent.state}" for agent in client.agents(app)}
 
 
 def _own_address(cluster: Cluster) -> str:
     """Return this machine's address as the cluster's nodes see it."""
     api = urlsplit(cluster.address)
-    with socket.create_connection((api.hostname or "", api.port or 443), timeout=5) as one:
-        return str(one.getsockname()[0])
+    with socket.create_connection((api.hostname or "", api.port or 443), timeout=5) as connection:
+        return str(connection.getsockname()[0])

@@ -18,7 +18,7 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 from tests.conftest import COMMAND
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TEAM = f"t{secrets.token_hex(3)}"
@@ -44,7 +44,7 @@ RANK = '#!/bin/sh\necho rank $OMPI_COMM_WORLD_RANK is up\n[ -n "$QUICK" ] || sle
 def namespace(cluster: Cluster) -> Iterator[None]:
     yield
     cluster.delete("Namespace", NAMESPACE)
-    until(lambda: cluster.get("Namespace", NAMESPACE) is None, "the namespace is gone")
+    wait_until(lambda: cluster.get("Namespace", NAMESPACE) is None, "the namespace is gone")
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def test_a_batch_run_is_gone_on_with_from_another_home(
     def list_states() -> dict[str, str]:
         return {str(task.task): task.state for task in there.show(run).tasks}
 
-    until(lambda: list_states() == {"first": "succeeded", "slow": "running"}, "the second step runs")
+    wait_until(lambda: list_states() == {"first": "succeeded", "slow": "running"}, "the second step runs")
     assert there.runs(limit=1, team=TEAM)[0].name == run
     assert there.outputs(run, "first") == {"half": 21}
     folder.rename(tmp_path / "elsewhere")
     there.stop(run)
     assert here.wait(run, timeout_s=patient(WITHIN_S)).state == "stopped"
-    until(lambda: there.show(run).state == "stopped", "the other home has its end")
+    wait_until(lambda: there.show(run).state == "stopped", "the other home has its end")
     hasten(cluster)
     resume(tmp_path / "other-home", run)
     assert there.show(run).state == "succeeded"
@@ -123,12 +123,12 @@ def test_an_mpi_job_is_gone_on_with_from_another_home(
     workflow = sf.Workflow(name="job", type="mpi", nodes=[workload])
     app = sf.Application(name="homes", team=TEAM, app_dir=folder, workflows=[workflow])
     run = here.begin(RunRequest(app, "job")).name
-    until(lambda: there.show(run).tasks[-1].state == "running", "the job runs")
-    until(lambda: "rank 1 is up" in read(there, run, "ring.1"), "the other home reads its log")
+    wait_until(lambda: there.show(run).tasks[-1].state == "running", "the job runs")
+    wait_until(lambda: "rank 1 is up" in read(there, run, "ring.1"), "the other home reads its log")
     folder.rename(tmp_path / "elsewhere")
     there.stop(run)
     assert here.wait(run, timeout_s=patient(WITHIN_S)).state == "stopped"
-    until(lambda: there.show(run).state == "stopped", "the other home has its end")
+    wait_until(lambda: there.show(run).state == "stopped", "the other home has its end")
     hasten(cluster)
     resume(tmp_path / "other-home", run)
     assert there.show(run).state == "succeeded"

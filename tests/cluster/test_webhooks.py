@@ -23,7 +23,7 @@ from scanflow.errors import UnavailableError
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 from tests.cluster.online import Place
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -32,7 +32,7 @@ SMALL = sf.Resources(cpu="150m", memory="256Mi")
 
 
 @contextmanager
-def unanswered(cluster: Cluster, namespace: str, group: str, resource: str) -> Iterator[None]:
+def install_silent_webhook(cluster: Cluster, namespace: str, group: str, resource: str) -> Iterator[None]:
     """Have a webhook for new objects of one namespace, at an address that takes connections and says nothing."""
     api = urlsplit(cluster.address)
     with socket.create_connection((api.hostname or "", api.port or 443), timeout=5) as way:
@@ -55,15 +55,17 @@ def unanswered(cluster: Cluster, namespace: str, group: str, resource: str) -> I
             cluster.apply(
                 {"apiVersion": WEBHOOK.api_version, "kind": kind, "metadata": metadata, "webhooks": [webhook]}
             )
-            until(lambda: refused(cluster, namespace, group, resource), "the webhook is asked")
+            wait_until(lambda: is_refused(cluster, namespace, group, resource), "the webhook is asked")
             yield
         finally:
             cluster.delete(kind, namespace)
 
 
-def refused(cluster: Cluster, namespace: str, group: str, resource: str) -> bool:
+def is_refused(cluster: Cluster, namespace: str, group: str, resource: str) -> bool:
     """Return whether an object of the namespace is not taken."""
-    kind = next(name for name, one in KINDS.items() if one.plural == resource and one.api_version.startswith(group))
+    kind = next(
+        name for name, entry in KINDS.items() if entry.plural == resource and entry.api_version.startswith(group)
+    )
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "none", "image": "none"}]}}
     specs: dict[str, Any] = {
         "Pod": template["spec"],
@@ -81,10 +83,12 @@ def refused(cluster: Cluster, namespace: str, group: str, resource: str) -> bool
     return False
 
 
-def test_a_service_whose_objects_are_not_taken_is_named_and_deployed_once_they_are(place: Callable[..., Place]) -> None:
+def test_a_service_where_the_objects_are_not_taken_is_named_and_deployed_once_they_are(
+    place: Callable[..., Place],
+) -> None:
     here = place()
     here.backend.environments().ensure(here.app())
-    with unanswered(here.cluster, here.namespace, "apps", "deployments"):
+    with install_silent_webhook(here.cluster, here.namespace, "apps", "deployments"):
         with pytest.raises(UnavailableError, match="failed calling webhook") as failed:
             here.deploy(2, resources=SMALL)
         assert f"deployments '{here.name}-r1' of the namespace '{here.namespace}'" in str(failed.value)
@@ -94,23 +98,23 @@ def test_a_service_whose_objects_are_not_taken_is_named_and_deployed_once_they_a
     assert (here.deploy(2, resources=SMALL).state, here.answer()) == ("ready", [2])
 
 
-def test_pods_that_are_not_taken_are_told_and_waited_for(place: Callable[..., Place]) -> None:
+def test_pods_that_are_not_taken_are_reported_and_waited_for(place: Callable[..., Place]) -> None:
     here = place()
     here.deploy(2, resources=SMALL)
     with ThreadPoolExecutor(1) as pool:
-        with unanswered(here.cluster, here.namespace, "", "pods"), here.load() as failed:
+        with install_silent_webhook(here.cluster, here.namespace, "", "pods"), here.load() as failed:
             grown = pool.submit(here.change, instances=2)
-            until(lambda: any("failed calling webhook" in one.text for one in here.seen), "it is told")
+            wait_until(lambda: any("failed calling webhook" in message.text for message in here.seen), "it is told")
             assert not grown.done(), "it may pass"
             assert here.answer() == [2]
-        assert [one.state for one in grown.result(timeout=90).instances] == ["ready", "ready"]
-    (told,) = [one.text for one in here.seen if "failed calling webhook" in one.text]
-    assert f"no pod of the Deployment {here.namespace}/{here.name}-r1 can be created" in told
-    assert "Is the webhook's server up?" in told
+        assert [instance.state for instance in grown.result(timeout=90).instances] == ["ready", "ready"]
+    (text,) = [event.text for event in here.seen if "failed calling webhook" in event.text]
+    assert f"no pod of the Deployment {here.namespace}/{here.name}-r1 can be created" in text
+    assert "Is the webhook's server up?" in text
     assert failed == []
 
 
-def test_a_run_whose_workflow_is_not_taken_says_so_and_is_gone_on_with(
+def test_a_run_where_the_workflow_is_not_taken_says_so_and_is_gone_on_with(
     settings: Settings, cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "app").mkdir()
@@ -124,14 +128,14 @@ def test_a_run_whose_workflow_is_not_taken_says_so_and_is_gone_on_with(
         deployer = EmbeddedDeployer(settings, backend=backend)
         try:
             backend.environments().ensure(app)
-            with unanswered(cluster, namespace, "argoproj.io", "workflows"):
+            with install_silent_webhook(cluster, namespace, "argoproj.io", "workflows"):
                 with pytest.raises(UnavailableError, match="failed calling webhook") as failed:
                     deployer.run(RunRequest(app, "work"))
                 assert f"workflows of the namespace '{namespace}'" in str(failed.value)
                 (begun,) = deployer.runs()
                 assert deployer.show(begun.name).state == "interrupted"
             record = deployer.run(RunRequest(run=begun.name))
-            assert (record.state, [one.attempts for one in record.tasks]) == ("succeeded", [1])
+            assert (record.state, [task.attempts for task in record.tasks]) == ("succeeded", [1])
             assert len(cluster.find("Workflow", namespace, labels=build_selector(run=str(begun.name)))[0]) == 1
         finally:
             cluster.delete("Namespace", namespace)

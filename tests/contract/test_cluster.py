@@ -24,7 +24,7 @@ from scanflow.errors import (
     UsageError,
 )
 from scanflow.testing.memory_cluster import MemoryCluster
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.cluster)])
@@ -34,9 +34,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         return
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("KUBECONFIG names no cluster")
-    found = Cluster(KubernetesSettings.from_environment())
-    yield found
-    found.close()
+    cluster = Cluster(KubernetesSettings.from_environment())
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def pod(namespace: str, image: str = "localhost/base:lab", **more: Any) -> Manif
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "namespace": namespace}, "spec": spec}
 
 
-def edited(cluster: Cluster, name: str, namespace: str, **data: str) -> None:
+def edit_config_map(cluster: Cluster, name: str, namespace: str, **data: str) -> None:
     """Change a ConfigMap as a person does."""
     if isinstance(cluster, MemoryCluster):
         cluster.edit("ConfigMap", name, namespace, {"data": data})
@@ -87,13 +87,13 @@ def test_a_text_that_is_not_unicode_is_refused_with_the_object_and_the_field(clu
 
 def test_what_is_no_longer_applied_is_removed(cluster: Cluster, namespace: str) -> None:
     cluster.apply(config_map(namespace, a="1", b="2"))
-    edited(cluster, "some", namespace, c="3")
+    edit_config_map(cluster, "some", namespace, c="3")
     assert cluster.apply(config_map(namespace, b="2"))["data"] == {"b": "2", "c": "3"}
 
 
 def test_a_field_that_another_one_changed_is_a_conflict_until_it_is_forced(cluster: Cluster, namespace: str) -> None:
     cluster.apply(config_map(namespace, a="1"))
-    edited(cluster, "some", namespace, a="2")
+    edit_config_map(cluster, "some", namespace, a="2")
     with pytest.raises(ConflictError, match=r"1 conflict.*\.data\.a"):
         cluster.apply(config_map(namespace, a="1"))
     assert cluster.apply(config_map(namespace, a="2"))["data"] == {"a": "2"}  # the same value is owned by both
@@ -129,9 +129,9 @@ def test_a_dry_run_changes_nothing(cluster: Cluster, namespace: str) -> None:
     cluster.create(config_map(namespace, a="1"), dry_run=True)
     cluster.create(config_map(namespace, a="1"))
     assert cluster.patch("ConfigMap", "some", namespace, {"data": {"a": "2"}}, dry_run=True)["data"] == {"a": "2"}
-    found = cluster.get("ConfigMap", "some", namespace)
-    assert found is not None
-    assert found["data"] == {"a": "1"}
+    manifest = cluster.get("ConfigMap", "some", namespace)
+    assert manifest is not None
+    assert manifest["data"] == {"a": "1"}
 
 
 def test_an_object_is_created_once(cluster: Cluster, namespace: str) -> None:
@@ -204,20 +204,21 @@ def test_objects_are_found_by_labels_and_fields(cluster: Cluster, namespace: str
         manifest["metadata"]["labels"]["kind"] = name
         cluster.create(manifest)
 
-    def found(labels: str = "", fields: str = "") -> list[str]:
+    def list_names(labels: str = "", fields: str = "") -> list[str]:
         return [
-            one["metadata"]["name"] for one in cluster.find("ConfigMap", namespace, labels=labels, fields=fields)[0]
+            config_map["metadata"]["name"]
+            for config_map in cluster.find("ConfigMap", namespace, labels=labels, fields=fields)[0]
         ]
 
-    assert found(MANAGED_SELECTOR) == ["a", "b", "c"]
-    assert found(f"{MANAGED_SELECTOR},kind!=b") == ["a", "c"]
-    assert found("kind in (b, c),kind notin (c)") == ["b"]
-    assert found("kind,!other") == ["a", "b", "c"]
-    assert found(MANAGED_SELECTOR, "metadata.name=b") == ["b"]
+    assert list_names(MANAGED_SELECTOR) == ["a", "b", "c"]
+    assert list_names(f"{MANAGED_SELECTOR},kind!=b") == ["a", "c"]
+    assert list_names("kind in (b, c),kind notin (c)") == ["b"]
+    assert list_names("kind,!other") == ["a", "b", "c"]
+    assert list_names(MANAGED_SELECTOR, "metadata.name=b") == ["b"]
     assert cluster.has_any("ConfigMap", labels=f"{MANAGED_SELECTOR},kind=a")
     assert not cluster.has_any("ConfigMap", labels=f"{MANAGED_SELECTOR},kind=no-such")
-    (one,) = cluster.find("ConfigMap", namespace, labels="kind=a")[0]
-    assert (one["apiVersion"], one["kind"]) == ("v1", "ConfigMap")
+    (manifest_,) = cluster.find("ConfigMap", namespace, labels="kind=a")[0]
+    assert (manifest_["apiVersion"], manifest_["kind"]) == ("v1", "ConfigMap")
 
 
 def test_a_watch_sees_what_happens_after_a_list(cluster: Cluster, namespace: str) -> None:
@@ -262,9 +263,9 @@ def test_an_object_with_a_finalizer_stays_until_it_is_taken_away(cluster: Cluste
     manifest["metadata"]["finalizers"] = ["scanflow.dev/test"]
     cluster.create(manifest)
     assert cluster.delete("ConfigMap", "some", namespace)
-    found = cluster.get("ConfigMap", "some", namespace)
-    assert found is not None
-    assert "deletionTimestamp" in found["metadata"]
+    current = cluster.get("ConfigMap", "some", namespace)
+    assert current is not None
+    assert "deletionTimestamp" in current["metadata"]
     cluster.patch("ConfigMap", "some", namespace, {"metadata": {"finalizers": None}})
     assert cluster.get("ConfigMap", "some", namespace) is None
 
@@ -274,7 +275,7 @@ def test_a_namespace_takes_its_objects_with_it(cluster: Cluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.create(config_map(name))
     cluster.delete("Namespace", name)
-    until(lambda: cluster.get("Namespace", name) is None, "the namespace is gone")
+    wait_until(lambda: cluster.get("Namespace", name) is None, "the namespace is gone")
     assert cluster.find("ConfigMap", name)[0] == []
 
 
@@ -285,13 +286,13 @@ def test_a_namespace_waits_for_the_finalizers_in_it(cluster: Cluster) -> None:
     manifest["metadata"]["finalizers"] = ["scanflow.dev/test"]
     cluster.create(manifest)
     cluster.delete("Namespace", name)
-    found = cluster.get("Namespace", name)
-    assert found is not None
-    assert "deletionTimestamp" in found["metadata"]
+    namespace = cluster.get("Namespace", name)
+    assert namespace is not None
+    assert "deletionTimestamp" in namespace["metadata"]
     with pytest.raises(AccessDeniedError, match="is being terminated"):
         cluster.create(config_map(name, "other"))
     cluster.patch("ConfigMap", "some", name, {"metadata": {"finalizers": None}})
-    until(lambda: cluster.get("Namespace", name) is None, "the namespace is gone")
+    wait_until(lambda: cluster.get("Namespace", name) is None, "the namespace is gone")
 
 
 def test_an_object_takes_what_it_owns_with_it(cluster: Cluster, namespace: str) -> None:
@@ -301,7 +302,7 @@ def test_an_object_takes_what_it_owns_with_it(cluster: Cluster, namespace: str) 
     owned["metadata"]["ownerReferences"] = [reference]
     cluster.create(owned)
     cluster.delete("ConfigMap", "owner", namespace)
-    until(lambda: cluster.get("ConfigMap", "owned", namespace) is None, "what is owned is gone")
+    wait_until(lambda: cluster.get("ConfigMap", "owned", namespace) is None, "what is owned is gone")
 
 
 def test_a_review_says_what_is_allowed(cluster: Cluster) -> None:
@@ -328,12 +329,12 @@ def test_a_pod_tells_what_it_wrote_and_runs_commands(cluster: Cluster, namespace
         cluster.executed[namespace, "one"] = lambda command: " ".join(command[1:]) + "\n"
     else:
         cluster.delete("Pod", "one", namespace, grace_s=0)
-        until(lambda: cluster.get("Pod", "one", namespace) is None, "the pod is gone")
+        wait_until(lambda: cluster.get("Pod", "one", namespace) is None, "the pod is gone")
         speaking = pod(namespace)
         speaking["spec"]["containers"][0]["command"] = ["sh", "-c", "echo hello; sleep 60"]
         cluster.apply(speaking)
-        until(lambda: (cluster.get("Pod", "one", namespace) or {})["status"]["phase"] == "Running", "the pod runs")
-        until(lambda: b"".join(cluster.log("one", namespace)) != b"", "the pod writes")
+        wait_until(lambda: (cluster.get("Pod", "one", namespace) or {})["status"]["phase"] == "Running", "the pod runs")
+        wait_until(lambda: b"".join(cluster.log("one", namespace)) != b"", "the pod writes")
     assert b"".join(cluster.log("one", namespace)) == b"hello\n"
     assert cluster.exec("one", namespace, ["echo", "well", "done"]) == "well done\n"
 
@@ -361,12 +362,12 @@ class TestWhatATestPlays:
         cluster = MemoryCluster()
         cluster.play(
             "Pod",
-            lambda one, pod: one.edit("Pod", pod["metadata"]["name"], "default", {"status": {"phase": "Running"}}),
+            lambda api, pod: api.edit("Pod", pod["metadata"]["name"], "default", {"status": {"phase": "Running"}}),
         )
         cluster.create(pod("default"))
-        found = cluster.get("Pod", "one", "default")
-        assert found is not None
-        assert found["status"] == {"phase": "Running"}
+        manifest = cluster.get("Pod", "one", "default")
+        assert manifest is not None
+        assert manifest["status"] == {"phase": "Running"}
 
     def test_who_edits_is_named(self) -> None:
         cluster = MemoryCluster()

@@ -23,8 +23,8 @@ from scanflow.settings import Settings
 from scanflow.testing.deployer import APP, DeployerContract
 from scanflow_client import control_plane
 from tests.conftest import home_in
-from tests.serving import held_port
-from tests.waiting import PATIENCE_S, until
+from tests.serving import reserve_port
+from tests.waiting import PATIENCE_S, wait_until
 
 GATED = """
 import pathlib
@@ -80,7 +80,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def url(home: Path) -> Iterator[str]:
     settings = Settings(home=home)
-    with pytest.MonkeyPatch.context() as patch, held_port() as port:
+    with pytest.MonkeyPatch.context() as patch, reserve_port() as port:
         patch.setenv("SCANFLOW_SLOTS", "2")
         patch.setattr(control_plane, "READY_S", PATIENCE_S)
         yield control_plane.start_control_plane(settings, port=port, tracker=False).up.server.url
@@ -123,7 +123,7 @@ class RunHandlesContract:
         (tmp_path / "mended").touch()
         return load_application(str(tmp_path / "contract_app.py"))[0]
 
-    def test_a_run_is_held_in_one_way(self, client: sf.Client, app: Application) -> None:
+    def test_a_run_is_represented_in_one_way(self, client: sf.Client, app: Application) -> None:
         waited = client.run(app, "sums", parameters={"count": 2})
         begun = client.run(app, "sums", parameters={"count": 2}, wait=False)
         with pytest.raises(InvalidError, match=r"total\.values"):
@@ -140,7 +140,7 @@ class RunHandlesContract:
         spun = client.spin("total", parameters={"total.values": [1, 2]})
         assert (spun.output("total"), [task.task for task in spun.tasks]) == (3, ["total"])
 
-    def test_a_failed_run_is_raised_and_held_by_its_name(self, client: sf.Client, app: Application) -> None:
+    def test_a_failed_run_is_raised_and_kept_by_its_name(self, client: sf.Client, app: Application) -> None:
         (Path(app.app_dir) / "mended").unlink()
         with pytest.raises(StepFailedError, match="not mended yet"):
             client.run(app, "sums")
@@ -171,7 +171,7 @@ class TestRemoteRunHandles(RunHandlesContract):
 
 
 @pytest.fixture
-def gated(tmp_path: Path) -> tuple[Application, Path]:
+def gated_application(tmp_path: Path) -> tuple[Application, Path]:
     """An application whose second step waits for a file ``open`` beside it, and its file."""
     path = tmp_path / "gated_app.py"
     path.write_text(GATED, encoding="utf-8")
@@ -187,7 +187,9 @@ class Watched(threading.Thread):
         self.seen: list[Event] = []
         self.state = ""
         self.start()
-        until(lambda: any(isinstance(one, TaskStarted) and one.step == "second" for one in self.seen), "it waits")
+        wait_until(
+            lambda: any(isinstance(event, TaskStarted) and event.step == "second" for event in self.seen), "it waits"
+        )
 
     def run(self) -> None:
         self.state = self.remote.run(RunRequest(self.app, source=self.source), observe=self.seen.append).state
@@ -195,20 +197,20 @@ class Watched(threading.Thread):
 
 @pytest.mark.processes
 def test_a_run_is_watched_to_its_end_by_the_next_server(
-    remote: RemoteDeployer, url: str, home: Path, gated: tuple[Application, Path]
+    remote: RemoteDeployer, url: str, home: Path, gated_application: tuple[Application, Path]
 ) -> None:
-    watched = Watched(remote, *gated)
+    watched = Watched(remote, *gated_application)
     folder = watched.source.parent
     up = read_up_state(home)
     assert up is not None
     os.kill(up.server.pid, signal.SIGKILL)
-    until(lambda: up.server.daemon.pid not in {up.server.pid, None}, "its shim has started another server")
+    wait_until(lambda: up.server.daemon.pid not in {up.server.pid, None}, "its shim has started another server")
     again = control_plane.start_control_plane(Settings(home=home), tracker=False)
     assert (again.server, again.up.server.url) == (False, url)
     (folder / "open").touch()
     watched.join(timeout=PATIENCE_S)
     assert watched.state == "succeeded"
-    assert [one.record.task for one in watched.seen if isinstance(one, TaskEnded)] == ["first", "second"]
+    assert [event.record.task for event in watched.seen if isinstance(event, TaskEnded)] == ["first", "second"]
     assert (folder / "times").read_text() == "x"
 
 
@@ -219,25 +221,25 @@ def test_what_a_run_was_started_with_is_kept_when_it_is_resumed(remote: RemoteDe
     app = load_application(str(source))[0]
     failed = [remote.run(RunRequest(app, parameters={"plus": 5}, source=source)) for _ in range(2)]
     (tmp_path / "mended").touch()
-    for run, given in zip(failed, (app, None), strict=True):
-        assert remote.run(RunRequest(given, run=run.name)).state == "succeeded"
+    for run, application in zip(failed, (app, None), strict=True):
+        assert remote.run(RunRequest(application, run=run.name)).state == "succeeded"
         assert remote.outputs(run.name, "total") == {"result": 5}
 
 
 @pytest.mark.processes
 def test_a_log_is_followed_and_what_the_server_did_is_seen_without_it(
-    remote: RemoteDeployer, home: Path, gated: tuple[Application, Path]
+    remote: RemoteDeployer, home: Path, gated_application: tuple[Application, Path]
 ) -> None:
-    watched = Watched(remote, *gated)
+    watched = Watched(remote, *gated_application)
     blocks = (part.data for part in remote.logs(TaskLog("@latest", "second"), follow=True))
-    told = next(blocks)
-    assert told == b"waiting\n"
+    block = next(blocks)
+    assert block == b"waiting\n"
     (watched.source.parent / "open").touch()
-    assert told + b"".join(blocks) == b"waiting\ndone\n"
+    assert block + b"".join(blocks) == b"waiting\ndone\n"
     watched.join(timeout=PATIENCE_S)
     over_there = remote.show("@latest")
     embedded = EmbeddedDeployer(Settings(home=home))
     here = embedded.run(RunRequest(watched.app, source=watched.source))
     for deployer in (remote, embedded):
-        assert [one.name for one in deployer.runs(limit=2)] == [here.name, over_there.name]
+        assert [run.name for run in deployer.runs(limit=2)] == [here.name, over_there.name]
         assert deployer.show(over_there.name) == over_there

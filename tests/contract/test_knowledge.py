@@ -15,7 +15,7 @@ from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_liste
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.testing.knowledge import KnowledgeBaseContract
 from tests.server import ServerProcess
-from tests.serving import held_port
+from tests.serving import reserve_port
 from tests.tracker_process import answering, running
 
 
@@ -155,8 +155,8 @@ def sqlite_knowledge(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
 def tracking_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("mlflow")
     folder = tmp_path_factory.mktemp("server")
-    with held_port() as port:
-        yield from served(folder, port)
+    with reserve_port() as port:
+        yield from serve_mlflow(folder, port)
 
 
 @pytest.fixture(scope="session")
@@ -185,7 +185,7 @@ def proxied_home(served_home: Path) -> Iterator[tuple[Path, str]]:
         server.close()
 
 
-def served(folder: Path, port: int) -> Iterator[str]:
+def serve_mlflow(folder: Path, port: int) -> Iterator[str]:
     """Start MLflow's server there, and return its address."""
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'db.sqlite'}"]

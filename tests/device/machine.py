@@ -18,7 +18,7 @@ from scanflow.backends.local.batch.backend import LocalBackend
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import Event, RunRecord
 from scanflow.settings import Settings
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
 
@@ -63,11 +63,11 @@ def start_mps(folder: Path) -> Iterator[None]:
     os.environ.update(variables)
     try:
         subprocess.run([MPS_CONTROL, "-d"], check=True, timeout=PATIENCE_S)
-        until(lambda: find_mps_directory(os.environ), "the Multi-Process Service runs")
+        wait_until(lambda: find_mps_directory(os.environ), "the Multi-Process Service runs")
         yield
     finally:
         subprocess.run([MPS_CONTROL], input="quit\n", text=True, check=False, timeout=PATIENCE_S)
-        until(lambda: find_mps_directory(os.environ) is None, "the Multi-Process Service has ended")
+        wait_until(lambda: find_mps_directory(os.environ) is None, "the Multi-Process Service has ended")
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

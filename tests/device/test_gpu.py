@@ -68,7 +68,7 @@ def allocate(name: str, *, gib: float, hold_s: float, **resources: Any) -> sf.Ex
     return step.replace(env={"GIB": str(gib), "HOLD_S": str(hold_s)})
 
 
-def test_a_step_sees_the_device_it_was_granted_and_another_sees_none(machine: DeviceMachine) -> None:
+def test_a_step_sees_the_device_it_was_allocated_and_another_sees_none(machine: DeviceMachine) -> None:
     record = machine.run(make_step("train", "look.py", gpu=1), make_step("plain", "look.py"))
     assert record.state == "succeeded", record
     seen = json.loads(machine.read_output(record, "train"))
@@ -79,7 +79,7 @@ def test_a_step_sees_the_device_it_was_granted_and_another_sees_none(machine: De
     print(f"{describe_device(_DEVICES[0])}, driver {read_inventory().driver}: torch saw {seen}")
 
 
-def test_more_steps_than_devices_take_turns_and_say_that_they_wait(machine: DeviceMachine) -> None:
+def test_more_steps_than_devices_alternate_and_say_that_they_wait(machine: DeviceMachine) -> None:
     steps = [make_step(f"step-{number}", "turns.py", gpu=len(_DEVICES)) for number in range(2)]
     record = machine.run(*steps)
     assert record.state == "succeeded", record
@@ -100,7 +100,7 @@ def test_memory_that_a_step_holds_is_read_back(machine: DeviceMachine) -> None:
     print(f"held {use.peak_bytes / 2**30:.2f} GiB, beside {use.others}")
 
 
-def test_a_step_that_takes_more_than_its_share_in_turns_is_stopped(machine: DeviceMachine) -> None:
+def test_a_step_that_takes_more_than_its_share_of_a_shared_gpu_is_stopped(machine: DeviceMachine) -> None:
     greedy = allocate("greedy", gib=6, hold_s=120, gpu=0.5, gpu_memory="4Gi")
     modest = allocate("modest", gib=1, hold_s=8, gpu=0.5, gpu_memory="4Gi")
     record = machine.run(greedy, modest)

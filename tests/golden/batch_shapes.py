@@ -23,7 +23,7 @@ def step(name: str, **fields: Any) -> sf.Executor:
     return sf.Executor(name=name, mainfile=f"{name}.py", **fields)
 
 
-def made(
+def make_manifest(
     nodes: list[sf.Executor], *, only: str | None = None, finished: FinishedSteps | None = None, **more: Any
 ) -> Manifest:
     workflow = sf.Workflow(name="wf", nodes=nodes)
@@ -42,18 +42,18 @@ def made(
         volumes=({"name": "code", "configMap": {"name": "code-0123456789abcdef"}},),
         pull_secret="registry",
     )
-    found = build_workflow_manifest(document, definition, finished or FinishedSteps(), place)
-    assert found is not None
-    return found
+    manifest = build_workflow_manifest(document, definition, finished or FinishedSteps(), place)
+    assert manifest is not None
+    return manifest
 
 
 def sequence() -> Manifest:
     load = step("load", parameters={"rows": 10})
     train = step("train", parameters={"data": load["path"]}, timeout="1m30s", retries=sf.Retry(limit=2, delay="10s"))
-    return made([load, train, step("report", parameters={"score": train["score"]})])
+    return make_manifest([load, train, step("report", parameters={"score": train["score"]})])
 
 
-def placed() -> Manifest:
+def make_placed_manifest() -> Manifest:
     own_cores = step("tune", image="shop/tune:3", resources=sf.Resources(cpu=2, memory="1Gi", gpu=1), affinity="cpumem")
     beside = step("load", resources=sf.Resources(cpu="250m", memory="256Mi"))
     kept_off = step(
@@ -62,19 +62,19 @@ def placed() -> Manifest:
             node_selector={"disk": "ssd"}, near=["load"], apart_from=["tune"], avoid_services=["serving"]
         ),
     )
-    return made([own_cores, beside, kept_off])
+    return make_manifest([own_cores, beside, kept_off])
 
 
 def static_fan_out() -> Manifest:
     train = step("train", for_each=[1, 2, 4], parameters={"depth": sf.item}, retries=1)
-    return made([train, step("best", parameters={"scores": train["score"]})])
+    return make_manifest([train, step("best", parameters={"scores": train["score"]})])
 
 
 def fan_outs() -> Manifest:
     load = step("load")
     clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
     train = step("train", for_each=clean["path"], parameters={"file": sf.item})
-    return made([load, clean, train, step("join", parameters={"all": train["model"]})])
+    return make_manifest([load, clean, train, step("join", parameters={"all": train["model"]})])
 
 
 def conditions() -> Manifest:
@@ -84,38 +84,40 @@ def conditions() -> Manifest:
     after = step("after-good", parameters={"of": good["path"]})
     wide = step("wide", for_each=good["files"], parameters={"file": sf.item})
     none = step("none-good", when=good["path"].equals(None), parameters={"other": other["x"]})
-    return made([check, other, good, bad, after, wide, none, step("join", parameters={"a": good["x"], "b": bad["x"]})])
+    return make_manifest(
+        [check, other, good, bad, after, wide, none, step("join", parameters={"a": good["x"], "b": bad["x"]})]
+    )
 
 
 def condition_on_a_fan_out() -> Manifest:
     load = step("load")
     score = step("score", for_each=load["files"], parameters={"file": sf.item})
-    return made([load, score, step("alarm", when=score["ok"].equals([True, True]))])
+    return make_manifest([load, score, step("alarm", when=score["ok"].equals([True, True]))])
 
 
-def resumed() -> Manifest:
+def make_resumed_manifest() -> Manifest:
     load = step("load")
     clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
     maybe = step("maybe", when=load["rows"] > 10)
     finished = FinishedSteps(done=frozenset({"load"}), attempts={"clean.1": 2})
     join = step("join", parameters={"all": clean["path"], "maybe": maybe["x"]})
-    return made([load, clean, maybe, join], finished=finished, drive=2, kept={"clean": (0, 2)})
+    return make_manifest([load, clean, maybe, join], finished=finished, drive=2, kept={"clean": (0, 2)})
 
 
 def one_task() -> Manifest:
     load = step("load")
     train = step("train", for_each=load["files"], parameters={"file": sf.item})
     finished = FinishedSteps(done=frozenset({"load"}))
-    return made([load, train], only="train.3", finished=finished, origins={"load": "bold-crane-156"})
+    return make_manifest([load, train], only="train.3", finished=finished, origins={"load": "bold-crane-156"})
 
 
 SHAPES: tuple[Callable[[], Manifest], ...] = (
     sequence,
-    placed,
+    make_placed_manifest,
     static_fan_out,
     fan_outs,
     conditions,
     condition_on_a_fan_out,
-    resumed,
+    make_resumed_manifest,
     one_task,
 )

@@ -34,18 +34,18 @@ def test_a_dockerfile_is_written_as_it_always_was(name: str) -> None:
 
 
 def test_the_tag_changes_with_all_that_the_image_is_made_of_and_with_nothing_else() -> None:
-    one = RECIPES["code"]
+    recipe = RECIPES["code"]
     changes: list[dict[str, Any]] = [
         {"base": "python:3.12"},
         {"code": "2" * 64},
         {"requirements": ("numpy",)},
         {"labels": (("a", "b"),)},
     ]
-    tags = [one.tag, *(one.model_copy(update=change).tag for change in changes)]
+    tags = [recipe.tag, *(recipe.model_copy(update=change).tag for change in changes)]
     assert len(set(tags)) == len(tags)
-    assert one.tag == Recipe(app="shop", team="data", base=BASE, code=CODE).tag
-    assert one.format_name("host:5000/team/") == f"host:5000/team/scanflow/shop:{one.tag}"
-    assert one.format_name() == f"scanflow/shop:{one.tag}"
+    assert recipe.tag == Recipe(app="shop", team="data", base=BASE, code=CODE).tag
+    assert recipe.format_name("host:5000/team/") == f"host:5000/team/scanflow/shop:{recipe.tag}"
+    assert recipe.format_name() == f"scanflow/shop:{recipe.tag}"
 
 
 @pytest.mark.parametrize("base", ["", "python:3.12\nRUN curl", "python 3.12", "--platform=x"])

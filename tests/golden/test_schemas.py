@@ -182,7 +182,7 @@ def test_a_field_that_no_schema_knows_is_refused_everywhere_but_where_users_name
     ],
 )
 def test_a_wrong_value_is_refused_and_named(name: str, path: str, value: Any, error: str) -> None:
-    document = copy.deepcopy(next(one for key, one in DOCUMENTS.items() if key.startswith(f"kubernetes/{name}-")))
+    document = copy.deepcopy(next(schema for key, schema in DOCUMENTS.items() if key.startswith(f"kubernetes/{name}-")))
     *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
     target: Any = document
     for key in parents:
@@ -217,13 +217,13 @@ _POD: Final = {"kind": "Pod", "apiVersion": "v1", "metadata": {"labels": {"app":
         ({"type": "array", "items": _INTEGER, "x-kubernetes-list-type": "set"}, [1, 2], [1, 1]),
     ],
 )
-def test_a_schema_means_what_an_api_server_takes_it_for(schema: Schema, accepted: Any, refused: Any) -> None:
+def test_a_schema_says_what_an_api_server_reads_in_it(schema: Schema, accepted: Any, refused: Any) -> None:
     validator = build_validator(schema)
     assert find_errors(accepted, validator) == []
     assert find_errors(refused, validator)
 
 
-def test_items_of_a_map_are_told_apart_by_their_keys_defaults_included() -> None:
+def test_items_of_a_map_are_distinguished_by_their_keys_defaults_included() -> None:
     port = {"type": "object", "properties": {"number": _INTEGER, "protocol": {"type": "string", "default": "TCP"}}}
     validator = build_validator(
         {

@@ -18,7 +18,7 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.settings import Settings
 from scanflow.wire import ModelFiles
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 
 class Services:
@@ -28,7 +28,7 @@ class Services:
         self, home: Path, code: str, *, program: tuple[str, ...] = ("-m", "scanflow_serving"), tls: bool = False
     ) -> None:
         self.home, self.folder = home, home / "work"
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self.remembered: dict[tuple[str, int], Shape] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "model.py").write_text(code)
@@ -46,7 +46,7 @@ class Services:
         return ModelFiles(name=name, version=int(version), path=str(self.folder / version))
 
     def observe(self, progress: Progress) -> None:
-        self.told.append(progress.text)
+        self.messages.append(progress.text)
 
     def app(self, *workflows: Workflow, name: str = "shop") -> sf.Application:
         return sf.Application(name=name, app_dir=self.folder, workflows=workflows)
@@ -58,9 +58,9 @@ class Services:
         return sf.Workflow(name=name, type="online", nodes=[node], serving=serving or sf.Serving(grpc_port=0))
 
     def deploy(self, name: str = "w", **fields: Any) -> ServiceRecord:
-        return self.deploy_of(self.app(self.workflow(name, **fields)), name)
+        return self.deploy_workflow(self.app(self.workflow(name, **fields)), name)
 
-    def deploy_of(self, app: sf.Application, workflow: str) -> ServiceRecord:
+    def deploy_workflow(self, app: sf.Application, workflow: str) -> ServiceRecord:
         return self.local.deploy(Deployment(app, workflow), observe=self.observe)
 
     def change(self, name: str = "w", **fields: Any) -> ServiceRecord:
@@ -74,10 +74,10 @@ class Services:
 
     def pids(self, name: str = "w") -> set[int]:
         instances = self.local.service(name).instances
-        return {one.pid for one in instances if one.state == "ready" and one.pid is not None}
+        return {instance.pid for instance in instances if instance.state == "ready" and instance.pid is not None}
 
     def eventually(self, true: Callable[[ServiceRecord], object], what: str, name: str = "w") -> ServiceRecord:
-        until(lambda: true(self.local.service(name)), what)
+        wait_until(lambda: true(self.local.service(name)), what)
         return self.local.service(name)
 
     def delete_all(self) -> None:
@@ -86,17 +86,17 @@ class Services:
 
 
 def processes(home: Path) -> list[psutil.Process]:
-    found: set[psutil.Process] = set()
+    parents: set[psutil.Process] = set()
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and any(str(home) in word for word in process.cmdline()):
-                found |= {process, *process.children()}
+                parents |= {process, *process.children()}
                 parent = process.parent()
                 if parent is not None and is_shim(parent):
-                    found.add(parent)
+                    parents.add(parent)
         except psutil.Error:
             continue
-    return list(found)
+    return list(parents)
 
 
 def is_shim(process: psutil.Process) -> bool:

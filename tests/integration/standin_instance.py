@@ -57,9 +57,9 @@ class Instance:
     def meet(self, control: socket.socket) -> None:
         peer = seqpacket.accept(control)
         if peer is not None:
-            self.selector.register(peer, selectors.EVENT_READ, self.hear)
+            self.selector.register(peer, selectors.EVENT_READ, self.receive_state)
 
-    def hear(self, sock: socket.socket) -> None:
+    def receive_state(self, sock: socket.socket) -> None:
         came = seqpacket.receive(sock)
         if came is None:
             self.selector.unregister(sock)

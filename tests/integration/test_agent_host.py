@@ -30,7 +30,7 @@ from scanflow_agents.host.agent_state import SENSOR_STATES
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import SensorState
 from tests.server import ServerProcess, bearer
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 CODE = """
 import time
@@ -170,7 +170,7 @@ class Hosted:
 
     def start(self) -> Hosted:
         process = self.launch()
-        until(lambda: (self.folder / "address.json").exists() or process.poll() is not None, "the agent is there")
+        wait_until(lambda: (self.folder / "address.json").exists() or process.poll() is not None, "the agent is there")
         assert process.poll() is None, (self.folder / "log").read_text()
         self.url = json.loads((self.folder / "address.json").read_text())["url"]
         return self
@@ -197,11 +197,11 @@ class Hosted:
         with pytest.raises(urllib.error.HTTPError) as error:
             self.ask(method, path, body)
         with error.value as answer:
-            found: dict[str, Any] = json.load(answer)
-        assert found["status"] == answer.status
-        return found
+            document: dict[str, Any] = json.load(answer)
+        assert document["status"] == answer.status
+        return document
 
-    def kept(self) -> dict[str, SensorState]:
+    def read_states(self) -> dict[str, SensorState]:
         """Return the accounts as they are on disk, whatever the process does."""
         connection = sqlite3.connect(f"file:{self.folder / 'agent.db'}?mode=ro", uri=True)
         try:
@@ -211,70 +211,72 @@ class Hosted:
         return {name: SENSOR_STATES.validate_json(state) for name, state in rows}
 
     def journal(self, kind: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("GET", f"/journal?kind={kind}&limit=10000")
-        return found
+        entries: list[dict[str, Any]] = self.ask("GET", f"/journal?kind={kind}&limit=10000")
+        return entries
 
 
 @contextmanager
-def standing_in() -> Iterator[StandInServer]:
-    made = StandInServer()
-    made.start()
-    yield made
-    made.stop()
+def serve_stand_in() -> Iterator[StandInServer]:
+    server = StandInServer()
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[StandInServer]:
-    with standing_in() as made:
-        yield made
+    with serve_stand_in() as server:
+        yield server
 
 
 @pytest.fixture
 def own_server() -> Iterator[StandInServer]:
-    with standing_in() as made:
-        yield made
+    with serve_stand_in() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, server: StandInServer) -> Iterator[Hosted]:
-    made = Hosted(tmp_path_factory.mktemp("tracker"), server).start()
-    yield made
-    made.kill()
+    agent = Hosted(tmp_path_factory.mktemp("tracker"), server).start()
+    yield agent
+    agent.kill()
 
 
 def test_it_tells_the_server_where_it_is_and_proposes_what_its_strategies_want(
     agent: Hosted, server: StandInServer
 ) -> None:
-    until(lambda: server.here, "it said where it is")
+    wait_until(lambda: server.here, "it said where it is")
     assert agent.process is not None
     assert (server.here["url"], server.here["pid"]) == (agent.url, agent.process.pid)
-    assert {one["name"] for one in server.here["sensors"]} == {one["name"] for one in agent.ask("GET", "/sensors")}
-    until(lambda: len(server.keys("retrain")) >= 3, "three intents came")
+    assert {sensor["name"] for sensor in server.here["sensors"]} == {
+        sensor["name"] for sensor in agent.ask("GET", "/sensors")
+    }
+    wait_until(lambda: len(server.keys("retrain")) >= 3, "three intents came")
     intent = server.intents[0]
     assert (intent["app"], intent["agent"], intent["primitive"]) == ("mnist", "tracker", "run_workflow")
     assert intent["key"].startswith("tracker/retrain/interval:")
-    until(lambda: agent.journal("decision"), "the decision is in the journal")
-    sensors = {one["name"]: one for one in agent.ask("GET", "/sensors")}
+    wait_until(lambda: agent.journal("decision"), "the decision is in the journal")
+    sensors = {sensor["name"]: sensor for sensor in agent.ask("GET", "/sensors")}
     assert sensors["tick"]["fired"] >= 3
     assert sensors["tick"]["next"] is not None
     assert agent.ask("GET", "/healthz")["sensors"] == 4
     event = {"id": 12, "at": 1.0, "type": "run.failed", "app": "mnist", "subject": "run/tall-fox"}
     assert [agent.ask("POST", "/inbox", [event]) for _ in range(2)] == [{"fired": 1}, {"fired": 0}]
-    until(lambda: server.keys("alarm"), "what is wanted of an event came")
+    wait_until(lambda: server.keys("alarm"), "what is wanted of an event came")
     assert server.keys("alarm") == ["tracker/alarm/event:12"]
 
 
 def test_a_call_goes_from_one_agent_to_the_other_once(agent: Hosted, server: StandInServer) -> None:
-    told, again = (agent.ask("POST", "/sensors/check", {"args": [7]}, **{"idempotency-key": "k1"}) for _ in range(2))
-    assert told == again
-    until(lambda: server.calls, "the other agent was called")
-    until(lambda: len(agent.journal("sample")) > 0 and agent.journal("call"), "it is in the journal")
+    answer, again = (agent.ask("POST", "/sensors/check", {"args": [7]}, **{"idempotency-key": "k1"}) for _ in range(2))
+    assert answer == again
+    wait_until(lambda: server.calls, "the other agent was called")
+    wait_until(lambda: len(agent.journal("sample")) > 0 and agent.journal("call"), "it is in the journal")
     assert server.calls == [("tracker/passed_on/call:k1", {"args": [5], "kwargs": {}})]
-    found = [entry["body"] for entry in agent.journal("sample") if entry["subject"] == "check"]
-    assert [(one["id"], one["value"]) for one in found] == [(told["sample"], 7)]
+    bodies = [entry["body"] for entry in agent.journal("sample") if entry["subject"] == "check"]
+    assert [(body["id"], body["value"]) for body in bodies] == [(answer["sample"], 7)]
 
 
-def test_bad_requests_are_told_what_is_wrong(agent: Hosted) -> None:
+def test_bad_requests_learn_what_is_wrong(agent: Hosted) -> None:
     assert "Did you mean 'tick'" in agent.refusal("POST", "/sensors/tik", {})["detail"]
     assert agent.refusal("POST", "/sensors/tick", {})["type"] == "urn:scanflow:error:NotFoundError"
     assert agent.refusal("POST", "/sensors/check", {"argz": []})["status"] == 422
@@ -282,36 +284,36 @@ def test_bad_requests_are_told_what_is_wrong(agent: Hosted) -> None:
     assert agent.refusal("GET", "/nowhere")["status"] == 404
 
 
-def wanted_by_retrain(agent: Hosted) -> list[str]:
+def list_retrain_keys(agent: Hosted) -> list[str]:
     return [entry["body"]["key"] for entry in agent.journal("intent") if entry["subject"] == "retrain"]
 
 
 def test_what_a_server_that_is_down_cannot_take_is_acted_on_once_when_it_is_back(
     agent: Hosted, server: StandInServer
 ) -> None:
-    until(lambda: server.keys("retrain"), "the first intent came")
+    wait_until(lambda: server.keys("retrain"), "the first intent came")
     server.down = True
     waiting = agent.ask("GET", "/healthz")["undelivered"]
-    until(lambda: agent.ask("GET", "/healthz")["undelivered"] >= waiting + 5, "intents wait")
-    last = wanted_by_retrain(agent)[-1]
+    wait_until(lambda: agent.ask("GET", "/healthz")["undelivered"] >= waiting + 5, "intents wait")
+    last = list_retrain_keys(agent)[-1]
     server.down = False
-    until(lambda: last in server.keys("retrain"), "what waited came")
+    wait_until(lambda: last in server.keys("retrain"), "what waited came")
     keys = server.keys("retrain")
     unique = list(dict.fromkeys(keys))
     # As times, not as text: a whole second is written without a fraction, and "Z" comes after ".".
     times = [datetime.fromisoformat(key.partition("interval:")[2]) for key in unique]
     assert times == sorted(times), "in order"
-    wanted = wanted_by_retrain(agent)
+    wanted = list_retrain_keys(agent)
     assert set(wanted[: wanted.index(last) + 1]) <= set(keys)
     assert set(server.acted.values()) == {1}
 
 
 def test_an_answer_that_was_lost_makes_it_ask_again_with_the_same_key(agent: Hosted, server: StandInServer) -> None:
     server.mute = True
-    until(lambda: len(server.keys("retrain")) > len(set(server.keys("retrain"))), "it asked again")
+    wait_until(lambda: len(server.keys("retrain")) > len(set(server.keys("retrain"))), "it asked again")
     server.mute = False
-    known = len(server.acted)
-    until(lambda: len(server.acted) > known + 2, "it goes on")
+    count = len(server.acted)
+    wait_until(lambda: len(server.acted) > count + 2, "it goes on")
     assert set(server.acted.values()) == {1}
 
 
@@ -337,10 +339,10 @@ def test_a_second_process_over_the_same_folder_is_refused(agent: Hosted) -> None
 def test_what_cannot_be_hosted_says_why_and_is_not_to_be_tried_again(
     tmp_path: Path, own_server: StandInServer, change: Callable[[Path], object], words: str
 ) -> None:
-    made = Hosted(tmp_path / "tracker", own_server)
-    change(made.folder)
-    assert made.launch().wait(patient(120)) == 78
-    assert words in json.loads((made.folder / "failure.json").read_text())["error"]
+    hosted = Hosted(tmp_path / "tracker", own_server)
+    change(hosted.folder)
+    assert hosted.launch().wait(patient(120)) == 78
+    assert words in json.loads((hosted.folder / "failure.json").read_text())["error"]
 
 
 @pytest.mark.endurance
@@ -358,22 +360,22 @@ def test_killed_at_random_moments_it_loses_no_due_time_and_nothing_is_acted_on_t
             calls += 1
         _until_intents(own_server, enough)
         agent.kill()
-        ledger = agent.kept()["tick"]
+        ledger = agent.read_states()["tick"]
         leaf = ledger.leaves[""]
         due = count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
         assert due == leaf.taken + leaf.late + leaf.down
         assert leaf.taken == ledger.fired + ledger.running
     agent.start()
-    until(lambda: agent.ask("GET", "/healthz")["undelivered"] <= 1, "what waited was delivered")
+    wait_until(lambda: agent.ask("GET", "/healthz")["undelivered"] <= 1, "what waited was delivered")
     wanted = {entry["body"]["key"] for entry in agent.journal("intent")}
     samples = [entry["body"]["cause"] for entry in agent.journal("sample")]
     assert len(samples) == len(set(samples))
     assert {f"call:call-{n}" for n in range(calls)} <= set(samples), "a call that was accepted leaves its sample"
     assert agent.end() == 0
-    kept = {entry for entry in own_server.acted if entry.startswith("tracker/retrain/")}
+    entries = {entry for entry in own_server.acted if entry.startswith("tracker/retrain/")}
     assert len(wanted - set(own_server.acted)) <= 1
     assert set(own_server.acted.values()) == {1}
-    assert kept
+    assert entries
     assert {key for key, _ in own_server.calls} == {f"tracker/passed_on/call:call-{n}" for n in range(calls)}
 
 
@@ -383,11 +385,13 @@ def test_a_sensor_that_hangs_is_given_up_and_keeps_neither_the_others_nor_the_en
     agent = Hosted(tmp_path / "tracker", own_server, sensor_limit_s=1.0).start()
     try:
         agent.ask("POST", "/sensors/hang", {})
-        until(lambda: [one for one in agent.journal("sample") if one["subject"] == "hang"], "it was given up")
-        (sample,) = [one["body"] for one in agent.journal("sample") if one["subject"] == "hang"]
+        wait_until(
+            lambda: [entry for entry in agent.journal("sample") if entry["subject"] == "hang"], "it was given up"
+        )
+        (sample,) = [entry["body"] for entry in agent.journal("sample") if entry["subject"] == "hang"]
         assert sample["error"] == "The sensor exceeded its limit of 1 s, and was abandoned."
         fired = len(own_server.keys("retrain"))
-        until(lambda: len(own_server.keys("retrain")) > fired + 2, "the others go on")
+        wait_until(lambda: len(own_server.keys("retrain")) > fired + 2, "the others go on")
     finally:
         assert agent.end() == 0
 
@@ -426,8 +430,8 @@ Strategy(name="enough", when=count, if_=lambda n: n >= 1000, then=do.run_workflo
 
 
 def _until_intents(own_server: StandInServer, count: int) -> None:
-    until(lambda: len(own_server.keys("retrain")) >= count, f"{count} intents came")
+    wait_until(lambda: len(own_server.keys("retrain")) >= count, f"{count} intents came")
 
 
 def _until_samples(agent: Hosted, count: int) -> None:
-    until(lambda: len(agent.journal("sample")) >= count, f"there are {count} samples")
+    wait_until(lambda: len(agent.journal("sample")) >= count, f"there are {count} samples")

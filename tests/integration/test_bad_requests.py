@@ -16,8 +16,8 @@ import pytest
 
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_client.client import Client
-from tests.asking import HTTP, http_client
-from tests.waiting import patient, until
+from tests.http_requests import HTTP, http_client
+from tests.waiting import patient, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,12 @@ def service(folder: Path, deployer: Client) -> Iterator[ServiceRecord]:
 
 
 def tensor(*rows: list[float], **changes: object) -> dict[str, object]:
-    described = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": [one for row in rows for one in row]}
+    described = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [len(rows), 2],
+        "data": [number for row in rows for number in row],
+    }
     return {"inputs": [described | changes]}
 
 
@@ -171,7 +176,7 @@ def test_a_component_that_misbehaves_answers_for_itself_alone(
 def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
     deployer: Client, service: ServiceRecord, command: int
 ) -> None:
-    until(lambda: deployer.service(service.name).state == "ready", "what an earlier test killed is there again")
+    wait_until(lambda: deployer.service(service.name).state == "ready", "what an earlier test killed is there again")
     stop, under_way = threading.Event(), threading.Barrier(5, timeout=patient(120))
 
     def neighbour() -> list[int]:
@@ -194,7 +199,7 @@ def test_a_component_that_kills_its_process_fails_what_that_had_read_only(
             under_way.wait()
             with pytest.raises((httpx2.RemoteProtocolError, httpx2.ReadError)):
                 infer(service, tensor([command, 0]))
-            until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the other instance answers on")
+            wait_until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the other instance answers on")
         finally:
             stop.set()
         for other in others:
@@ -213,7 +218,7 @@ def test_stuck_components_do_not_stop_the_service_and_a_full_queue_says_when_to_
     assert refused
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert {answer.status_code for answer in answers} <= {429, 503, 504}
-    until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the service answers again")
+    wait_until(lambda: infer(service, tensor([1, 2])).status_code == 200, "the service answers again")
     assert_well(service)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks import control_suite
 from tests.benchmarks.clients import bytes_through, callers
 from tests.benchmarks.measure import Places
-from tests.benchmarks.servers import Probe, free_port, oip, started
+from tests.benchmarks.servers import Probe, free_port, oip, start_server
 from tests.benchmarks.serving_suite import QUICK, serving
 from tests.benchmarks.starters import PROGRAMS
 
@@ -33,10 +33,10 @@ OURS = [
 @pytest.mark.parametrize(("name", "contender"), OURS, ids=[f"{name}, {contender}" for name, contender in OURS])
 def test_a_benchmark_measures_all_that_it_reports(name: str, contender: str, tmp_path: Path) -> None:
     benchmark = BENCHMARKS[name]
-    found = benchmark.contenders[contender](tmp_path)
-    assert set(found) == {metric.key for metric in benchmark.metrics}
+    metrics = benchmark.contenders[contender](tmp_path)
+    assert set(metrics) == {metric.key for metric in benchmark.metrics}
     # What a killed instance had read is lost with it: one request of each of its connections at most.
-    failed = {key: value for key, value in found.items() if key.endswith("_failed")}
+    failed = {key: value for key, value in metrics.items() if key.endswith("_failed")}
     may_fail = {"crash_failed": 8, "failover_failed": 8}
     assert all(count <= may_fail.get(key, 0) for key, count in failed.items()), failed
 
@@ -54,7 +54,7 @@ def test_what_a_server_answers_is_timed_and_weighed_and_the_server_is_gone_after
     (tmp_path / "echo.py").write_text(ECHO)
     port = free_port()
     probe = Probe(path="/", body=oip("input", [1, 2]), headers={"accept": "application/json"})
-    with started([sys.executable, "echo.py", str(port)], tmp_path, port=port, probe=probe) as server:
+    with start_server([sys.executable, "echo.py", str(port)], tmp_path, port=port, probe=probe) as server:
         assert server.memory_mb() > 1
         assert server.memory_mb("no such word") == 0
         assert callers(server.url("/"), probe.body, connections=2, seconds=1.0).failed == 0

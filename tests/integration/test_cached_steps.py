@@ -221,6 +221,6 @@ def test_a_finished_step_that_was_edited_before_a_resume_is_named(folder: Path, 
     for _ in range(2):
         resumed = cli("resume", cwd=folder)
         lines = [line for line in (resumed.stdout + resumed.stderr).splitlines() if "was changed" in line]
-        kept = "was changed after it finished; its old output is kept. To run it as it is now, start a new run"
+        message = "was changed after it finished; its old output is kept. To run it as it is now, start a new run"
         names = ["load (its code or what that uses; helper.py)", "script (its parameters or variables; script.py)"]
-        assert lines == [f"  ! {name} {kept}: scanflow run" for name in names]
+        assert lines == [f"  ! {name} {message}: scanflow run" for name in names]

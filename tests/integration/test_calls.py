@@ -22,9 +22,9 @@ PROGRAM = "__main__"
 def give_to(program: ModuleType, function: Any) -> Any:
     """Make a function the running program's own, as a cell of a notebook does, and return it as a step."""
     function.__module__, function.__qualname__ = PROGRAM, function.__name__
-    made = sf.step(function)
-    setattr(program, function.__name__, made)
-    return made
+    step = sf.step(function)
+    setattr(program, function.__name__, step)
+    return step
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def test_a_function_that_is_mended_in_its_cell_is_the_one_that_a_resumed_run_cal
     failed = deployer.run(RunRequest(app))
     assert failed.state == "failed"
 
-    def mended() -> int:
+    def return_seven() -> int:
         return 7
 
-    mended.__name__ = "train"
-    give_to(program, mended)
+    return_seven.__name__ = "train"
+    give_to(program, return_seven)
     assert deployer.run(RunRequest(run=failed.name)).state == "succeeded"
     assert deployer.outputs(failed.name, "train") == {"result": 7}
 
@@ -74,11 +74,11 @@ def test_another_process_resumes_with_another_function_of_that_name_only_if_it_s
     failed = deployer.run(RunRequest(application(give_to(program, train).bind(), folder=tmp_path)))
     monkeypatch.setattr(functions_by_value, "begun_runs", {})
 
-    def other() -> int:
+    def return_eight() -> int:
         return 8
 
-    other.__name__ = "train"
-    app = application(give_to(program, other).bind(), folder=tmp_path)
+    return_eight.__name__ = "train"
+    app = application(give_to(program, return_eight).bind(), folder=tmp_path)
     with pytest.raises(UsageError, match=r"another function 'train' than the one here.*client\.resume\(run, app=app\)"):
         deployer.run(RunRequest(run=failed.name))
     assert deployer.run(RunRequest(app, run=failed.name)).state == "succeeded"
@@ -197,8 +197,8 @@ def test_a_set_is_fanned_out_in_one_order_and_one_without_any_is_refused(
 ) -> None:
     source = sf.step(numbers).bind("texts")
     run = deployer.run(RunRequest(application(source, keep.map(source), folder=tmp_path)))
-    kept = [output["result"] for output in deployer.outputs(run.name, "keep")]  # type: ignore[index]
-    assert kept == [f"item-{number}" for number in range(8)]
+    results = [output["result"] for output in deployer.outputs(run.name, "keep")]  # type: ignore[index]
+    assert results == [f"item-{number}" for number in range(8)]
     source = sf.step(numbers).bind("objects")
     run = deployer.run(RunRequest(application(source, keep.map(source), folder=tmp_path)))
     assert [task.failure.cause for task in run.tasks if task.failure] == [
@@ -233,13 +233,13 @@ def test_a_function_may_take_the_streams_of_its_process_away(deployer: EmbeddedD
 
 
 def test_a_list_of_steps_is_a_list_of_what_they_return(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
-    def one(x: int) -> int:
+    def return_same(x: int) -> int:
         return x
 
     def total(xs: list[int], named: dict[str, int]) -> int:
         return sum(xs) + named["a"]
 
-    first, second = (sf.step(one).options(name=f"one{number}").bind(number) for number in (1, 2))
+    first, second = (sf.step(return_same).options(name=f"one{number}").bind(number) for number in (1, 2))
     node = sf.step(total).bind([first, second], named={"a": second})
     run = deployer.run(RunRequest(application(first, second, node, folder=tmp_path)))
     assert deployer.outputs(run.name, "total") == {"result": 5}

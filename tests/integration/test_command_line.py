@@ -46,10 +46,10 @@ def app(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_story_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
-    made = quick_cli("init", "shop")
-    assert made.returncode == 0
-    assert "Run it: scanflow run shop/app.py" in made.stdout
+def test_a_session_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
+    result = quick_cli("init", "shop")
+    assert result.returncode == 0
+    assert "Run it: scanflow run shop/app.py" in result.stdout
     again = quick_cli("init", "shop")
     assert again.returncode == 2
     assert "The file 'shop/app.py' exists already" in again.stderr
@@ -73,11 +73,11 @@ def test_a_story_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
 def test_a_failing_step_costs_at_most_twelve_lines_and_ends_with_what_to_do(cli: Cli, app: Path) -> None:
     failed = cli("run")
     assert failed.returncode == 1
-    said = failed.stderr.splitlines()
-    assert len(said) <= 12
-    assert any('app.py:13 in train: raise ValueError("item 1 is bad")' in line for line in said)
-    assert any("ValueError: item 1 is bad" in line for line in said)
-    assert "scanflow resume " in said[-1]
+    lines = failed.stderr.splitlines()
+    assert len(lines) <= 12
+    assert any('app.py:13 in train: raise ValueError("item 1 is bad")' in line for line in lines)
+    assert any("ValueError: item 1 is bad" in line for line in lines)
+    assert "scanflow resume " in lines[-1]
     assert "Traceback" not in failed.stdout + failed.stderr
     app.write_text(APP.replace('raise ValueError("item 1 is bad")', "return 100"))
     resumed = cli("resume")
@@ -138,7 +138,7 @@ def test_text_stays_text_and_a_run_shows_its_files_and_all_logs_of_a_fan_out(cli
         (["rnu"], 2, "No such command"),
     ],
 )
-def test_wrong_words_get_an_answer_that_helps(
+def test_wrong_arguments_get_an_answer_that_helps(
     quick_cli: Cli, app: Path, arguments: list[str], code: int, says: str
 ) -> None:
     answer = quick_cli(*arguments)
@@ -149,7 +149,7 @@ def test_wrong_words_get_an_answer_that_helps(
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         (None, "Create one: scanflow init"),
         ("def f():\n    return 1 / 0\n\nf()\n", "  app.py:4: f()\n  app.py:2 in f: return 1 / 0\n  ZeroDivisionError"),
@@ -160,12 +160,12 @@ def test_wrong_words_get_an_answer_that_helps(
     ],
 )
 def test_a_file_that_cannot_be_loaded_shows_its_own_lines_only(
-    quick_cli: Cli, tmp_path: Path, code: str | None, told: str
+    quick_cli: Cli, tmp_path: Path, code: str | None, message: str
 ) -> None:
     if code is not None:
         (tmp_path / "app.py").write_text(code)
     answer = quick_cli("check")
-    assert (answer.returncode, told in answer.stderr) == (2, True), answer.stderr
+    assert (answer.returncode, message in answer.stderr) == (2, True), answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -200,8 +200,8 @@ def test_every_answer_is_there_for_programs_shells_and_pagers_too(
     assert json.loads(quick_cli("runs", "--json").stdout)[0]["name"] == record["name"]
     assert json.loads(quick_cli("plan", "--json").stdout)["waves"] == 3
     assert json.loads(quick_cli("check", "--json").stdout)[0]["workflow"] == "w"
-    found = json.loads(quick_cli("doctor", "--json").stdout)
-    assert {"Python", "machine", "home folder"} <= {one["what"] for one in found}
+    document = json.loads(quick_cli("doctor", "--json").stdout)
+    assert {"Python", "machine", "home folder"} <= {finding["what"] for finding in document}
     monkeypatch.setenv("_SCANFLOW_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"scanflow show {record['name']}")
     monkeypatch.setenv("COMP_CWORD", "2")
@@ -262,8 +262,8 @@ def test_no_step_writes_to_the_terminal_itself(cli: Cli, quick_cli: Cli, tmp_pat
     assert "loading" in in_a_terminal(tmp_path, "logs", "@latest", "load")
     assert "\x1b]0;owned" in in_a_terminal(tmp_path, "logs", "@latest", "load", "--raw")
     assert "\x1b]0;owned" in cli("logs", "@latest", "load").stdout, "a file gets every byte"
-    told = json.loads(quick_cli("output", "@latest", "load", "--json").stdout)
-    assert told == {"name": "\x1b]0;owned\x07\x1b[31mfox"}
+    document = json.loads(quick_cli("output", "@latest", "load", "--json").stdout)
+    assert document == {"name": "\x1b]0;owned\x07\x1b[31mfox"}
     assert json.loads(quick_cli("output", "--json").stdout) == 3
     assert quick_cli("output").stdout == "silent = 3\n"
     assert cli("logs", "@latest", "silent").stderr == "There is no output of silent.\n"

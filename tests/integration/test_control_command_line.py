@@ -28,8 +28,8 @@ from scanflow.settings import Settings
 from scanflow_client import control_plane
 from scanflow_client.demo.loop import run_loop
 from tests.conftest import COMMAND, Cli
-from tests.serving import held_ports
-from tests.waiting import until
+from tests.serving import reserve_ports
+from tests.waiting import wait_until
 
 APP = """
 import scanflow as sf
@@ -73,19 +73,19 @@ def app(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with held_ports(2) as (port, _for_the_tracker):
+    with reserve_ports(2) as (port, _for_the_tracker):
         yield port
 
 
 @pytest.fixture
-def up(quick_cli: Cli, home: Path, port: int) -> Iterator[UpState]:
+def up_state(quick_cli: Cli, home: Path, port: int) -> Iterator[UpState]:
     done = quick_cli("up", "--no-tracker", "--port", str(port))
     assert done.returncode == 0, done.stderr
-    found = read_up_state(home)
-    assert found is not None
-    yield found
+    state = read_up_state(home)
+    assert state is not None
+    yield state
     control_plane.stop_control_plane(Settings(home=home))
-    assert not found.server.is_alive()
+    assert not state.server.is_alive()
 
 
 LOGS = """
@@ -133,18 +133,18 @@ def test_over_tls_everything_of_the_home_trusts_its_own_authority(
     assert f"Stopped the server at {url}" in ended.stdout
 
 
-def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:
+def test_a_session_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path, port: int) -> None:
     nothing = quick_cli("status")
     assert (nothing.returncode, "Start it: scanflow up" in nothing.stdout) == (3, True)
     asked = quick_cli("events")
     assert (asked.returncode, "Start it: scanflow up" in asked.stderr) == (3, True)
     raised = cli("up", "--no-tracker", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
-    found = read_up_state(home)
-    assert found is not None
+    state = read_up_state(home)
+    assert state is not None
     try:
-        assert f"The server is up: {found.server.url}" in raised.stdout
-        assert f"The server is up already: {found.server.url}" in cli("up", "--no-tracker").stdout
+        assert f"The server is up: {state.server.url}" in raised.stdout
+        assert f"The server is up already: {state.server.url}" in cli("up", "--no-tracker").stdout
         assert demo_s_advice() == ["up", "why", "events"]
         assert [quick_cli(word).returncode for word in ("why", "events")] == [0, 0]
         command = [*COMMAND, "events", "--follow", "--json", "--type", "run.succeeded"]
@@ -152,24 +152,24 @@ def test_a_story_from_up_to_down(cli: Cli, quick_cli: Cli, home: Path, app: Path
             try:
                 ran = cli("run", "app.py:w", "-p", "count=5")
                 assert watching.stdout is not None
-                told: dict[str, Any] = json.loads(watching.stdout.readline())
+                document: dict[str, Any] = json.loads(watching.stdout.readline())
             finally:
                 watching.kill()
         assert (ran.returncode, "✓ load" in ran.stdout) == (0, True), ran.stderr
-        assert (told["type"], told["app"]) == ("run.succeeded", "demo")
+        assert (document["type"], document["app"]) == ("run.succeeded", "demo")
         assert quick_cli("logs").stdout == "loading 5\n"
         happened = quick_cli("events", "--type", "run.succeeded", "--json")
         assert [json.loads(line)["type"] for line in happened.stdout.splitlines()] == ["run.succeeded"]
         shown = quick_cli("status")
-        assert (shown.returncode, f"✓ server   {found.server.url}" in shown.stdout) == (0, True)
+        assert (shown.returncode, f"✓ server   {state.server.url}" in shown.stdout) == (0, True)
         failed = cli("run", "app.py:bad")
         assert (failed.returncode, "ValueError: no such luck" in failed.stderr) == (1, True)
     finally:
         ended = cli("down")
-    assert f"Stopped the server at {found.server.url} (process {found.server.pid})." in ended.stdout
-    assert not found.server.is_alive()
+    assert f"Stopped the server at {state.server.url} (process {state.server.pid})." in ended.stdout
+    assert not state.server.is_alive()
     assert "Nothing was running." in quick_cli("down").stdout
-    assert "loading 5" in quick_cli("logs", told["subject"].removeprefix("run/")).stdout  # without the server
+    assert "loading 5" in quick_cli("logs", document["subject"].removeprefix("run/")).stdout  # without the server
 
 
 def demo_s_advice() -> list[str]:
@@ -187,18 +187,18 @@ def demo_s_advice() -> list[str]:
 
 
 def test_commands_go_to_the_server_that_is_named(
-    quick_cli: Cli, up: UpState, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_cli: Cli, up_state: UpState, app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = quick_cli("token", "show").stdout.strip()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path / "another"))
     assert "There is no run yet" in quick_cli("runs").stdout
-    monkeypatch.setenv("SCANFLOW_URL", up.server.url)
+    monkeypatch.setenv("SCANFLOW_URL", up_state.server.url)
     refused = quick_cli("runs")
     assert (refused.returncode, "scanflow token show" in refused.stderr) == (2, True)
     monkeypatch.setenv("SCANFLOW_TOKEN", token)
-    made = quick_cli("token", "make", "ada").stdout.strip()
+    ada_token = quick_cli("token", "make", "ada").stdout.strip()
     assert quick_cli("token", "make", "ada").returncode == 3
-    monkeypatch.setenv("SCANFLOW_TOKEN", made)
+    monkeypatch.setenv("SCANFLOW_TOKEN", ada_token)
     assert quick_cli("run", "app.py:w").returncode == 0
     assert len(json.loads(quick_cli("runs", "--json").stdout)) == 1
     monkeypatch.delenv("SCANFLOW_URL")
@@ -217,13 +217,13 @@ def start_agent(cli: Cli, home: Path, folder: Path, *, seconds: float) -> Daemon
     (folder / "watch.py").write_text(WATCH.replace("BLOCKED", repr(str(blocked))).replace("SECONDS", str(seconds)))
     started = cli("agents", "--start", "app.py")
     assert started.returncode == 0, started.stderr
-    until(blocked.exists, "its sensor fires")
+    wait_until(blocked.exists, "its sensor fires")
     (attempts,) = (home / "server" / "agents").glob("*/*/attempts")
     return Daemon(attempts.parent)
 
 
 def test_a_killed_server_ends_neither_commands_nor_agents(
-    quick_cli: Cli, up: UpState, home: Path, app: Path, tmp_path: Path
+    quick_cli: Cli, up_state: UpState, home: Path, app: Path, tmp_path: Path
 ) -> None:
     agent = start_agent(quick_cli, home, tmp_path, seconds=0.0)
 
@@ -233,13 +233,13 @@ def test_a_killed_server_ends_neither_commands_nor_agents(
         assert started is not None
         os.kill(started["shim"], signal.SIGKILL)  # else it starts another server
         os.kill(server.pid, signal.SIGKILL)
-        until(lambda: not server.is_alive(), "the server is gone")
+        wait_until(lambda: not server.is_alive(), "the server is gone")
         assert agent.alive
 
-    kill(up.server)
+    kill(up_state.server)
     assert quick_cli("run", "app.py:w").returncode == 0
     again = UpState.model_validate_json(quick_cli("up", "--no-tracker", "--json").stdout)
-    assert again.server.url == up.server.url
+    assert again.server.url == up_state.server.url
     assert len(json.loads(quick_cli("runs", "--json").stdout)) == 1
     kill(again.server)
     ended = quick_cli("down")
@@ -250,7 +250,7 @@ def test_a_killed_server_ends_neither_commands_nor_agents(
 
 @pytest.mark.slow
 def test_down_does_not_say_that_an_agent_is_stopped_before_it_is(
-    quick_cli: Cli, up: UpState, home: Path, app: Path, tmp_path: Path
+    quick_cli: Cli, up_state: UpState, home: Path, app: Path, tmp_path: Path
 ) -> None:
     agent = start_agent(quick_cli, home, tmp_path, seconds=120.0)
     ended = quick_cli("down")
@@ -266,15 +266,15 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
 ) -> None:
     raised = cli("up", "--json", "--port", str(port))
     assert raised.returncode == 0, raised.stderr
-    found = UpState.model_validate_json(raised.stdout)
-    assert found.tracker is not None
-    tracker = found.tracker
+    state = UpState.model_validate_json(raised.stdout)
+    assert state.tracker is not None
+    tracker = state.tracker
     try:
-        until(
+        wait_until(
             lambda: (json.loads(quick_cli("status", "--json").stdout)["tracker"] or {}).get("ready"),
             f"MLflow answers; see {tracker.log}",
         )
-        until((home / "tracker" / "mlflow.db").is_file, "its database is made")
+        wait_until((home / "tracker" / "mlflow.db").is_file, "its database is made")
         assert f"✓ tracker  {tracker.url}" in quick_cli("status").stdout
         group = os.getpgid(tracker.pid)
     finally:
@@ -282,13 +282,13 @@ def test_mlflow_s_server_comes_up_over_the_same_tracker_and_goes_down_with_all_i
     assert f"Stopped the tracker at {tracker.url}" in ended.stdout
     assert not read_start_time(tracker.pid)
     processes = psutil.process_iter
-    until(
-        lambda: not any(read_start_time(one.pid) and group_of(one.pid) == group for one in processes()),
+    wait_until(
+        lambda: not any(read_start_time(process.pid) and find_group(process.pid) == group for process in processes()),
         "all of it is gone",
     )
 
 
-def group_of(pid: int) -> int:
+def find_group(pid: int) -> int:
     try:
         return os.getpgid(pid)
     except ProcessLookupError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from tests.loop_story import STORY, in_order
+from tests.loop_events import STORY, in_order
 from tests.waiting import patient
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,22 +39,22 @@ def arguments(real: bool) -> list[str]:
 def test_the_agents_promote_a_model_that_reads_drifted_digits_better(cli: Cli, home: Path, real: bool) -> None:
     done = cli("demo", "--json", *arguments(real), timeout_s=patient(1100))
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)
-    loop = told["loop"]
+    document = json.loads(done.stdout)
+    loop = document["loop"]
 
     assert loop["failed"] == 0
-    story = [(one["agent"], one["kind"]) for one in loop["events"]]
+    story = [(event["agent"], event["kind"]) for event in loop["events"]]
     assert in_order(STORY, story), story
-    found = story.index(("checker", "detection"))
-    assert story[:found].count(("tracker", "predictions")) >= 2
-    assert ("labels", "label") in story[found : story.index(("planner", "gate"))]
-    champion = next(one for one in loop["versions"] if one["champion"])
+    position = story.index(("checker", "detection"))
+    assert story[:position].count(("tracker", "predictions")) >= 2
+    assert ("labels", "label") in story[position : story.index(("planner", "gate"))]
+    champion = next(version for version in loop["versions"] if version["champion"])
     before, after = (loop["accuracy"][f"models:/mnist_cnn/{number}"] for number in (1, champion["version"]))
     assert after["drifted"] > before["drifted"] + 0.02
     assert champion["version"] > 1
     assert champion["accuracy"] > loop["versions"][0]["accuracy"]
 
-    report = Path(told["report"]).read_text(encoding="utf-8")
+    report = Path(document["report"]).read_text(encoding="utf-8")
     assert report.count("<figure") >= 8  # accuracy, requests, errors, p95, versions and agents, thrice for a phone too
     assert "V1: " in report
     assert "No drift was found" not in report

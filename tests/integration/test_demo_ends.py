@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.conftest import COMMAND
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.endurance,
@@ -28,22 +28,26 @@ pytestmark = [
 LIMIT_S = patient(800)
 
 
-def left_of(home: Path) -> list[list[str]]:
+def list_remaining_commands(home: Path) -> list[list[str]]:
     """Return the command lines of what runs in this home."""
-    found = []
+    command_lines = []
     for process in psutil.process_iter():
         try:
             mine = process.environ().get("SCANFLOW_HOME") == str(home) or str(home) in " ".join(process.cmdline())
             if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.cmdline())
+                command_lines.append(process.cmdline())
         except psutil.Error:  # it has gone, or is another user's
             continue
-    return found
+    return command_lines
 
 
 def assert_nothing_is_left(home: Path) -> None:
     # What was killed a moment ago may still be there.
-    until(lambda: not left_of(home), f"nothing of it is left: {left_of(home)}", patience_s=patient(30))
+    wait_until(
+        lambda: not list_remaining_commands(home),
+        f"nothing of it is left: {list_remaining_commands(home)}",
+        patience_s=patient(30),
+    )
 
 
 @contextmanager

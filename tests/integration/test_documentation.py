@@ -89,7 +89,7 @@ def test_the_agents_that_are_shown_can_be_loaded(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scanflow_agents", "strategies", "app.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout
-    assert {one["name"] for one in json.loads(done.stdout)["strategies"]} == {"count", "check_predictions"}
+    assert {strategy["name"] for strategy in json.loads(done.stdout)["strategies"]} == {"count", "check_predictions"}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page, "yaml")], ids=lambda page: page.name)

@@ -21,7 +21,7 @@ def write(path: Path, *, seed: int, shift: float = 0.0, missing: float = 0.0) ->
     return path.name
 
 
-def test_a_table_is_compared_drawn_and_told_to_programs(quick_cli: Cli, tmp_path: Path) -> None:
+def test_a_table_is_compared_drawn_and_printed_for_programs(quick_cli: Cli, tmp_path: Path) -> None:
     old, same = write(tmp_path / "old.csv", seed=1), write(tmp_path / "same.csv", seed=2)
     new = write(tmp_path / "new.csv", seed=3, shift=6, missing=0.1)
     alike = quick_cli("drift", "check", old, same, "--fail-on-drift")
@@ -35,10 +35,10 @@ def test_a_table_is_compared_drawn_and_told_to_programs(quick_cli: Cli, tmp_path
     assert "city*" not in drifted.stdout
     drawn = ET.parse(tmp_path / "drift.svg").getroot()
     assert {"age", "city"} <= {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
-    told = quick_cli("drift", "check", old, new, "--json", "--fail-on-drift")
-    found = json.loads(told.stdout)
-    assert (told.returncode, found["drifted"], found["rows"]) == (3, True, {"reference": 400, "current": 400})
-    assert set(found["columns"][0]) == {"name", "test", "statistic", "p", "effect", "reference", "current"}
+    result = quick_cli("drift", "check", old, new, "--json", "--fail-on-drift")
+    document = json.loads(result.stdout)
+    assert (result.returncode, document["drifted"], document["rows"]) == (3, True, {"reference": 400, "current": 400})
+    assert set(document["columns"][0]) == {"name", "test", "statistic", "p", "effect", "reference", "current"}
     assert quick_cli("drift", "check", old, new, "--min-effect", "0.9", "--fail-on-drift").returncode == 0
 
 
@@ -61,11 +61,11 @@ def test_rows_in_order_of_time_are_noticed_and_thinned(quick_cli: Cli, tmp_path:
     assert noted.startswith("Rows depend on those before them: 1,000 say as much about ")
     assert "Ask again with --in-order.\nDrifted: 1,000 rows against 1,000" in noted
     thinned = quick_cli("drift", "check", old, new, "--in-order", "--json")
-    found = json.loads(thinned.stdout)
-    assert not found["drifted"]
-    dependence = found["dependence"]
+    document = json.loads(thinned.stdout)
+    assert not document["drifted"]
+    dependence = document["dependence"]
     assert dependence["column"] in {"heat", "pump"}, "times only follow each other"
-    assert found["rows"]["current"] == -(-1000 // dependence["stride"])
+    assert document["rows"]["current"] == -(-1000 // dependence["stride"])
     assert 30 <= dependence["effective_rows"] <= 120, "53 in theory"
 
 
@@ -91,11 +91,10 @@ def test_segments_and_streams_are_looked_at(quick_cli: Cli, tmp_path: Path) -> N
     old, new = write(tmp_path / "old.csv", seed=1), write(tmp_path / "new.csv", seed=3, shift=6)
     screen = quick_cli("drift", "check", old, new, "--by", "city").stdout
     assert "segment" in screen
-    told = json.loads(quick_cli("drift", "check", old, new, "--by", "city", "--json").stdout)
-    assert {(one["name"], one["drifted"], one["columns"][0]["name"]) for one in told["segments"]} == {
-        ("Oslo", True, "age"),
-        ("Rome", True, "age"),
-    }
+    document = json.loads(quick_cli("drift", "check", old, new, "--by", "city", "--json").stdout)
+    assert {
+        (segment["name"], segment["drifted"], segment["columns"][0]["name"]) for segment in document["segments"]
+    } == {("Oslo", True, "age"), ("Rome", True, "age")}
     (tmp_path / "both.csv").write_text((tmp_path / "old.csv").read_text() + (tmp_path / "new.csv").read_text()[8:])
     (change,) = json.loads(quick_cli("drift", "stream", "both.csv", "age", "--json").stdout)
     assert 400 < change["row"] < 560

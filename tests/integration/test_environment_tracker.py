@@ -14,7 +14,7 @@ import pytest
 from scanflow.http.home_token import make_step_token
 from scanflow.knowledge.step_environment import build_step_environment
 from scanflow_server.mlflow_server import TOKEN
-from tests.serving import held_port
+from tests.serving import reserve_port
 from tests.tracker_process import answering
 from tests.waiting import PATIENCE_S
 
@@ -35,7 +35,7 @@ def test_steps_that_log_first_at_the_same_moment_log_to_one_experiment(tmp_path:
     own = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{tmp_path / 'db'}", TOKEN: KEY}
     own["MLFLOW_ARTIFACTS_DESTINATION"] = str(tmp_path / "files")
     steps = list[subprocess.Popen[str]]()
-    with held_port() as port:
+    with reserve_port() as port:
         command = [sys.executable, "-m", "scanflow_server.mlflow_server", "--port", str(port)]
         command += ["--environment", "shop/data"]
         with contextmanager(answering)(command, tmp_path, port, **own) as url:

@@ -67,7 +67,7 @@ def is_mountable(folder: Path) -> bool:
     )
 
 
-def test_on_a_full_disk_nothing_half_written_is_believed_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_on_a_full_disk_nothing_half_written_is_believed_and_work_goes_on_when_there_is_space(tmp_path: Path) -> None:
     (disk := tmp_path / "disk").mkdir()
     if not is_mountable(disk):
         pytest.skip("this user may not mount a small disk")

@@ -89,13 +89,13 @@ def test_functions_and_classes_of_a_program_run_on_a_server_and_are_loaded_by_th
 def test_what_is_not_signed_by_this_home_is_not_loaded(server: ServerProcess, tmp_path: Path) -> None:
     run(server, tmp_path)
     before = (tmp_path / "loaded").read_text()
-    kept = list((server.home / "functions").glob("*.pickle"))
-    assert len(kept) >= 2
-    assert {one.stat().st_mode & 0o777 for one in kept} == {0o600}
-    for one in kept:
-        content = bytearray(one.read_bytes())
+    files = list((server.home / "functions").glob("*.pickle"))
+    assert len(files) >= 2
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    for file in files:
+        content = bytearray(file.read_bytes())
         content[0] ^= 1
-        one.write_bytes(content)
+        file.write_bytes(content)
     kept_app = server.api.get("/applications/notebook").json()["application"]
     again = server.api.post("/runs", json={"application": kept_app, "parameters": {"count": 7}})
     record = server.run_events(again.json()["name"])[-1][1]["record"]

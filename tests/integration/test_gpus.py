@@ -26,7 +26,7 @@ from scanflow.testing.accelerators import GIB, FakeAccelerators, make_gpu, make_
 from tests.conftest import COMMAND, Cli
 from tests.nvml import StubbedMachine
 from tests.serving import read_instance
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 SHOW = """
 import json, os, sys
@@ -120,7 +120,7 @@ def test_a_step_sees_the_gpu_it_was_given_and_one_that_asks_for_none_sees_none(
     assert find_task(record, "plain").devices == ()
 
 
-def test_where_no_gpu_can_be_granted_nothing_is_hidden(
+def test_where_no_gpu_can_be_allocated_nothing_is_hidden(
     make_machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -178,7 +178,7 @@ def test_a_gpu_that_another_program_uses_is_waited_for(make_machine: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"gpu": 2}, "Executor 'train': gpu=2 is more than there is here: GPU 0 NVIDIA H100 .80Gi.."),
         ({"gpu": "1g.10gb"}, "Executor 'train': gpu='1g.10gb' names a part that no GPU here has."),
@@ -188,13 +188,13 @@ def test_a_gpu_that_another_program_uses_is_waited_for(make_machine: Callable[..
     ],
 )
 def test_what_the_machine_never_has_is_refused_before_anything_runs(
-    make_machine: Callable[..., Machine], fields: dict[str, Any], said: str
+    make_machine: Callable[..., Machine], fields: dict[str, Any], message: str
 ) -> None:
     machine = make_machine(make_gpu(0))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         machine.run(script("plain"), script("train", **fields))
     assert machine.backend.runs(limit=5) == []
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         machine.backend.check(machine.define(script("train", **fields)))
 
 
@@ -244,7 +244,9 @@ def test_what_a_step_used_and_who_was_beside_it_is_read_back(home: Path, tmp_pat
     assert (use.peak_bytes, use.others) == (3 * GIB, ("other 1 (1Gi)",))
 
 
-def test_a_step_that_takes_more_than_its_share_in_turns_is_stopped_with_the_reason(home: Path, tmp_path: Path) -> None:
+def test_a_step_that_takes_more_than_its_share_of_a_shared_gpu_is_stopped_with_the_reason(
+    home: Path, tmp_path: Path
+) -> None:
     (tmp_path / "hold.py").write_text(HOLD)
     accelerators = WatchedAccelerators(make_gpu(0), held_bytes=41 * GIB)
     record = run_holder(Machine(home, tmp_path, accelerators), accelerators, gpu=0.5)
@@ -335,7 +337,7 @@ def test_a_function_sees_the_gpu_that_it_was_given(cli: Cli, tmp_path: Path, mon
     assert f"{make_gpu(0).uuid} and ''" in cli("output", "@latest", "report").stdout
 
 
-def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: Path) -> None:
+def test_a_gpu_stays_with_a_step_with_a_killed_driver(home: Path, tmp_path: Path) -> None:
     machine = StubbedMachine(tmp_path, make_gpu(0))
     environ = {**os.environ, **machine.variables}
     (tmp_path / "hold.py").write_text(HOLD)
@@ -343,7 +345,7 @@ def test_a_gpu_stays_with_a_step_whose_driver_was_killed(home: Path, tmp_path: P
     write_app(tmp_path, "held", "hold.py")
     write_app(tmp_path, "later", "show.py")
     with subprocess.Popen([*COMMAND, "run", "held.py"], cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL) as driver:
-        until((tmp_path / "holding").exists, "the step runs")
+        wait_until((tmp_path / "holding").exists, "the step runs")
         driver.send_signal(signal.SIGKILL)
     devices = HomeDevices(home)
     (claim,) = devices.list_claims()
@@ -385,9 +387,9 @@ def test_doctor_topology_plan_and_show_say_which_gpus_there_are(
     assert "  part 1g.10gb: 0 B used; free" in topology
     devices = json.loads(cli("topology", "--json").stdout)["devices"]
     assert [device["mig_enabled"] for device in devices] == [False, True]
-    said = cli("doctor").stdout
-    assert "given in turns; a step that takes more memory than its share is stopped" in said
-    assert "nvidia-cuda-mps-control -d" in said
+    output = cli("doctor").stdout
+    assert "given in turns; a step that takes more memory than its share is stopped" in output
+    assert "nvidia-cuda-mps-control -d" in output
     machine.start_mps()
     assert "bounded by NVIDIA's Multi-Process Service" in cli("doctor").stdout
     machine.set_devices(make_gpu(0, fault="it is lost"))
@@ -435,7 +437,7 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     assert "GPUs of instance 1: GPU 0 NVIDIA H100, 80.0 GiB" in cli("services", "first").stdout
     process = DeviceProcess(pid=service["instances"][0]["pid"], memory_bytes=3 * GIB)
     machine.set_devices(make_gpu(0, processes=(process,)))
-    until(lambda: "used 3.0 GiB of 80.0 GiB" in cli("services", "first").stdout, "its memory is read back")
+    wait_until(lambda: "used 3.0 GiB of 80.0 GiB" in cli("services", "first").stdout, "its memory is read back")
     machine.set_devices(make_gpu(0))
     refused = cli("deploy", "app.py:second")
     assert refused.returncode != 0
@@ -443,7 +445,7 @@ def test_an_instance_gets_a_gpu_that_another_service_and_a_step_cannot_have(
     broken = cli("predict", "first", "--data", "[[-1.0]]")
     assert "cannot use its GPU any more: RuntimeError: CUDA error: an illegal memory access" in broken.stderr
     pid = service["instances"][0]["pid"]
-    until(
+    wait_until(
         lambda: (now := read_instance(cli, "first"))["pid"] not in {pid, None} and now["state"] == "ready",
         "it is replaced",
     )
@@ -489,7 +491,7 @@ def test_each_rank_of_an_mpi_job_sees_a_gpu_of_its_own(
 
 
 @sees_processes
-def test_an_instance_that_takes_more_than_its_share_in_turns_is_killed_and_starts_again(
+def test_an_instance_that_takes_more_than_its_share_of_a_shared_gpu_is_killed_and_starts_again(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = StubbedMachine(tmp_path, make_gpu(0))
@@ -503,7 +505,7 @@ def test_an_instance_that_takes_more_than_its_share_in_turns_is_killed_and_start
     assert before["devices"][0]["sharing"] == "time slicing"
     greedy = DeviceProcess(pid=before["pid"], memory_bytes=41 * GIB)
     machine.set_devices(make_gpu(0, processes=(greedy,)))
-    until(lambda: read_instance(cli, "first")["restarts"] == 1, "it was killed and started again")
+    wait_until(lambda: read_instance(cli, "first")["restarts"] == 1, "it was killed and started again")
     assert "Its processes held 41Gi of GPU 0, and its share is 40Gi." in read_instance(cli, "first")["error"]
-    until(lambda: read_instance(cli, "first")["state"] == "ready", "it serves again")
+    wait_until(lambda: read_instance(cli, "first")["state"] == "ready", "it serves again")
     assert make_gpu(0).uuid in cli("predict", "first", "--data", "[[1.0]]").stdout

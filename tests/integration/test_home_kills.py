@@ -28,13 +28,13 @@ from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.observed import read_observed
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.http.home_token import ensure_home_token
-from tests.asking import http_client
 from tests.conftest import Cli
 from tests.home_processes import ATTEMPTS, MPI_KINDS, HomeProcess, list_processes
-from tests.server import body_of
+from tests.http_requests import http_client
+from tests.server import load_body
 from tests.serving import hold_port
-from tests.soaking import Api, Follower, end_home, of_home
-from tests.waiting import patient, until
+from tests.soak import Api, Follower, end_home, of_home
+from tests.waiting import patient, wait_until
 
 KILLS_S = float(os.environ.get("SCANFLOW_KILLS_S", "") or 600)
 SEED = int(os.environ.get("SCANFLOW_KILLS_SEED", "") or random.SystemRandom().randrange(2**31))
@@ -224,7 +224,7 @@ class Storm:
         self._wait_for_operation(self.operations[-1])
 
     def _wait_for_operation(self, id: str) -> None:
-        until(
+        wait_until(
             lambda: self.api.get(f"/operations/{id}")["state"] != "running",
             f"the operation {id} ends",
             patience_s=patient(300),
@@ -239,7 +239,7 @@ class Storm:
         if up is None or up.tracker is None or not (up.server.is_alive() and up.tracker.is_alive()):
             self.cli("up", "--port", str(self.port))  # what it starts may be killed before it is ready
 
-    def up(self) -> None:
+    def start_control_plane(self) -> None:
         done = self.cli("up", "--port", str(self.port))
         assert done.returncode == 0, done.stderr
 
@@ -290,40 +290,45 @@ class Storm:
             working = [pool.submit(self.again, do, pause) for do, pause in traffic]
             self.over.wait(KILLS_S)
             self.over.set()
-            for one in working:
-                one.result()
+            for future in working:
+                future.result()
 
     def settle(self) -> None:
         """Start what is down for the last time, and wait for all that was begun."""
-        self.up()
-        until(
-            lambda: {one["state"] for one in self.api.get("/agents")} == {"running"},
+        self.start_control_plane()
+        wait_until(
+            lambda: {listed_agent["state"] for listed_agent in self.api.get("/agents")} == {"running"},
             "all agents are back",
             patience_s=patient(180),
         )
         for agent in AGENTS:
             self.api.ask("DELETE", f"/agents/kills/{agent}")
-        until(lambda: {one["state"] for one in self.api.get("/agents")} == {"stopped"}, "the agents have ended")
+        wait_until(
+            lambda: {listed_agent["state"] for listed_agent in self.api.get("/agents")} == {"stopped"},
+            "the agents have ended",
+        )
         counts = ("runs_active", "operations_running")
-        until(
-            lambda: not any(self.api.get("/status")["counts"][one] for one in counts),
+        wait_until(
+            lambda: not any(self.api.get("/status")["counts"][count] for count in counts),
             "no run is stuck, and no operation",
             patience_s=patient(600),
         )
-        until(lambda: not self._list_open_intents(), "what agents wanted is over", patience_s=patient(240))
-        until(self._are_services_whole, "all services are whole", patience_s=patient(180))
-        until(lambda: not self.follower.pull(), "all is heard of")
+        wait_until(lambda: not self._list_open_intents(), "what agents wanted is over", patience_s=patient(240))
+        wait_until(self._are_services_whole, "all services are whole", patience_s=patient(180))
+        wait_until(lambda: not self.follower.pull(), "all is heard of")
 
     def _list_open_intents(self) -> list[Any]:
-        return [one for state in ("pending", "running") for one in self.api.get("/intents", state=state, limit=1000)]
+        return [
+            intent for state in ("pending", "running") for intent in self.api.get("/intents", state=state, limit=1000)
+        ]
 
     def _are_services_whole(self) -> bool:
-        return {one["state"] for one in self.api.get("/services")} == {"ready"}
+        return {service["state"] for service in self.api.get("/services")} == {"ready"}
 
 
 def _count_ready(services: ServicesHome, name: str) -> int:
     state = read_observed(services.service(name))
-    return 0 if state is None else sum(one.state == "ready" for one in state.record.instances)
+    return 0 if state is None else sum(instance.state == "ready" for instance in state.record.instances)
 
 
 @pytest.fixture
@@ -335,17 +340,17 @@ def storm(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TEST_MPI", "1" if HAS_MPI else "")
     monkeypatch.setenv("SCANFLOW_SLOTS", "2")
     monkeypatch.setenv("SCANFLOW_MAX_RUNS", "3")
-    made = Storm(cli, home, tmp_path)
-    yield made
-    end_home(made, cli, home)
+    storm = Storm(cli, home, tmp_path)
+    yield storm
+    end_home(storm, cli, home)
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(KILLS_S + 1800)
 def test_kills_of_every_kind_of_process_lose_double_and_strand_nothing(storm: Storm, cli: Cli, home: Path) -> None:
     print(f"SCANFLOW_KILLS_SEED={SEED} SCANFLOW_KILLS_S={KILLS_S:g}")
-    storm.up()
-    storm.body = body_of(storm.folder / "app.py")
+    storm.start_control_plane()
+    storm.body = load_body(storm.folder / "app.py")
     for name, count in (("steady", 2), ("guarded", 1), ("changed", 1)):
         body = {**storm.body, "workflow": name, "sizing": {"instances": count}}
         begun = storm.api.operation("POST", "/services", key=name, json=body)
@@ -353,17 +358,19 @@ def test_kills_of_every_kind_of_process_lose_double_and_strand_nothing(storm: St
         storm.urls[name] = storm.api.get(f"/services/{name}")["url"]
     for agent in AGENTS:
         storm.api.ask("PUT", f"/agents/kills/{agent}", json=storm.body)
-    until(lambda: {one["state"] for one in storm.api.get("/agents")} == {"running"}, "all agents run")
+    wait_until(
+        lambda: {listed_agent["state"] for listed_agent in storm.api.get("/agents")} == {"running"}, "all agents run"
+    )
     storm.rage()
     storm.settle()
     runs = storm.api.get("/runs", limit=10_000)
-    records = {one["name"]: storm.api.get(f"/runs/{one['name']}") for one in runs}
+    records = {run["name"]: storm.api.get(f"/runs/{run['name']}") for run in runs}
     for name in ("guarded", "steady", "changed"):
         assert storm.api.operation("DELETE", f"/services/{name}", key=f"end-{name}")["state"] == "succeeded"
     assert cli("doctor").returncode == 0
     assert cli("down").returncode == 0
-    _print_figures(storm, records)
-    until(lambda: of_home(home) == [], "nothing is left over")
+    _print_counts(storm, records)
+    wait_until(lambda: of_home(home) == [], "nothing is left over")
     check_kinds(storm)
     check_runs(storm, records)
     check_effects(storm, records)
@@ -371,11 +378,11 @@ def test_kills_of_every_kind_of_process_lose_double_and_strand_nothing(storm: St
     check_databases(home)
 
 
-def _print_figures(storm: Storm, records: dict[str, Any]) -> None:
+def _print_counts(storm: Storm, records: dict[str, Any]) -> None:
     print("killed:", dict(Counter(process.kind for _, process in storm.kills).most_common()))
-    print("runs:", dict(Counter((one["workflow"], one["state"]) for one in records.values())))
-    print("answered:", sum(one.answered for one in storm.callers), end=" ")
-    print("failed:", dict(Counter(one.what for caller in storm.callers for one in caller.failed)))
+    print("runs:", dict(Counter((record["workflow"], record["state"]) for record in records.values())))
+    print("answered:", sum(client.answered for client in storm.callers), end=" ")
+    print("failed:", dict(Counter(failure.what for caller in storm.callers for failure in caller.failed)))
     print("operations:", len(storm.operations), "events:", len(storm.follower.heard))
 
 
@@ -386,8 +393,8 @@ def check_kinds(storm: Storm) -> None:
 
 def check_runs(storm: Storm, records: dict[str, Any]) -> None:
     """No run is lost or doubled, and each is in a final state that its tasks and events bear out."""
-    acted = storm.follower.of("action.")
-    by_agents = [one["data"]["result"]["run"] for one in acted if one["data"]["primitive"] == "run_workflow"]
+    acted = storm.follower.list_events("action.")
+    by_agents = [event["data"]["result"]["run"] for event in acted if event["data"]["primitive"] == "run_workflow"]
     assert len(by_agents) > 0
     assert sorted([*by_agents, *storm.runs.values()]) == sorted(records)
     outcomes = storm.follower.outcomes()

@@ -16,8 +16,8 @@ from scanflow_server.arbiter.intent_service import IntentService
 from scanflow_server.store import intent_store as kept
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from tests.unit.server.arbiter.making import intent, permit
-from tests.waiting import patient, until
+from tests.unit.server.arbiter.intent_builders import intent, permit
+from tests.waiting import patient, wait_until
 
 COUNT = 40
 KILLS = MAX_ATTEMPTS - 1  # an action that is cut off more often is given up
@@ -29,7 +29,7 @@ from scanflow.agent.primitive_context import PrimitiveResult
 from scanflow.agent.agent_records import PrimitiveCall
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.store.base import open_store
-from tests.unit.server.arbiter.making import permit
+from tests.unit.server.arbiter.intent_builders import permit
 
 address, folder = sys.argv[1], Path(sys.argv[2])
 
@@ -57,10 +57,10 @@ time.sleep(100_000)
 
 def states(store: Store) -> Counter[str]:
     with store.read() as connection:
-        return Counter(one.state for one in kept.list_actions(connection, limit=1000))
+        return Counter(action.state for action in kept.list_actions(connection, limit=1000))
 
 
-def enough_done(store: Store, enough: int) -> bool:
+def has_enough(store: Store, enough: int) -> bool:
     return states(store)["succeeded"] >= enough
 
 
@@ -83,7 +83,7 @@ def test_an_engine_that_is_killed_again_and_again_loses_nothing_and_repeats_noth
         try:
             assert child.stdout.readline() == "started\n"
             enough = COUNT if kill == KILLS else min(COUNT, states(store)["succeeded"] + rng.randrange(1, 6))
-            until(partial(enough_done, store, enough), f"{enough} actions are done")
+            wait_until(partial(has_enough, store, enough), f"{enough} actions are done")
         finally:
             child.kill()
             child.wait(patient(60))

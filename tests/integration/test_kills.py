@@ -16,7 +16,7 @@ import pytest
 
 from scanflow_client.client import Client
 from tests.conftest import COMMAND
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 KILLS = 50
 SHARES = 5  # so that test runners may spread them
@@ -85,7 +85,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def kill_once(process: subprocess.Popen[str], reached: Callable[[], bool], pause_s: float) -> bool:
     """Kill a process so long after something is reached, and return whether it still ran then."""
-    until(lambda: reached() or process.poll() is not None, "it is under way")
+    wait_until(lambda: reached() or process.poll() is not None, "it is under way")
     threading.Event().wait(pause_s)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=LIMIT_S)
@@ -105,13 +105,13 @@ def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
     client = Client()
     kills = runs = 0
 
-    def written() -> int:
+    def count_output() -> int:
         return len(ledger.read_text().splitlines()) if ledger.exists() else 0
 
     def is_driven(*, lines: int) -> bool:
         """Say whether somebody drives the newest run, and its ledger has so many lines: who still imports is spared."""
         records = client.runs(limit=1000)
-        return len(records) == runs and records[0].state == "running" and written() >= lines
+        return len(records) == runs and records[0].state == "running" and count_output() >= lines
 
     while kills < KILLS // SHARES:
         ledger.unlink(missing_ok=True)
@@ -119,7 +119,7 @@ def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
         reached = partial(is_driven, lines=rng.randrange(LINES))
         kills += kill_once(start(tmp_path, "run"), reached, rng.uniform(0, 0.05))
         if rng.random() < 0.5:  # and the one who resumes is killed too
-            reached = partial(is_driven, lines=rng.randrange(written(), LINES + 1))
+            reached = partial(is_driven, lines=rng.randrange(count_output(), LINES + 1))
             kills += kill_once(start(tmp_path, "resume", "@latest"), reached, rng.uniform(0, 0.05))
         _finish(tmp_path)
         lines = ledger.read_text().splitlines()
@@ -131,8 +131,8 @@ def test_a_run_killed_at_random_moments_loses_nothing_and_repeats_nothing(
 
 def _finish(folder: Path) -> None:
     process = start(folder, "resume", "@latest")
-    said, _ = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0, said
+    output, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, output
 
 
 def write_waiting_app(folder: Path) -> None:
@@ -168,11 +168,11 @@ def test_a_step_that_runs_on_after_its_driver_was_killed_is_adopted_not_repeated
 
 
 def _wait_for_log(home: Path) -> Path:
-    def written() -> list[Path]:
+    def count_output() -> list[Path]:
         return [path for path in home.rglob("stdout.log") if path.stat().st_size]
 
-    until(written, "the only step of the only run has said something")
-    return written()[0]
+    wait_until(count_output, "the only step of the only run has said something")
+    return count_output()[0]
 
 
 @pytest.mark.slow
@@ -194,9 +194,9 @@ def test_a_run_can_be_stopped_but_not_driven_by_another_process_and_resumed(
     assert "top" in stopped.communicate(timeout=LIMIT_S)[0]
     assert stopped.returncode == 0
     if driven:
-        said, _ = driver.communicate(timeout=LIMIT_S)
+        output, _ = driver.communicate(timeout=LIMIT_S)
         assert driver.returncode == 130
-        assert "stopped" in said
+        assert "stopped" in output
     assert "■ stopped" in start(tmp_path, "runs").communicate(timeout=LIMIT_S)[0]
     (tmp_path / "go").touch()
     _finish(tmp_path)

@@ -27,7 +27,7 @@ from scanflow.errors import MissingExtraError, NotFoundError, UnavailableError, 
 from scanflow.installation import explain_install
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.step_environment import add_run_tags, find_prepared_environment, locate_tracker
-from tests.serving import held_port
+from tests.serving import reserve_port
 from tests.waiting import patient
 
 pytestmark = [
@@ -76,20 +76,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert racer.stdin is not None
             racer.stdin.write("go\n")
             racer.stdin.flush()
-        told = [racer.communicate(timeout=TIMEOUT_S) for racer in racers]
+        outputs = [racer.communicate(timeout=TIMEOUT_S) for racer in racers]
     finally:
         for racer in racers:
             racer.kill()
-    assert [out.strip() for out, _ in told] == ["scanflow-shop-data", "scanflow-shop-data", "scanflow-shop-science"]
-    assert [err for _, err in told] == ["", "", ""]
+    assert [out.strip() for out, _ in outputs] == ["scanflow-shop-data", "scanflow-shop-data", "scanflow-shop-science"]
+    assert [err for _, err in outputs] == ["", "", ""]
     return home
 
 
 def test_processes_that_prepare_a_fresh_home_at_once_agree(home: Path) -> None:
     for team in ("data", "science"):
-        known = find_prepared_environment(home, "shop", team)
-        assert known is not None
-        assert known == open_knowledge(home).prepare("shop", team)
+        environment = find_prepared_environment(home, "shop", team)
+        assert environment is not None
+        assert environment == open_knowledge(home).prepare("shop", team)
     assert [path.name for path in (home / "tracker").glob(".mlflow.db.new*")] == []
     code = (
         "import sys; from pathlib import Path; from scanflow.knowledge import open_knowledge;"
@@ -99,19 +99,19 @@ def test_processes_that_prepare_a_fresh_home_at_once_agree(home: Path) -> None:
 
 
 def test_a_run_has_ended_when_it_is_wholly_written(home: Path, tmp_path: Path) -> None:
-    told: list[datetime] = []
+    moments: list[datetime] = []
 
     def clock() -> datetime:
-        told.append(datetime(2026, 1, 31, 6, len(told), tzinfo=UTC))
-        return told[-1]
+        moments.append(datetime(2026, 1, 31, 6, len(moments), tzinfo=UTC))
+        return moments[-1]
 
     from scanflow.knowledge.mlflow.mlflow_knowledge import MlflowKnowledge
 
     knowledge = MlflowKnowledge(locate_tracker(home), clock=clock)
     (tmp_path / "plot.png").write_bytes(b"png")
     run = knowledge.log_run("shop", "data", metrics={"loss": 1.0}, artifacts=tmp_path / "plot.png")
-    assert len(told) > 1
-    assert run.ended_at == told[-1]
+    assert len(moments) > 1
+    assert run.ended_at == moments[-1]
 
 
 def test_plain_mlflow_in_a_step_logs_to_the_environment(home: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_plain_mlflow_and_the_library_read_each_other_s_models(
     pytest.importorskip("sklearn")
     knowledge = open_knowledge(home)
     (tmp_path / "weights").write_text("1")
-    made = knowledge.register_model("plain", tmp_path / "weights", app="shop", team="data")
+    registered = knowledge.register_model("plain", tmp_path / "weights", app="shop", team="data")
     code = (
         "import mlflow\n"
         "from sklearn.linear_model import LinearRegression\n"
@@ -161,7 +161,7 @@ def test_plain_mlflow_and_the_library_read_each_other_s_models(
         monkeypatch.setenv(name, value)
     from mlflow import artifacts, sklearn
 
-    read = Path(artifacts.download_artifacts(made.uri, dst_path=str(tmp_path / "plain")))
+    read = Path(artifacts.download_artifacts(registered.uri, dst_path=str(tmp_path / "plain")))
     assert [path.name for path in read.iterdir()] == ["weights"]
     model: Any = sklearn.load_model("models:/doubler@champion")
     assert model.predict([[4]])[0] == pytest.approx(8)
@@ -206,7 +206,7 @@ def test_a_database_that_fails_is_unavailable_and_a_save_that_fails_leaves_nothi
     from mlflow import MlflowClient
     from sqlalchemy.exc import OperationalError
 
-    def locked(*_: object, **__: object) -> None:
+    def raise_locked(*_: object, **__: object) -> None:
         raise OperationalError("SELECT", {}, Exception("database is locked"))
 
     def full(*_: object, **__: object) -> None:
@@ -214,7 +214,7 @@ def test_a_database_that_fails_is_unavailable_and_a_save_that_fails_leaves_nothi
 
     knowledge = open_knowledge(home)
     with monkeypatch.context() as patch:
-        patch.setattr(MlflowClient, "get_registered_model", locked)
+        patch.setattr(MlflowClient, "get_registered_model", raise_locked)
         with pytest.raises(UnavailableError, match="database is locked"):
             knowledge.get_model("plain")
         patch.setattr(MlflowClient, "log_artifact", full)
@@ -228,7 +228,7 @@ def test_a_database_that_fails_is_unavailable_and_a_save_that_fails_leaves_nothi
 
 
 @pytest.mark.parametrize(("first", "waits_s"), [(URLError(TimeoutError()), [2.0, 2.0]), (TimeoutError(), [2.0, 30.0])])
-def test_a_connection_that_leads_nowhere_is_tried_anew_and_a_slow_answer_waited_for(
+def test_a_connection_that_leads_nowhere_is_tried_again_and_a_slow_answer_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: OSError, waits_s: list[float]
 ) -> None:
     outcomes, waited = [first, URLError(ConnectionRefusedError("refused"))], list[float]()
@@ -245,11 +245,11 @@ def test_a_connection_that_leads_nowhere_is_tried_anew_and_a_slow_answer_waited_
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    with held_port() as port:
+    with reserve_port() as port:
         yield port
 
 
-def test_a_server_that_is_down_or_hangs_is_unavailable_before_mlflow_tries_it(
+def test_a_server_that_is_down_or_hangs_is_unavailable_before_mlflow_calls_it(
     tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow tries for minutes before it gives up: it is not asked where nobody answers."""
@@ -257,7 +257,7 @@ def test_a_server_that_is_down_or_hangs_is_unavailable_before_mlflow_tries_it(
 
     asked: list[object] = []
     with monkeypatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as silent:  # which never says a word
-        patch.setattr(requests.Session, "request", lambda *given, **_: asked.append(given))
+        patch.setattr(requests.Session, "request", lambda *arguments, **_: asked.append(arguments))
         knowledge = open_knowledge(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.3)
         with pytest.raises(UnavailableError, match="timed out"):
             knowledge.search_runs("shop", "data")
@@ -297,9 +297,11 @@ def test_a_deleted_experiment_says_how_to_bring_it_back(home: Path) -> None:
     from mlflow import MlflowClient
 
     knowledge = open_knowledge(home)
-    made = knowledge.prepare("shop", "gone")
-    MlflowClient(made["MLFLOW_TRACKING_URI"]).delete_experiment(made["MLFLOW_EXPERIMENT_ID"])
-    with pytest.raises(UsageError, match=f"mlflow experiments restore --experiment-id {made['MLFLOW_EXPERIMENT_ID']}"):
+    variables = knowledge.prepare("shop", "gone")
+    MlflowClient(variables["MLFLOW_TRACKING_URI"]).delete_experiment(variables["MLFLOW_EXPERIMENT_ID"])
+    with pytest.raises(
+        UsageError, match=f"mlflow experiments restore --experiment-id {variables['MLFLOW_EXPERIMENT_ID']}"
+    ):
         knowledge.prepare("shop", "gone")
     assert knowledge.search_runs("shop", "gone") == []
 

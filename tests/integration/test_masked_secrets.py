@@ -29,12 +29,12 @@ from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store import agent_store, application_store, event_store, intent_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.tables import events as event_table
-from tests.asking import http_client
 from tests.conftest import Cli
+from tests.http_requests import http_client
 from tests.server import bearer
 from tests.unit.server.answering import a_service, answering
-from tests.unit.server.keeping import requested, stored
-from tests.waiting import patient, until
+from tests.unit.server.server_rows import make_action_row, make_request_row
+from tests.waiting import patient, wait_until
 
 CANARY = re.compile(r"canary-[a-z]+-[0-9]")
 """Each secret below has a name of its own in it, so that a failure says which one is shown."""
@@ -145,7 +145,7 @@ class PiecewiseLog:
 
 
 @contextmanager
-def served(home: Path, *, control: bool) -> Iterator[tuple[ServerContext, httpx2.Client]]:
+def serve_home(home: Path, *, control: bool) -> Iterator[tuple[ServerContext, httpx2.Client]]:
     settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2)})
     settings.folder.mkdir(parents=True)
     context = make_context(settings)
@@ -227,7 +227,7 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
     value: dict[str, JSON] = {"token": "canary-sample-3", "text": ALL_SECRETS, "evidence": {"why": ALL_SECRETS}}
     sample = Sample(id="s", agent="watch", sensor="count", at=1.0, value=value, cause="call:1", error=ALL_SECRETS)
     about = {"app": "whole", "target": "workflow/batch", "agent": "watch", "sample": sample, "rule": ALL_SECRETS}
-    row = stored("i1", "pending", "approve", primitive="run_workflow", arguments=own, **about)
+    row = make_action_row("i1", "pending", "approve", primitive="run_workflow", arguments=own, **about)
     action = row.action.model_copy(
         update={
             "decision": row.action.decision.model_copy(update={"reason": f"{ALL_SECRETS} canary-intent-1"}),
@@ -257,7 +257,7 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
             ),
         }
     )
-    operation = requested(
+    operation = make_request_row(
         "deploy-0123456789ab",
         "deploy",
         state="failed",
@@ -267,7 +267,7 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
         record=record.model_dump(mode="json"),
         problem=problem,
     )
-    found: dict[str, Any] = {"at": 2.0, "type": "drift.found", "app": "whole", "subject": "run/x"}
+    event_row: dict[str, Any] = {"at": 2.0, "type": "drift.found", "app": "whole", "subject": "run/x"}
     data: dict[str, JSON] = {"api_key": "canary-event-5", "run": ALL_SECRETS, "columns": [ALL_SECRETS]}
     with context.store.write() as connection:
         intent_store.add(connection, row.model_copy(update={"action": action}))
@@ -275,8 +275,8 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
         intent_store.add(connection, operation)
         agent_store.put(connection, app="whole", name="watch", team="tests", document=sent, source=None)
         # The first as an earlier version has left it.
-        connection.execute(event_table.insert().values(**found, team="tests", data=data))
-        event_store.append(connection, [Event(**found, data=data)], team="tests")
+        connection.execute(event_table.insert().values(**event_row, team="tests", data=data))
+        event_store.append(connection, [Event(**event_row, data=data)], team="tests")
     monkeypatch.setattr(type(context.deployer), "services", lambda _: [record])
     monkeypatch.setattr(type(context.deployer), "service", lambda _, name: record)
     monkeypatch.setattr(type(context.deployer), "log_reader", lambda *_: PiecewiseLog(f"{ALL_SECRETS}\n"))
@@ -287,7 +287,7 @@ def plant_everywhere(context: ServerContext, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(home, control=False) as (context, client):
+    with serve_home(home, control=False) as (context, client):
         plant_everywhere(context, monkeypatch)
         values = {
             "applications": {"app": "whole"},
@@ -316,7 +316,7 @@ def test_no_route_page_or_stream_shows_a_secret_of_an_application(home: Path, mo
 def test_a_plain_secret_is_refused_by_every_route_that_stores_an_application(
     home: Path, method: str, path: str
 ) -> None:
-    with served(home, control=False) as (context, client):
+    with serve_home(home, control=False) as (context, client):
         sent = {**WHOLE_APP, "app_dir": str(context.settings.home)}
         more = {"workflow": "digits"} if path == "/services" else {}
         refused = client.request(method, path, json={"application": sent, **more})
@@ -329,7 +329,7 @@ def test_a_plain_secret_is_refused_by_every_route_that_stores_an_application(
 
 
 def test_an_agent_that_refers_to_a_secret_that_is_not_there_is_refused(home: Path) -> None:
-    with served(home, control=False) as (context, client):
+    with serve_home(home, control=False) as (context, client):
         agent = {"name": "watch", "modules": ["watch.py"], "parameters": {"chat": {"$secret": "env:NOT_SET_ANYWHERE"}}}
         sent = {"schema": "scanflow/v1", "name": "whole", "team": "tests", "agents": [agent]}
         sent["app_dir"] = str(context.settings.home)
@@ -342,13 +342,13 @@ def test_an_agent_that_refers_to_a_secret_that_is_not_there_is_refused(home: Pat
 
 
 def test_a_masked_value_that_is_sent_back_is_refused(home: Path) -> None:
-    with served(home, control=False) as (context, client):
+    with serve_home(home, control=False) as (context, client):
         store_as_earlier_versions_did(context)
         shown = client.get("/applications/whole").json()["application"]
         refused = client.put("/applications/whole", json={"application": shown})
         assert (refused.status_code, "is masked; send the value itself" in refused.json()["detail"]) == (422, True)
-        kept = ApplicationStore(context).get("whole", "tests").application
-        assert set(CANARY.findall(dump_json(kept))) == set(CANARY.findall(json.dumps(WHOLE_APP)))
+        application = ApplicationStore(context).get("whole", "tests").application
+        assert set(CANARY.findall(dump_json(application))) == set(CANARY.findall(json.dumps(WHOLE_APP)))
 
 
 def write_app(folder: Path) -> Path:
@@ -371,11 +371,11 @@ def assert_step_got_its_secrets(folder: Path) -> None:
 def test_a_run_shows_no_secret_and_its_step_gets_all(home: Path, tmp_path: Path) -> None:
     path = write_app(tmp_path)
     app, _, _ = load_application(str(path))
-    with served(home, control=True) as (context, client):
+    with serve_home(home, control=True) as (context, client):
         body = {"application": dump_document(app), "source": str(path), "parameters": {}}
         run = client.post("/runs", json=body).raise_for_status().json()["name"]
-        until(lambda: client.get(f"/runs/{run}").json()["state"] in FINAL_STATES, "the run ends")
-        until(lambda: client.get("/events", params={"type": "run.failed"}).json(), "its end is recorded")
+        wait_until(lambda: client.get(f"/runs/{run}").json()["state"] in FINAL_STATES, "the run ends")
+        wait_until(lambda: client.get("/events", params={"type": "run.failed"}).json(), "its end is recorded")
         values = {"runs": {"run": run, "step": "tell", "task": "login"}, "applications": {"app": "masked"}}
         paths = [path for path in list_get_paths(client, _Any(values)) if "/runs/" in path or "masked" in path]
         with client.stream("GET", f"/runs/{run}/tasks/login/logs", params={"stream": "stderr"}) as reply:

@@ -11,7 +11,7 @@ import pytest
 import scanflow as sf
 from scanflow.backends.local.mpi.claims import list_neighbours
 from scanflow.placement.sysfs import read_topology
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.mpi,
@@ -48,8 +48,8 @@ def application(folder: Path) -> sf.Application:
     )
 
 
-def cpu_of(client: sf.Client, run: str) -> str:
-    (rank,) = [one for one in client.show(run).tasks if one.step == "ranks"]
+def read_rank_cpu(client: sf.Client, run: str) -> str:
+    (rank,) = [task for task in client.show(run).tasks if task.step == "ranks"]
     return str(rank.place)
 
 
@@ -63,7 +63,7 @@ def test_a_job_runs_on_a_core_that_no_service_has(home: Path, tmp_path: Path) ->
     assert f"rank 0 -> worker 0 on localhost -> CPU {free}" in notes
     assert "CPU-bound: packed onto the free cores of memory node 0" in notes
     run = client.run(app, "job")
-    assert cpu_of(client, run.name) == f"localhost, CPU {free}"
+    assert read_rank_cpu(client, run.name) == f"localhost, CPU {free}"
     assert "packed onto the free cores" in client.logs("dgemm")
     assert list_neighbours(home) == [service], "what has ended holds nothing"
 
@@ -71,11 +71,11 @@ def test_a_job_runs_on_a_core_that_no_service_has(home: Path, tmp_path: Path) ->
 def test_two_jobs_have_a_core_each_and_one_that_was_killed_has_none(home: Path, tmp_path: Path) -> None:
     app, client = application(tmp_path), sf.Client(progress=False)
     long = client.run(app, "long", wait=False)
-    until(lambda: list_neighbours(home), "the first job runs")
+    wait_until(lambda: list_neighbours(home), "the first job runs")
     (first,) = list_neighbours(home)
     assert (first.name, first.service, first.profile) == ("idle", False, "cpu")
     second = client.run(app, "job")
-    assert cpu_of(client, second.name) != cpu_of(client, long.name)
+    assert read_rank_cpu(client, second.name) != read_rank_cpu(client, long.name)
     long.stop()
     assert long.wait(timeout_s=patient(60)).state == "stopped"
-    until(lambda: not list_neighbours(home), "its core is free")
+    wait_until(lambda: not list_neighbours(home), "its core is free")

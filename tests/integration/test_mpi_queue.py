@@ -13,8 +13,8 @@ import pytest
 from scanflow.backends.job_times import JobTimes, compute_job_times, compute_job_totals
 from scanflow.backends.run_records import RunRecord
 from scanflow_research.simulation.twenty_jobs import generate_thesis_jobs
-from tests.server import ServerProcess, body_of
-from tests.waiting import patient, until
+from tests.server import ServerProcess, load_body
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.mpi,
@@ -84,49 +84,51 @@ def record(server: ServerProcess, run: str) -> RunRecord:
 
 
 def test_a_planner_has_a_job_cut_for_the_nodes_that_there_are_and_run(server: ServerProcess, source: Path) -> None:
-    server.api.put("/agents/scheduler/planner", json=body_of(source), params={"team": "hpc"}).raise_for_status()
+    server.api.put("/agents/scheduler/planner", json=load_body(source), params={"team": "hpc"}).raise_for_status()
     try:
 
-        def acted() -> list[dict[str, Any]]:
-            found = server.api.get("/intents", params={"verdict": "act"}).json()
-            return [one for one in found if one["ended"] is not None]
+        def list_ended_actions() -> list[dict[str, Any]]:
+            intents = server.api.get("/intents", params={"verdict": "act"}).json()
+            return [intent for intent in intents if intent["ended"] is not None]
 
-        until(acted, "the planner's action is over")
-        (action,) = acted()
+        wait_until(list_ended_actions, "the planner's action is over")
+        (action,) = list_ended_actions()
         assert action["state"] == "succeeded", action
         done = action["result"]
         assert (done["workflow"], done["tasks"], done["workers"], done["nodes"]) == (STREAM, 2, 2, 1)
         assert all(text in done["why"][0] for text in ("memory-bound", "'granularity'"))
-        until(lambda: record(server, done["run"]).state == "succeeded", "the job has ended")
+        wait_until(lambda: record(server, done["run"]).state == "succeeded", "the job has ended")
         assert any(
             "run_autoconfig_workflow" in line for line in server.api.get(f"/intents/{action['id']}/why").json()["lines"]
         )
     finally:
         server.api.delete("/agents/scheduler/planner")
-        until(lambda: server.api.get("/agents/scheduler/planner").json()["state"] == "stopped", "it has ended")
+        wait_until(lambda: server.api.get("/agents/scheduler/planner").json()["state"] == "stopped", "it has ended")
 
 
 def test_of_twenty_jobs_each_gets_its_turn_and_none_is_lost(server: ServerProcess, source: Path) -> None:
-    body, names = body_of(source), [job.name for job in generate_thesis_jobs()]
+    body, names = load_body(source), [job.name for job in generate_thesis_jobs()]
     submitted = [server.api.post("/runs", json={**body, "workflow": name}).raise_for_status().json() for name in names]
-    runs = [one["name"] for one in submitted]
+    runs = [action["name"] for action in submitted]
     server.kill()  # the queue is what is written down
     server.start()
     last = server.run_events(runs[-1])
     assert last[0][0] == "waiting", last
     assert "before it" in last[0][1]["what"]
-    until(lambda: all(record(server, run).state != "running" for run in runs), "all ended", patience_s=MAX_DURATION_S)
+    wait_until(
+        lambda: all(record(server, run).state != "running" for run in runs), "all ended", patience_s=MAX_DURATION_S
+    )
 
     jobs: list[JobTimes] = [compute_job_times(record(server, run), time.time()) for run in runs]
-    assert [(one.job, one.state) for one in jobs] == [(name, "succeeded") for name in names]
-    assert len({one.run for one in jobs}) == 20
-    began, ended = [one.began or 0.0 for one in jobs], [one.ended or 0.0 for one in jobs]
+    assert [(entry.job, entry.state) for entry in jobs] == [(name, "succeeded") for name in names]
+    assert len({entry.run for entry in jobs}) == 20
+    began, ended = [entry.began or 0.0 for entry in jobs], [entry.ended or 0.0 for entry in jobs]
     assert began == sorted(began), "first come, first served"
-    assert all(one.response_s == pytest.approx(one.waiting_s + (one.running_s or 0.0)) for one in jobs)
-    for place, one in enumerate(jobs):  # two cores: never more than they have, at any job's beginning
+    assert all(entry.response_s == pytest.approx(entry.waiting_s + (entry.running_s or 0.0)) for entry in jobs)
+    for place, entry in enumerate(jobs):  # two cores: never more than they have, at any job's beginning
         beside = [other.ranks for other, end in zip(jobs[:place], ended[:place], strict=True) if end > began[place]]
-        assert sum(beside) + one.ranks <= 2, one
-    found = compute_job_totals(jobs)
-    assert found is not None
-    assert found.jobs == 20
-    assert found.makespan_s == pytest.approx(max(ended) - jobs[0].submitted)
+        assert sum(beside) + entry.ranks <= 2, entry
+    totals = compute_job_totals(jobs)
+    assert totals is not None
+    assert totals.jobs == 20
+    assert totals.makespan_s == pytest.approx(max(ended) - jobs[0].submitted)

@@ -28,37 +28,37 @@ pytestmark = [
 ]
 
 
-def trained(outputs: dict[str, Any]) -> TrainingOutputs:
-    found = parse_training_outputs(outputs)
-    assert found is not None
-    return found
+def parse_outputs(outputs: dict[str, Any]) -> TrainingOutputs:
+    training_outputs = parse_training_outputs(outputs)
+    assert training_outputs is not None
+    return training_outputs
 
 
 def people(count: int, ages: tuple[int, int], seed: int) -> tuple[Any, Any]:
-    found: tuple[Any, Any] = load_module(TUTORIAL / "app.py").people(count, ages, seed)
-    return found
+    data: tuple[Any, Any] = load_module(TUTORIAL / "app.py").people(count, ages, seed)
+    return data
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    made = Project(tmp_path_factory.mktemp("own-data"), TUTORIAL / "app.py")
-    first = made.run("training", "first")
+    project = Project(tmp_path_factory.mktemp("own-data"), TUTORIAL / "app.py")
+    first = project.run("training", "first")
     assert (first["version"], parse_training_outputs(first)) == (1, None)
     assert first["accuracy"] > 0.95
-    return made
+    return project
 
 
 def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_evaluates(project: Project) -> None:
     young, _ = people(500, (18, 45), 17)
-    whole = project.predicted({"input:rows": young.to_numpy(), "time": np.zeros(500)}, "young")
+    whole = project.log_predictions({"input:rows": young.to_numpy(), "time": np.zeros(500)}, "young")
     quiet = project.run("detector", "calm", run_ids=[whole])
     assert (quiet["drifted"], quiet["n_picked"], quiet["columns"]) == (0, 0, [])
     assert quiet["estimated_low"] < quiet["expected_accuracy"] < quiet["estimated_high"]
 
     old, repaid = people(700, (50, 65), 8)
-    batch = project.predicted({f"input:{name}": old[name].to_numpy() for name in old}, "old")
-    found = project.run("detector", "window-1", run_ids=[batch])
-    read = parse_detection_outputs(found)
+    batch = project.log_predictions({f"input:{name}": old[name].to_numpy() for name in old}, "old")
+    detection = project.run("detector", "window-1", run_ids=[batch])
+    read = parse_detection_outputs(detection)
     assert (read.drifted, read.n_picked, read.n_evaluation, read.run_ids) == (True, 200, 60, (batch,))
     assert read.columns[0]["name"] == "age"
     points = json.loads((project.folder / "window-1" / "picked.json").read_text())
@@ -66,13 +66,13 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
 
     for ages, same in (((50, 65), 1), ((70, 90), 0)):
         more, _ = people(500, ages, 10)
-        later = project.predicted({f"input:{name}": more[name].to_numpy() for name in more}, f"later-{ages[0]}")
-        found = project.run("detector", f"window-of-{ages[0]}", run_ids=[later], pending=[batch])
-        assert (found["drifted"], found["same_drift"]) == (1, same), "is it the drift that waits for labels?"
+        later = project.log_predictions({f"input:{name}": more[name].to_numpy() for name in more}, f"later-{ages[0]}")
+        detection = project.run("detector", f"window-of-{ages[0]}", run_ids=[later], pending=[batch])
+        assert (detection["drifted"], detection["same_drift"]) == (1, same), "is it the drift that waits for labels?"
 
-    labels, given = project.labelled("window-1", lambda at: int(repaid[at]), [])
+    labels, labelled_points = project.label_points("window-1", lambda at: int(repaid[at]), [])
     outputs = project.run("training", "second", labels=labels)
-    second = trained(outputs)
+    second = parse_outputs(outputs)
     assert (second.version, second.champion_version, second.labels) == (2, 1, labels)
     current, clean = second.slices
     assert (current.name, current.n, clean.name) == ("current", 60, "clean")
@@ -83,37 +83,37 @@ def test_two_windows_are_detected_labelled_and_learnt_from_and_nothing_learnt_ev
 
     project.tracker.set_model_alias("loans", "champion", 2)
     for run, of, is_window in (("known", batch, True), ("calm-too", whole, False)):
-        found = project.run("detector", run, run_ids=[of])
-        assert found["drifted"] == 0, "what it has learnt from is known, and what it knew before"
-        assert found["regimes"] == pytest.approx(
+        detection = project.run("detector", run, run_ids=[of])
+        assert detection["drifted"] == 0, "what it has learnt from is known, and what it knew before"
+        assert detection["regimes"] == pytest.approx(
             {"clean": 1.0 - is_window, "window window-1": float(is_window)}, abs=0.2
         )
 
     older, repaid_too = people(700, (66, 90), 9)
     both = {name: np.concatenate([older[name], old[name][:100]]) for name in older}  # some come again
     again = np.concatenate([repaid_too, repaid[:100]])
-    batch = project.predicted({f"input:{name}": values for name, values in both.items()}, "older")
+    batch = project.log_predictions({f"input:{name}": values for name, values in both.items()}, "older")
     assert project.run("detector", "window-2", run_ids=[batch])["drifted"] == 1
-    labels, given = project.labelled("window-2", lambda at: int(again[at]), given)
-    third = trained(project.run("training", "third", labels=labels))
-    assert [one.name for one in third.slices] == ["current", "window window-1", "clean"]
+    labels, labelled_points = project.label_points("window-2", lambda at: int(again[at]), labelled_points)
+    third = parse_outputs(project.run("training", "third", labels=labels))
+    assert [slice_.name for slice_ in third.slices] == ["current", "window window-1", "clean"]
     assert (third.version, third.champion_version) == (3, 2)
     assert third.slices[0].n >= 40
 
-    fourth = trained(project.run("training", "fourth", labels=labels, evaluate="models:/loans/3"))
+    fourth = parse_outputs(project.run("training", "fourth", labels=labels, evaluate="models:/loans/3"))
     assert (fourth.version, fourth.slices) == (3, third.slices), "a challenger that is evaluated again is as it was"
 
     data = TrainingData.load(project.tracker, *project.app, "loans")
-    evaluated = {one["id"] for one in given if one["purpose"] == "evaluate"}
+    evaluated = {labelled_point["id"] for labelled_point in labelled_points if labelled_point["purpose"] == "evaluate"}
     picked = [
-        (one, digest)
+        (point, digest)
         for window in ("window-1", "window-2")
-        for one, digest in zip(
+        for point, digest in zip(
             json.loads((project.folder / window / "picked.json").read_text()), _digests(project, window), strict=True
         )
     ]
-    for_evaluation = {digest for one, digest in picked if one["id"] in evaluated}
-    assert not for_evaluation & {digest for one, digest in picked if one["id"] not in evaluated}
+    for_evaluation = {digest for point, digest in picked if point["id"] in evaluated}
+    assert not for_evaluation & {digest for point, digest in picked if point["id"] not in evaluated}
     assert not for_evaluation & set(compute_digests(data.x_train))
 
 
@@ -127,7 +127,7 @@ def _digests(project: Project, window: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "parameters", "said"),
+    ("workflow", "parameters", "message"),
     [
         ("training", {"data": ""}, "set its data"),
         ("detector", {"model_name": "nobody"}, "Train a first model"),
@@ -136,9 +136,9 @@ def _digests(project: Project, window: str) -> list[str]:
     ],
 )
 def test_what_cannot_be_done_says_what_to_do(
-    project: Project, workflow: str, parameters: dict[str, Any], said: str
+    project: Project, workflow: str, parameters: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ScanflowError, match=said):
+    with pytest.raises(ScanflowError, match=message):
         project.run(workflow, "told", **parameters)
 
 
@@ -157,11 +157,11 @@ def test_models_of_scikit_learn_are_saved_so_that_they_load_without_a_prompt(nam
         if name == "pipeline"
         else getattr(sklearn.ensemble, name)().fit(x, y)
     )
-    said = choose_sklearn_format(model)
+    options = choose_sklearn_format(model)
     import skops.io
 
-    assert said["serialization_format"] == "skops"
-    skops.io.loads(skops.io.dumps(model), trusted=said["skops_trusted_types"])
+    assert options["serialization_format"] == "skops"
+    skops.io.loads(skops.io.dumps(model), trusted=options["skops_trusted_types"])
 
 
 def test_a_model_with_types_of_its_own_is_saved_as_a_pickle() -> None:
@@ -194,6 +194,6 @@ class Scores:
 def test_what_a_model_says_is_read_as_labels_or_numbers(native: Any, x: Any, says: Any, probabilities: Any) -> None:
     from scanflow.knowledge.mlflow.mlflow_models import FittedModel
 
-    model, found = FittedModel(native), FittedModel(native).predict_probabilities(x)
+    model, rows = FittedModel(native), FittedModel(native).predict_probabilities(x)
     assert model.predict(x).tolist() == says
-    assert (None if found is None else found.tolist()) == probabilities
+    assert (None if rows is None else rows.tolist()) == probabilities

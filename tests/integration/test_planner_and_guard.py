@@ -13,9 +13,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.loading import load_application
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.server import ServerProcess, bearer
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = pytest.mark.endurance
 
@@ -81,9 +81,11 @@ def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     process = ServerProcess(home)
     process.start()
     yield process
-    for one in process.api.get("/agents").json():
-        process.api.delete(f"/agents/{one['app']}/{one['name']}").raise_for_status()
-    until(lambda: all(one["state"] == "stopped" for one in process.api.get("/agents").json()), "the agents have ended")
+    for agent in process.api.get("/agents").json():
+        process.api.delete(f"/agents/{agent['app']}/{agent['name']}").raise_for_status()
+    wait_until(
+        lambda: all(agent["state"] == "stopped" for agent in process.api.get("/agents").json()), "the agents have ended"
+    )
     process.close()
 
 
@@ -97,13 +99,13 @@ def client(server: ServerProcess, tmp_path: Path) -> sf.Client:
 
 
 def names(client: sf.Client) -> set[str]:
-    return {one.name for one in client.services()}
+    return {service.name for service in client.services()}
 
 
 def status(client: sf.Client, service: str, value: float) -> int:
-    given = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP64", "data": [value]}]}
+    fields = {"inputs": [{"name": "x", "shape": [1], "datatype": "FP64", "data": [value]}]}
     url = f"{client.service(service).url}/v2/models/{service}/infer"
-    return HTTP.post(url, content=json.dumps(given), timeout=patient(60)).status_code
+    return HTTP.post(url, content=json.dumps(fields), timeout=patient(60)).status_code
 
 
 def test_a_backup_is_deployed_by_look_and_ended_once_the_service_is_back(
@@ -111,43 +113,45 @@ def test_a_backup_is_deployed_by_look_and_ended_once_the_service_is_back(
 ) -> None:
     assert status(client, "serve", 1.0) == 200
     (tmp_path / "broken").touch()
-    for one in client.service("serve").instances:
-        assert one.pid is not None
-        os.kill(one.pid, signal.SIGKILL)
-    until(lambda: "spare" in names(client), f"the backup is deployed; see {server.log}")
-    until(lambda: client.service("spare").state == "ready", "the backup is ready")
+    for instance in client.service("serve").instances:
+        assert instance.pid is not None
+        os.kill(instance.pid, signal.SIGKILL)
+    wait_until(lambda: "spare" in names(client), f"the backup is deployed; see {server.log}")
+    wait_until(lambda: client.service("spare").state == "ready", "the backup is ready")
     assert status(client, "spare", 1.0) == 200
     (tmp_path / "broken").unlink()
-    until(lambda: client.service("serve").state == "ready", "the service is back")
-    until(lambda: "spare" not in names(client), f"the backup is ended; see {server.log}")
+    wait_until(lambda: client.service("serve").state == "ready", "the service is back")
+    wait_until(lambda: "spare" not in names(client), f"the backup is ended; see {server.log}")
 
-    def done() -> list[str]:
-        found = client.intents(app="echoes", agent="planner", state="succeeded")
-        return [one.intent.strategy for one in found]
+    def list_done_strategies() -> list[str]:
+        actions = client.intents(app="echoes", agent="planner", state="succeeded")
+        return [action.intent.strategy for action in actions]
 
-    until(lambda: done() == ["backup_retirement", "backup_failover"], "both actions have succeeded")
+    wait_until(
+        lambda: list_done_strategies() == ["backup_retirement", "backup_failover"], "both actions have succeeded"
+    )
     assert status(client, "serve", 1.0) == 200
 
 
 def test_a_guard_takes_an_agent_s_change_back_once_requests_fail(client: sf.Client, server: ServerProcess) -> None:
     def agent_url() -> str | None:
-        found = [one for one in client.agents("echoes") if one.name == "executor" and one.sensors]
-        return found[0].url if found else None
+        executors = [agent for agent in client.agents("echoes") if agent.name == "executor" and agent.sensors]
+        return executors[0].url if executors else None
 
-    until(agent_url, f"the agent is there; see {server.log}")
+    wait_until(agent_url, f"the agent is there; see {server.log}")
     assert [status(client, "serve", 1.0) for _ in range(20)] == [200] * 20
     call = HTTP.post(
         f"{agent_url()}/sensors/wished", json={"args": [2]}, headers=bearer(server.token), timeout=patient(60)
     )
     call.raise_for_status()
-    until(lambda: client.service("serve").shape.instances == 2, f"it has two instances; see {server.log}")
-    until(lambda: client.intents(app="echoes", agent="executor", state="succeeded"), "the action is done")
+    wait_until(lambda: client.service("serve").shape.instances == 2, f"it has two instances; see {server.log}")
+    wait_until(lambda: client.intents(app="echoes", agent="executor", state="succeeded"), "the action is done")
     (action,) = client.intents(app="echoes", agent="executor", state="succeeded")
 
-    def reverted() -> bool:
+    def is_reverted() -> bool:
         assert status(client, "serve", -1.0) == 500
         return client.service("serve").shape.instances == 1
 
-    until(reverted, f"the guard has taken it back; see {server.log}")
-    until(lambda: client.intents(app="echoes", state="reverted"), "that is noted")
+    wait_until(is_reverted, f"the guard has taken it back; see {server.log}")
+    wait_until(lambda: client.intents(app="echoes", state="reverted"), "that is noted")
     assert "service.serve.errors" in str(client.why(action.id))

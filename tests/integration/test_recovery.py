@@ -24,15 +24,15 @@ from scanflow_client.backup.restore import restore_home
 from scanflow_client.backup.save import save_home
 from tests.conftest import Cli
 from tests.integration.local_services import Services, processes
-from tests.serving import held_ports
-from tests.waiting import until
+from tests.serving import reserve_ports
+from tests.waiting import wait_until
 
 STANDIN = Path(__file__).with_name("standin_instance.py")
 
 
 @pytest.fixture
-def up(quick_cli: Cli, home: Path) -> Iterator[UpState]:
-    with held_ports(1) as (port,):
+def up_state(quick_cli: Cli, home: Path) -> Iterator[UpState]:
+    with reserve_ports(1) as (port,):
         done = quick_cli("up", "--no-tracker", "--port", str(port))
         assert done.returncode == 0, done.stderr
         state = read_up_state(home)
@@ -42,20 +42,20 @@ def up(quick_cli: Cli, home: Path) -> Iterator[UpState]:
 
 
 @pytest.mark.parametrize("is_moved", [True, False])
-def test_a_home_that_vanishes_ends_its_server(home: Path, up: UpState, tmp_path: Path, *, is_moved: bool) -> None:
-    pid = up.server.daemon.pid
+def test_a_home_that_vanishes_ends_its_server(home: Path, up_state: UpState, tmp_path: Path, *, is_moved: bool) -> None:
+    pid = up_state.server.daemon.pid
     assert pid is not None
     if is_moved:
         home.rename(tmp_path / "elsewhere")
     else:
         shutil.rmtree(home)
-    until(lambda: not psutil.pid_exists(pid), "the server has ended")
+    wait_until(lambda: not psutil.pid_exists(pid), "the server has ended")
 
 
-def test_down_finds_the_server_of_a_home_that_was_moved(home: Path, up: UpState, tmp_path: Path) -> None:
+def test_down_finds_the_server_of_a_home_that_was_moved(home: Path, up_state: UpState, tmp_path: Path) -> None:
     home.rename(moved := tmp_path / "elsewhere")
     control_plane.stop_control_plane(Settings(home=moved))
-    assert not up.server.daemon.alive
+    assert not up_state.server.daemon.alive
     assert read_up_state(moved) is None or not read_up_state(moved).server.is_alive()  # type: ignore[union-attr]
 
 
@@ -64,7 +64,7 @@ def test_a_service_of_a_home_that_was_moved_ends_there_and_serves_again_here(hom
     services.folder = services.folder.rename(tmp_path / "work")  # the application is no part of the home
     url = services.deploy().url
     home.rename(moved := tmp_path / "elsewhere")
-    until(lambda: not processes(home), "nothing of the home that was is left")
+    wait_until(lambda: not processes(home), "nothing of the home that was is left")
     again = Services.__new__(Services)
     again.__dict__ |= services.__dict__
     again.home = moved
@@ -77,7 +77,7 @@ def test_a_service_of_a_home_that_was_moved_ends_there_and_serves_again_here(hom
     assert not home.exists()
 
 
-def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up: UpState, tmp_path: Path) -> None:
+def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up_state: UpState, tmp_path: Path) -> None:
     (tmp_path / "make.py").write_text("import scanflow as sf; sf.output('number', 7)")
     (tmp_path / "wait.py").write_text(
         "import pathlib, time\npathlib.Path('begun').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
@@ -88,10 +88,10 @@ def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up: Up
     workflow = sf.Workflow(name="w", nodes=[make, wait, last], edges=make >> wait >> last)
     app = sf.Application(name="shop", app_dir=tmp_path, workflows=[workflow])
     run = sf.Client(home=home).run(app, wait=False).name
-    until((tmp_path / "begun").exists, "a step runs")
+    wait_until((tmp_path / "begun").exists, "a step runs")
     file = tmp_path / "backup.tar.gz"
     save_home(Settings(home=home), file)
-    alive = up.server.daemon.pid
+    alive = up_state.server.daemon.pid
     restore_home(file, elsewhere := tmp_path / "elsewhere")
     shown = sf.Client(home=elsewhere).show(run)
     assert (shown.state, [task.state for task in shown.tasks]) == ("interrupted", ["succeeded", "running", "pending"])
@@ -100,8 +100,10 @@ def test_a_home_that_is_saved_while_it_runs_goes_on_elsewhere(home: Path, up: Up
     record = sf.Client(home=elsewhere).resume(run)
     assert {task.task: task.state for task in record.tasks} == dict.fromkeys(("make", "wait", "last"), "succeeded")
     assert [task.attempts for task in record.tasks if task.task == "make"] == [1]
-    until(lambda: sf.Client(home=home).show(run).state == "succeeded", "the run of the home that was saved ends, too")
-    assert up.server.daemon.pid == alive
+    wait_until(
+        lambda: sf.Client(home=home).show(run).state == "succeeded", "the run of the home that was saved ends, too"
+    )
+    assert up_state.server.daemon.pid == alive
 
 
 def overwrite_pages(path: Path) -> None:
@@ -134,7 +136,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def finished(home: Path, tmp_path: Path) -> list[RunRecord]:
+def finished_runs(home: Path, tmp_path: Path) -> list[RunRecord]:
     """Two runs, of which the second failed; they are the journal's."""
     (tmp_path / "steps.py").write_text(
         "import pathlib\n\n\ndef make(n=2):\n    return n\n\n\ndef check(n):\n"
@@ -156,25 +158,25 @@ def finished(home: Path, tmp_path: Path) -> list[RunRecord]:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_journal_is_made_again_of_the_runs_folders(
-    home: Path, tmp_path: Path, finished: list[RunRecord], damage: str
+    home: Path, tmp_path: Path, finished_runs: list[RunRecord], damage: str
 ) -> None:
     DAMAGE[damage](home / "journal.db")
     client = sf.Client(home=home, progress=False)
-    assert [client.show(run.name) for run in client.runs()] == finished
-    assert client.output("make", run=finished[0].name) == 3
+    assert [client.show(run.name) for run in client.runs()] == finished_runs
+    assert client.output("make", run=finished_runs[0].name) == 3
     (tmp_path / "mended").touch()
-    record = client.resume(finished[0].name)
+    record = client.resume(finished_runs[0].name)
     assert {task.task: (task.state, task.attempts) for task in record.tasks} == {
         "make": ("succeeded", 1),
         "check": ("succeeded", 2),
     }
-    kept = [path for path in home.glob("journal.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
-    assert len(kept) == (damage != "deleted")
+    paths = [path for path in home.glob("journal.db.damaged-*") if not path.name.endswith(("-wal", "-shm"))]
+    assert len(paths) == (damage != "deleted")
     assert len(client.runs()) == 2
 
 
-def test_a_run_that_had_not_ended_is_made_again_of_its_attempts(home: Path, finished: list[RunRecord]) -> None:
-    ended = finished[0]
+def test_a_run_that_had_not_ended_is_made_again_of_its_attempts(home: Path, finished_runs: list[RunRecord]) -> None:
+    ended = finished_runs[0]
     file = Path(ended.folder) / "run.json"
     document = json.loads(file.read_text())
     document["record"] |= {"state": "running", "tasks": [], "seconds": None}  # as it was when its drive began
@@ -191,25 +193,25 @@ def test_a_run_that_had_not_ended_is_made_again_of_its_attempts(home: Path, fini
 
 
 def test_a_killed_server_and_a_killed_mlflow_come_back(quick_cli: Cli, home: Path) -> None:
-    with held_ports(1) as (port,):
+    with reserve_ports(1) as (port,):
         assert quick_cli("up", "--port", str(port)).returncode == 0
         settings = Settings(home=home)
         try:
             state = read_up_state(home)
             assert state is not None
             assert state.tracker is not None
-            until(lambda: control_plane.read_status(settings)["tracker"]["ready"], "MLflow serves")
+            wait_until(lambda: control_plane.read_status(settings)["tracker"]["ready"], "MLflow serves")
             for process in (state.server, state.tracker):
                 pid = process.daemon.pid
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
-                until(lambda: process.daemon.pid not in {pid, None}, "another one is started")  # noqa: B023
+                wait_until(lambda: process.daemon.pid not in {pid, None}, "another one is started")  # noqa: B023
 
             def is_ready() -> bool:
                 status = control_plane.read_status(settings)
                 return bool(status["server"]["ready"] and status["tracker"]["ready"])
 
-            until(is_ready, "both serve")
+            wait_until(is_ready, "both serve")
             status = control_plane.read_status(settings)
             assert status["server"]["pid"] == state.server.daemon.pid != state.server.pid
             assert status["server"]["url"] == state.server.url

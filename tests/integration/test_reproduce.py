@@ -39,12 +39,12 @@ def test_a_round_measures_what_claims_speak_of(module: ModuleType, monkeypatch: 
     problem = module.EXPERIMENT.find_problem()
     if problem is not None:
         pytest.skip(problem)
-    told: list[str] = []
-    with module.open_rounds(told.append) as measure_round:
+    messages: list[str] = []
+    with module.open_rounds(messages.append) as measure_round:
         arms = measure_round(0).arms
     counters = {"migrations", "switches"} if shutil.which("perf") is None else set()
     for claim in measured_claims(module):
         for arm in filter(None, (claim.arm, claim.base)):
             if claim.metric not in counters:
                 assert math.isfinite(arms[arm][claim.metric]), claim.statement
-    assert told
+    assert messages

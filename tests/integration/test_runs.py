@@ -40,7 +40,7 @@ def script(folder: Path, name: str, text: str) -> str:
     return name
 
 
-def app_of(folder: Path, *nodes: sf.Executor, edges: Any = ()) -> sf.Application:
+def make_app(folder: Path, *nodes: sf.Executor, edges: Any = ()) -> sf.Application:
     workflow = sf.Workflow(name="w", nodes=nodes, edges=edges)
     return sf.Application(name="a", app_dir=folder, workflows=[workflow])
 
@@ -72,9 +72,9 @@ def label(value: Any, text: str = "it is") -> str:
 
 
 def test_functions_pass_values_on_and_fan_out_over_what_they_find(client: Client) -> None:
-    found = numbers.bind(4)
-    doubled = double.map(found)
-    workflow = sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)])
+    source = numbers.bind(4)
+    doubled = double.map(source)
+    workflow = sf.Workflow(name="w", nodes=[source, doubled, total.bind(doubled)])
     record = client.run(workflow)
     assert record.state == "succeeded"
     assert client.output("double") == [0, 2, 4, 6]
@@ -111,7 +111,7 @@ def test_a_script_gets_its_parameters_as_options_and_a_folder_for_its_outputs(cl
         parameters={"data": "/workflow/load/data.txt", "line": sf.item},
         for_each=load["lines"],
     )
-    record = client.run(app_of(tmp_path, load, use))
+    record = client.run(make_app(tmp_path, load, use))
     assert client.output("use", "text") == ["abab0", "abab1"]
     assert Path(record.folder, "outputs", "load", "data.txt").read_text() == "abab"
 
@@ -125,7 +125,7 @@ def test_a_step_in_any_language_can_name_outputs(client: Client, tmp_path: Path)
         "echo 0.75 > $SCANFLOW_OUTPUT_DIR/.outputs/accuracy'], check=True)\n",
     )
     any_ = sf.Executor(name="any", mainfile="any.py")
-    client.run(app_of(tmp_path, any_, label.options(when=any_["accuracy"] > 0.7).bind(any_["accuracy"], "good:")))
+    client.run(make_app(tmp_path, any_, label.options(when=any_["accuracy"] > 0.7).bind(any_["accuracy"], "good:")))
     assert client.output("label") == "good: 0.75"
 
 
@@ -136,17 +136,17 @@ def test_the_layouts_of_the_prototype_are_found(client: Client, tmp_path: Path) 
     script(tmp_path / "workflows" / "modeling_cnn1", "modeling.py", "print('model')")
     load = sf.Executor(name="load-data", mainfile="loaddata.py")
     model = sf.Executor(name="modeling-cnn1", mainfile="modeling.py")
-    client.run(app_of(tmp_path, load, model, edges=load >> model))
+    client.run(make_app(tmp_path, load, model, edges=load >> model))
     assert client.logs("modeling-cnn1") == "model\n"
 
 
 def test_one_branch_runs_and_the_other_is_skipped_and_a_join_sees_both(client: Client) -> None:
-    found = numbers.bind(5)
-    high = label.options(name="high", when=found.output.differs([])).bind(1)
-    low = label.options(name="low", when=found.output.equals([])).bind(2)
+    source = numbers.bind(5)
+    high = label.options(name="high", when=source.output.differs([])).bind(1)
+    low = label.options(name="low", when=source.output.equals([])).bind(2)
     after_low = label.options(name="after-low").bind(low)
     join = pair.bind(high, low)
-    record = client.run(sf.Workflow(name="w", nodes=[found, high, low, after_low, join]))
+    record = client.run(sf.Workflow(name="w", nodes=[source, high, low, after_low, join]))
     assert states(record)["low"] == states(record)["after-low"] == "skipped"
     assert client.output("pair") == ["it is 1", None]
 
@@ -166,7 +166,7 @@ def test_a_failure_shows_the_users_frames_and_the_root_cause_in_at_most_twelve_l
         "    except KeyError as error:\n        raise ValueError('row 3 is bad') from error\n\nmain()\n",
     )
     with pytest.raises(StepFailedError) as caught:
-        client.run(app_of(tmp_path, sf.Executor(name="bad", mainfile="bad.py")))
+        client.run(make_app(tmp_path, sf.Executor(name="bad", mainfile="bad.py")))
     lines = str(caught.value).splitlines()
     assert len(lines) <= 12
     assert any("bad.py:2 in read: return row['age']" in line for line in lines)
@@ -239,14 +239,14 @@ def test_a_step_that_fails_is_tried_again_with_waits_and_starts_clean(client: Cl
         "sys.exit(0 if len(tries.read_text()) == 3 else 1)\n",
     )
     flaky = sf.Executor(name="flaky", mainfile="flaky.py", retries=sf.Retry(limit=2, delay="10ms", factor=1))
-    record = client.run(app_of(tmp_path, flaky))
+    record = client.run(make_app(tmp_path, flaky))
     assert (record.tasks[0].state, record.tasks[0].attempts) == ("succeeded", 3)
 
 
 def test_a_time_limit_ends_a_step_and_says_so(client: Client, tmp_path: Path) -> None:
     script(tmp_path, "slow.py", "import time; print('begun', flush=True); time.sleep(600)")
     with pytest.raises(StepFailedError, match=r"timed out after 5\.00 s"):  # enough for a bare Python to begin in
-        client.run(app_of(tmp_path, sf.Executor(name="slow", mainfile="slow.py", timeout=5)))
+        client.run(make_app(tmp_path, sf.Executor(name="slow", mainfile="slow.py", timeout=5)))
     assert client.logs("slow") == "begun\n"
 
 
@@ -257,7 +257,7 @@ def test_a_failure_stops_what_comes_after_and_resume_goes_on_from_there(client: 
     first = sf.Executor(name="first", mainfile="note.py")
     broken = sf.Executor(name="broken", mainfile="fix-me.py")
     last = sf.Executor(name="last", mainfile="note.py")
-    app = app_of(tmp_path, first, broken, last, edges=first >> broken >> last)
+    app = make_app(tmp_path, first, broken, last, edges=first >> broken >> last)
     with pytest.raises(StepFailedError, match="not yet"):
         client.run(app)
     assert states(client.show()) == {"first": "succeeded", "broken": "failed", "last": "pending"}
@@ -276,7 +276,7 @@ def test_a_failure_stops_nothing_that_does_not_need_it(
     tried = sf.Executor(name="tried", mainfile="fails.py", retries=sf.Retry(limit=1, delay="1ms"))
     needy, first, last = (sf.Executor(name=name, mainfile="works.py") for name in ("needy", "first", "last"))
     with pytest.raises(StepFailedError, match="bad failed"):
-        Client().run(app_of(tmp_path, bad, tried, needy, first, last, edges=[*(bad >> needy), *(first >> last)]))
+        Client().run(make_app(tmp_path, bad, tried, needy, first, last, edges=[*(bad >> needy), *(first >> last)]))
     record = client.show()
     assert states(record) == {
         "bad": "failed",
@@ -288,12 +288,12 @@ def test_a_failure_stops_nothing_that_does_not_need_it(
     assert [task.attempts for task in record.tasks if task.task == "tried"] == [2]
 
 
-def test_a_step_whose_outputs_are_gone_runs_again(client: Client, home: Path, tmp_path: Path) -> None:
+def test_a_step_with_missing_outputs_runs_again(client: Client, home: Path, tmp_path: Path) -> None:
     script(tmp_path, "left.py", "import sys, pathlib; print(*pathlib.Path(sys.argv[2]).read_text().split())")
     script(tmp_path, "leave.py", "import scanflow as sf; (sf.output_dir() / 'file').write_text('a b')")
     first = sf.Executor(name="first", mainfile="leave.py")
     last = sf.Executor(name="last", mainfile="left.py", parameters={"file": "/workflow/first/file"})
-    app = app_of(tmp_path, first, last, edges=first >> last)
+    app = make_app(tmp_path, first, last, edges=first >> last)
     record = client.run(app)
     for gone, again in (("first", ["first"]), ("last", ["last"])):
         shutil.rmtree(Path(record.folder) / "outputs" / gone)
@@ -314,7 +314,7 @@ def test_a_path_of_its_own_in_any_value_of_a_step_is_where_its_home_is(tmp_path:
         file.write_text("left")
         return file, {1: file.parent}, Path("beside")
 
-    Client(home=tmp_path / "before").run(app_of(tmp_path, leave.bind()))
+    Client(home=tmp_path / "before").run(make_app(tmp_path, leave.bind()))
     (tmp_path / "before").rename(tmp_path / "after")
     client = Client(home=tmp_path / "after")
     folder = Path(client.show().folder) / "outputs" / "leave"
@@ -336,9 +336,9 @@ def test_a_step_that_lost_a_file_of_its_outputs_runs_again(
     script(tmp_path, "mended.py", "import pathlib; assert pathlib.Path('mended').exists()")
     function, mainfile = ("steps.py:leave", None) if is_function else (None, "leave.py")
     leave = sf.Executor(name="leave", function=function, mainfile=mainfile)
-    kept = sf.Executor(name="kept", mainfile="leave.py")
+    executor = sf.Executor(name="kept", mainfile="leave.py")
     last = sf.Executor(name="last", mainfile="mended.py")
-    app = app_of(tmp_path, leave, kept, last, edges=[leave, kept] >> last)
+    app = make_app(tmp_path, leave, executor, last, edges=[leave, executor] >> last)
     with pytest.raises(StepFailedError):
         client.run(app)
     folder = Path(client.show().folder) / "outputs" / "leave"
@@ -357,7 +357,7 @@ def test_a_home_that_is_moved_keeps_its_outputs_logs_and_cache(tmp_path: Path) -
     script(tmp_path, "fail.py", "import pathlib; assert pathlib.Path('mended').exists()")
     leave = sf.Executor(name="leave", mainfile="leave.py", cache=True)
     last = sf.Executor(name="last", mainfile="fail.py", parameters={"file": leave["file"]})
-    app = app_of(tmp_path, leave, last)
+    app = make_app(tmp_path, leave, last)
     with pytest.raises(StepFailedError):
         Client(home=before).run(app)
     run = Client(home=before).show().name
@@ -384,7 +384,7 @@ def test_a_fan_out_resumes_only_the_items_that_failed(client: Client, tmp_path: 
         "sys.exit(item == '1' and not pathlib.Path('fixed').exists())\n",
     )
     node = sf.Executor(name="work", mainfile="item.py", parameters={"item": sf.item}, for_each=[0, 1, 2, 3])
-    app = app_of(tmp_path, node)
+    app = make_app(tmp_path, node)
     with pytest.raises(StepFailedError):
         client.run(app)
     (tmp_path / "fixed").touch()
@@ -410,7 +410,7 @@ def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client,
     slow = sf.Executor(name="slow", mainfile="slow.py", parameters={"x": "/workflow/source/x"}, cache=True)
     read = sf.Executor(name="read", mainfile="read.py", parameters={"path": slow["path"]})
     script(tmp_path, "read.py", "import sys; print(open(sys.argv[2]).read())")
-    app = app_of(tmp_path, source, slow, read, edges=source >> slow)
+    app = make_app(tmp_path, source, slow, read, edges=source >> slow)
 
     def origin() -> str | None:
         return next(task.origin for task in client.run(app).tasks if task.task == "slow")
@@ -429,9 +429,9 @@ def test_a_cached_step_is_reused_until_its_code_or_input_changes(client: Client,
 
 
 def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: Client, tmp_path: Path) -> None:
-    found = numbers.bind(3)
-    doubled = double.map(found)
-    app = app_of(tmp_path, found, doubled, total.bind(doubled))
+    source = numbers.bind(3)
+    doubled = double.map(source)
+    app = make_app(tmp_path, source, doubled, total.bind(doubled))
     past = client.run(app)
     spun = client.spin("double", app=app)
     assert spun.name != past.name
@@ -440,10 +440,10 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
     assert "total" not in states(spun)
     client.spin("total", run=past.name, app=app, parameters={"total.values": [1, 1]})
     assert client.output("total") == 2
-    one = client.spin("double.2", run=past.name, app=app)
-    assert states(one)["double.2"] == "succeeded"
-    assert "double.1" not in states(one)
-    assert client.output("double.2", run=one.name) == 4
+    again_run = client.spin("double.2", run=past.name, app=app)
+    assert states(again_run)["double.2"] == "succeeded"
+    assert "double.1" not in states(again_run)
+    assert client.output("double.2", run=again_run.name) == 4
     with pytest.raises(StepFailedError, match=r"has 3 tasks, numbered from double\.0"):
         client.spin("double.3", run=past.name, app=app)
     with pytest.raises(UsageError, match=r"runs once, so it has no task 'numbers\.1'"):
@@ -456,7 +456,7 @@ def test_a_step_or_one_of_its_tasks_is_spun_on_the_inputs_of_a_past_run(client: 
 
 def test_a_step_cannot_be_spun_on_what_did_not_finish(client: Client, tmp_path: Path) -> None:
     broken = divide.bind(0)
-    app = app_of(tmp_path, broken, label.bind(broken))
+    app = make_app(tmp_path, broken, label.bind(broken))
     with pytest.raises(StepFailedError):
         client.run(app)
     with pytest.raises(UsageError, match="'label' needs divide, which did not finish in the run"):
@@ -468,7 +468,7 @@ def test_a_missing_script_is_known_before_anything_runs(client: Client, tmp_path
     load = sf.Executor(name="load", mainfile="load.py")
     train = sf.Executor(name="train", mainfile="laod.py")
     with pytest.raises(NotFoundError, match=r"no file 'laod.py'.*Did you mean 'load.py'"):
-        client.run(app_of(tmp_path, load, train, edges=load >> train))
+        client.run(make_app(tmp_path, load, train, edges=load >> train))
     assert client.runs() == []
 
 
@@ -481,7 +481,7 @@ def test_what_this_backend_cannot_honour_is_refused_by_name(
 ) -> None:
     script(tmp_path, "x.py", "pass")
     with pytest.raises(UnsupportedError, match=f"'x': the embedded backend does not support {field}"):
-        client.plan(app_of(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
+        client.plan(make_app(tmp_path, sf.Executor(name="x", mainfile="x.py", **fields)))
 
 
 @sf.step
@@ -489,14 +489,14 @@ def own_cpus() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-def test_a_step_keeps_off_the_cores_of_a_service_it_is_to_be_apart_from(client: Client, home: Path) -> None:
+def test_a_step_keeps_off_the_cores_of_a_service_it_is_to_avoid(client: Client, home: Path) -> None:
     machine, services = read_topology(), ServicesHome(home / "services")
     services.service("serve").path.mkdir(parents=True)
     grant = choose_grant(services.service("serve"), machine, Shape(cores=1.0, affinity="cpu"), 1, [])
     apart = own_cpus.bind().replace(affinity=sf.Affinity(avoid_services=["serve"]))
     client.run(sf.Workflow(name="w", nodes=[apart]))
-    left = set(machine.effective_cpus) - set(grant.cpus)
-    assert set(client.output("own-cpus")) <= left or not left
+    other_cpus = set(machine.effective_cpus) - set(grant.cpus)
+    assert set(client.output("own-cpus")) <= other_cpus or not other_cpus
 
 
 @sf.step(in_process=True)
@@ -508,7 +508,7 @@ def liar() -> int:
     ("nodes", "message"),
     [
         (
-            (one := numbers.bind(2), double.bind(one)),
+            (listing := numbers.bind(2), double.bind(listing)),
             r"Step 'double': the parameter 'number' is \[0, 1\], which is not int",
         ),
         ((liar.bind(),), "Step 'liar': its result is 'text', which is not int"),
@@ -525,15 +525,15 @@ def test_a_fan_out_wider_than_allowed_names_the_limit_and_how_to_raise_it(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCANFLOW_MAX_FAN_OUT", "10")
-    found = numbers.bind(11)
+    source = numbers.bind(11)
     with pytest.raises(StepFailedError, match=r"11 tasks, more than the 10 allowed.*SCANFLOW_MAX_FAN_OUT=11"):
-        Client().run(sf.Workflow(name="w", nodes=[found, double.map(found)]))
+        Client().run(sf.Workflow(name="w", nodes=[source, double.map(source)]))
 
 
 def test_hundreds_of_tasks_in_process_come_back_in_order(client: Client) -> None:
-    found = numbers.options(in_process=True).bind(300)
-    doubled = double.options(in_process=True).map(found)
-    client.run(sf.Workflow(name="w", nodes=[found, doubled, total.bind(doubled)]))
+    source = numbers.options(in_process=True).bind(300)
+    doubled = double.options(in_process=True).map(source)
+    client.run(sf.Workflow(name="w", nodes=[source, doubled, total.bind(doubled)]))
     assert client.output("total") == 89_700
     assert client.logs("double.299") == "doubling 299\n"
 
@@ -543,7 +543,7 @@ def test_each_step_sees_its_own_variables_and_threads_for_its_cores(client: Clie
     script(tmp_path, "x.py", f"import os; print(*(os.environ.get(name) for name in {names}))")
     first = sf.Executor(name="first", mainfile="x.py", env={"MINE": "1"}, resources=sf.Resources(cpu="1500m"))
     second = sf.Executor(name="second", mainfile="x.py", env={"OMP_NUM_THREADS": "7", "TF_NUM_INTRAOP_THREADS": "7"})
-    client.run(app_of(tmp_path, first, second))
+    client.run(make_app(tmp_path, first, second))
     assert (client.logs("first"), client.logs("second")) == ("1 first 2 2\n", "None second 7 7\n")
 
 
@@ -570,21 +570,21 @@ def test_requirements_get_an_environment_of_their_own_once(client: Client, tmp_p
         "try:\n    import pytest\nexcept ImportError:\n    print('alone')\n",
     )
     node = sf.Executor(name="uses", mainfile="uses.py", requirements="req.txt", for_each=[1, 2])
-    record = client.run(app_of(tmp_path, node))
+    record = client.run(make_app(tmp_path, node))
     assert client.logs("uses.0", run=record.name) == "1.5\nalone\n"
     (prefix,) = set(client.output("uses", "python"))
     assert Path(prefix).parent == home / "venvs"
-    client.run(app_of(tmp_path, node))
-    assert len([one for one in (home / "venvs").iterdir() if one.is_dir()]) == 1
+    client.run(make_app(tmp_path, node))
+    assert len([file for file in (home / "venvs").iterdir() if file.is_dir()]) == 1
 
 
-def test_requirements_that_cannot_be_met_fail_the_step_with_the_installers_words(
+def test_requirements_that_cannot_be_met_fail_the_step_with_the_installers_message(
     client: Client, tmp_path: Path
 ) -> None:
     script(tmp_path, "x.py", "pass")
     node = sf.Executor(name="x", mainfile="x.py", requirements=[f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"])
     with pytest.raises(StepFailedError, match=r"requirements cannot be installed.*nope"):
-        client.run(app_of(tmp_path, node))
+        client.run(make_app(tmp_path, node))
 
 
 def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,7 +592,7 @@ def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatc
     errors: list[BaseException] = []
     names: dict[int, str] = {}
 
-    def one(number: int) -> None:
+    def run_once(number: int) -> None:
         try:
             client = Client()
             app = sf.Application(name=f"app{number}", workflows=[sf.Workflow(name="w", nodes=[double.bind(number)])])
@@ -602,7 +602,7 @@ def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatc
         except BaseException as error:  # noqa: BLE001  handed to the test's own thread
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    threads = [threading.Thread(target=run_once, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -612,9 +612,9 @@ def test_runs_at_the_same_time_do_not_mix(home: Path, tmp_path: Path, monkeypatc
 
 
 def test_a_plan_says_what_would_run_and_runs_nothing(client: Client, tmp_path: Path) -> None:
-    found = numbers.bind(3)
-    wide = double.options(resources={"cpu": 1, "memory": "1Gi"}).map(found)
-    plan = client.plan(app_of(tmp_path, found, wide, total.bind(wide)))
+    source = numbers.bind(3)
+    wide = double.options(resources={"cpu": 1, "memory": "1Gi"}).map(source)
+    plan = client.plan(make_app(tmp_path, source, wide, total.bind(wide)))
     assert [(step.name, step.wave, step.width) for step in plan.steps] == [
         ("numbers", 0, 1),
         ("double", 1, None),
@@ -671,10 +671,10 @@ def test_a_program_may_run_its_own_steps_without_being_run_again_by_them_but_not
 
 
 def test_a_list_to_fan_out_over_may_hold_earlier_outputs(client: Client) -> None:
-    found = numbers.bind(3)
-    one = total.bind(found)
-    doubled = double.map([one, 10, 20])
-    client.run(sf.Workflow(name="w", nodes=[found, one, doubled, interpreter.bind()]))
+    source = numbers.bind(3)
+    sum_step = total.bind(source)
+    doubled = double.map([sum_step, 10, 20])
+    client.run(sf.Workflow(name="w", nodes=[source, sum_step, doubled, interpreter.bind()]))
     assert client.output("double") == [6, 20, 40]
     assert client.output("interpreter") == [sys.executable, str(Path.cwd())], "a function's process is as this one"
 
@@ -690,9 +690,9 @@ def test_a_function_may_have_requirements_too(client: Client, cli: Cli, home: Pa
     ran = cli("run")
     assert ran.returncode == 0, ran.stderr
     assert "✓ the environment of elsewhere" in ran.stdout
-    found = client.output("elsewhere")
-    assert found["total"] == 3
-    assert Path(found["prefix"]).parent == home / "venvs"
+    output = client.output("elsewhere")
+    assert output["total"] == 3
+    assert Path(output["prefix"]).parent == home / "venvs"
 
 
 def test_an_output_that_is_not_text_fails_only_the_step_that_takes_it(client: Client, tmp_path: Path) -> None:
@@ -704,10 +704,10 @@ def test_an_output_that_is_not_text_fails_only_the_step_that_takes_it(client: Cl
     )
     leaves = sf.Executor(name="leaves", mainfile="leaves.py")
     fine, bad = label.bind(leaves["good"]), leaves["bad"]
-    assert client.run(app_of(tmp_path, leaves, fine)).state == "succeeded"
+    assert client.run(make_app(tmp_path, leaves, fine)).state == "succeeded"
     for taking in (label.bind(bad), label.options(when=bad > 1).bind(1), double.map(bad)):
         with pytest.raises(StepFailedError, match="output 'bad' is neither JSON nor text"):
-            client.run(app_of(tmp_path, leaves, taking))
+            client.run(make_app(tmp_path, leaves, taking))
 
 
 def test_an_in_process_step_may_write_bytes_and_hand_on_its_streams(client: Client) -> None:
@@ -731,7 +731,7 @@ def test_followed_logs_show_both_streams_as_they_are_written(home: Path, client:
         "while not pathlib.Path('go').exists():\n    time.sleep(0.01)\nprint('end')\n",
     )
     deployer = EmbeddedDeployer(Settings(home=home))
-    app = app_of(tmp_path, sf.Executor(name="talks", mainfile="talks.py"))
+    app = make_app(tmp_path, sf.Executor(name="talks", mainfile="talks.py"))
     started = threading.Event()
 
     def observe(event: Event) -> None:

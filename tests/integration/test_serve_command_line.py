@@ -52,7 +52,7 @@ def app(tmp_path: Path) -> Path:
     return tmp_path / "app.py"
 
 
-def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
+def test_a_service_is_deployed_called_scaled_followed_and_deleted(
     cli: Cli, quick_cli: Cli, app: Path, home: Path, tmp_path: Path
 ) -> None:
     deployed = cli("deploy", "app.py", "--instances", "1")
@@ -68,8 +68,8 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
 
     np.save(tmp_path / "rows.npy", np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], dtype=np.float32))
     (tmp_path / "rows.json").write_text("[[1, 2, 3]]")
-    given = {"--data [[1,2,3]]": [4.0], "rows.npy": [4.0, 10.0], "rows.json": [4.0]}
-    for words, wanted in given.items():
+    expected_by_input = {"--data [[1,2,3]]": [4.0], "rows.npy": [4.0, 10.0], "rows.json": [4.0]}
+    for words, wanted in expected_by_input.items():
         asked = json.loads(quick_cli("predict", "means", *words.split(), "--json").stdout)
         assert list(asked["outputs"].values()) == [wanted], words
     assert json.loads(quick_cli("predict", "means", "--node", "scale", "--data", "[[1]]", "--json").stdout)["outputs"]
@@ -89,26 +89,28 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
 
     steady = ["--data", "[[1, 2, 3]]", "--rate", "100", "--seconds", "1", "--out", str(tmp_path / "load")]
     loaded = cli("load", "means", *steady, "--json")
-    told = json.loads(loaded.stdout)
-    assert (loaded.returncode, told["requests"], told["failed"], told["loop"]) == (0, 100, 0, "open"), loaded.stderr
+    document = json.loads(loaded.stdout)
+    assert (loaded.returncode, document["requests"], document["failed"], document["loop"]) == (0, 100, 0, "open"), (
+        loaded.stderr
+    )
     rows = (tmp_path / "load" / "requests.csv").read_text().splitlines()
     assert (rows[0], len(rows)) == ("due_s,waited_s,took_s,status", 101)
-    assert json.loads((tmp_path / "load" / "summary.json").read_text()) == told
+    assert json.loads((tmp_path / "load" / "summary.json").read_text()) == document
     refused = cli("load", "means", "--data", "[1, 2, 3]", "--seconds", "1", "-c", "1").stdout
     assert ": 500: " in refused or "× 500: " in refused, "each fails, and is counted with its reason"
 
     scaled = cli("scale", "means", "2")
     assert (scaled.returncode, "(2 instances, any)" in scaled.stdout) == (0, True), scaled.stderr
     record = json.loads(quick_cli("services", "means", "--json").stdout)
-    assert [one["state"] for one in record["instances"]] == ["ready", "ready"]
+    assert [instance["state"] for instance in record["instances"]] == ["ready", "ready"]
     assert "2/2" in quick_cli("services").stdout
-    told = quick_cli("services", "means").stdout
-    assert "revision" in told
-    assert told.splitlines()[-1].startswith("Request a prediction: scanflow predict means")
+    document = quick_cli("services", "means").stdout
+    assert "revision" in document
+    assert document.splitlines()[-1].startswith("Request a prediction: scanflow predict means")
     client = Client(home=home, progress=False)
     assert client.load("means", [[1, 2, 3]], rate=50, seconds=0.2).result.requests == 10
     assert client.predict("means", [[1, 2, 3]]).tolist() == [4.0], "Python sees what the terminal started"
-    assert [(one.name, one.state) for one in client.services()] == [("means", "ready")]
+    assert [(service.name, service.state) for service in client.services()] == [("means", "ready")]
     for _ in range(20):
         before = client.service("means").revisions[0].requests
         client.predict("means", [[1, 2, 3]])
@@ -132,7 +134,7 @@ def test_a_service_is_deployed_asked_scaled_followed_and_deleted(
         client.service("means")
 
 
-def test_what_cannot_be_deployed_is_told_before_anything_starts(quick_cli: Cli, app: Path) -> None:
+def test_what_cannot_be_deployed_is_reported_before_anything_starts(quick_cli: Cli, app: Path) -> None:
     models = app.with_name("models.py")
     models.unlink()
     missing = quick_cli("deploy")
@@ -143,7 +145,7 @@ def test_what_cannot_be_deployed_is_told_before_anything_starts(quick_cli: Cli, 
     assert (many.returncode, "cores" in many.stderr) == (2, True)
 
 
-def test_a_class_that_cannot_be_loaded_fails_the_deploy_with_its_own_words(cli: Cli, app: Path) -> None:
+def test_a_class_that_cannot_be_loaded_fails_the_deploy_with_its_own_message(cli: Cli, app: Path) -> None:
     app.with_name("models.py").write_text(MODELS.replace("self.by = by", "self.by = by.upper()"))
     failed = cli("deploy")
     assert failed.returncode in {1, 2}, failed.stdout + failed.stderr
@@ -154,7 +156,7 @@ def test_a_class_that_cannot_be_loaded_fails_the_deploy_with_its_own_words(cli: 
 def test_check_and_plan_say_where_instances_would_sit(quick_cli: Cli, app: Path) -> None:
     assert "2 nodes in each of 1 instance" in quick_cli("check", str(app)).stdout
     plan = json.loads(quick_cli("plan", str(app), "--json").stdout)
-    assert [one["name"] for one in plan["steps"]] == ["scale", "mean"]
+    assert [step["name"] for step in plan["steps"]] == ["scale", "mean"]
     assert len(plan["instances"]) == 1
     ran = quick_cli("run", str(app))
     assert (ran.returncode, "Deploy it: scanflow deploy" in ran.stderr) == (2, True)

@@ -90,10 +90,10 @@ def test_versions_are_tried_swapped_and_taken_back_as_they_were_served(
     register(3)
     assert answer(deployer) == [2.0, 4.0]
     tried = deployer.change("times", ServiceChange(model="models:/times@champion", weight=0.5))
-    assert [(one.role, one.weight) for one in tried.revisions] == [("current", 0.5), ("canary", 0.5)]
+    assert [(revision.role, revision.weight) for revision in tried.revisions] == [("current", 0.5), ("canary", 0.5)]
     with HttpServiceClient(tried.url, name="times") as client:
         revisions = {client.infer("times", ROWS).revision for _ in range(40)}
-    assert revisions == {one.id for one in tried.revisions}
+    assert revisions == {revision.id for revision in tried.revisions}
     assert deployer.change("times", ServiceChange(rollback=True)).revisions[0].models == {"times": "models:/times/1"}
     assert answer(deployer) == [2.0, 4.0]
 

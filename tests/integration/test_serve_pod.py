@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
 from tests.serving import hold_port
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 MODEL = """
 class Model:
@@ -32,7 +32,7 @@ class Pod:
         nodes = (node or Node(name="model", implementation="model.py:Model", file=str(folder / "model.py")),)
         self._held = [hold_port() for _ in range(3)]
         self.http, self.management, grpc = (holder.getsockname()[1] for holder in self._held)
-        made: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "service": "w",
             "app": "a",
             "team": "t",
@@ -47,7 +47,7 @@ class Pod:
             "grpc_port": grpc,
             "limits": Limits(deadline_s=20.0),
         }
-        (folder / "instance.json").write_bytes(encode(InstanceSpec(**{**made, **spec})))
+        (folder / "instance.json").write_bytes(encode(InstanceSpec(**{**fields, **spec})))
         (folder / "desired.json").write_bytes(
             encode(DesiredInstanceState(generation=1, revisions=(Revision(id="r1", nodes=nodes),)))
         )
@@ -85,7 +85,7 @@ class Pod:
             holder.close()
 
     def until_ready(self) -> None:
-        until(lambda: self.status("/v2/health/ready") == 200, "it is ready")
+        wait_until(lambda: self.status("/v2/health/ready") == 200, "it is ready")
 
 
 def predict(connection: http.client.HTTPConnection, token: str = "") -> http.client.HTTPResponse:
@@ -99,8 +99,8 @@ def predict(connection: http.client.HTTPConnection, token: str = "") -> http.cli
 def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> None:
     with Pod(tmp_path, linger_s=6.0) as pod:  # enough for the four requests that come while it ends
         pod.until_ready()
-        kept, fresh = (http.client.HTTPConnection("127.0.0.1", pod.http, timeout=patient(60)) for _ in range(2))
-        first = predict(kept)
+        reused, fresh = (http.client.HTTPConnection("127.0.0.1", pod.http, timeout=patient(60)) for _ in range(2))
+        first = predict(reused)
         assert (first.status, first.getheader("connection")) == (200, None)
         assert first.getheader("x-scanflow-instance") == "w-r1-abc"
         state = pod.document("/state")
@@ -108,8 +108,8 @@ def test_it_answers_any_host_and_ends_without_a_lost_request(tmp_path: Path) -> 
         assert pod.status("/metrics", port=pod.management) == 200
         assert pod.status("/v2/models/w", port=pod.management) == 404
         pod.process.send_signal(signal.SIGTERM)
-        until(lambda: pod.status("/v2/health/ready") == 503, "it says that it is not ready")
-        for connection in (kept, fresh):
+        wait_until(lambda: pod.status("/v2/health/ready") == 503, "it says that it is not ready")
+        for connection in (reused, fresh):
             last = predict(connection)
             assert (last.status, last.getheader("connection")) == (200, "close")
             connection.close()

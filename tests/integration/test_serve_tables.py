@@ -74,8 +74,8 @@ def test_a_table_is_answered_as_mlflow_answers_it_however_it_is_sent(home: Path,
         client = Client(progress=False)
         columns = {name: list(turned[name]) for name in turned.columns}
         records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        for given in (turned, records, columns):
-            np.testing.assert_allclose(client.predict("points", given), expected)
+        for table in (turned, records, columns):
+            np.testing.assert_allclose(client.predict("points", table), expected)
 
         turned.to_csv(tmp_path / "a.csv", index=False, sep=";", decimal=",", encoding="utf-16")
         turned.to_csv(tmp_path / "b.tsv.gz", index=False, sep="\t")

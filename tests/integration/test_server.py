@@ -20,9 +20,9 @@ import pytest
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.processes.daemon import Daemon
 from scanflow.settings import Settings
-from tests.asking import HTTP
-from tests.server import ServerProcess, body_of
-from tests.waiting import patient, until
+from tests.http_requests import HTTP
+from tests.server import ServerProcess, load_body
+from tests.waiting import patient, wait_until
 
 APP = """
 import pathlib, time
@@ -88,29 +88,29 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture
 def body(tmp_path: Path) -> Iterator[dict[str, Any]]:
     (tmp_path / "app.py").write_text(APP)
-    yield body_of(tmp_path / "app.py")
+    yield load_body(tmp_path / "app.py")
     (tmp_path / "go").touch()  # what still waits ends by itself
 
 
-def noted(server: ServerProcess, run: str, outcome: str) -> None:
-    until(lambda: server.outcomes().get(run) == ["run.started", outcome], "its end is noted")
+def wait_for_outcome(server: ServerProcess, run: str, outcome: str) -> None:
+    wait_until(lambda: server.outcomes().get(run) == ["run.started", outcome], "its end is noted")
 
 
-def ledger(folder: Path) -> list[str]:
+def read_entries(folder: Path) -> list[str]:
     return (folder / "ledger").read_text().splitlines() if (folder / "ledger").exists() else []
 
 
-def begun(folder: Path) -> None:
-    until(lambda: "second begins" in ledger(folder), "the second step begins")
+def wait_for_second_step(folder: Path) -> None:
+    wait_until(lambda: "second begins" in read_entries(folder), "the second step begins")
 
 
-def driver_of(home: Path, run: str, drive: int = 1) -> int:
-    found = Daemon(home / "server" / "runs" / run / str(drive)).pid
-    assert found is not None
-    return found
+def get_driver_pid(home: Path, run: str, drive: int = 1) -> int:
+    pid = Daemon(home / "server" / "runs" / run / str(drive)).pid
+    assert pid is not None
+    return pid
 
 
-def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end_and_spun(
+def test_a_run_is_driven_and_reported_from_its_beginning_to_its_end_and_spun(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -120,25 +120,25 @@ def test_a_run_is_driven_and_told_of_from_its_beginning_to_its_end_and_spun(
     assert events[-1][1]["record"] == server.api.get(f"/runs/{name}").json()
     assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "ONE"}
     assert server.run_events(name, **{"Last-Event-ID": "1-5"}) == events[5:]
-    noted(server, name, "run.succeeded")
-    assert "mlflow" not in _loaded(server)
+    wait_for_outcome(server, name, "run.succeeded")
+    assert "mlflow" not in _list_mapped_files(server)
     asked = {"step": "second", "parameters": {"second.word": "other"}}
     spun = server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"]
     assert server.api.post(f"/runs/{name}/spin", json=asked, headers={"Idempotency-Key": "s"}).json()["name"] == spun
     assert server.run_events(spun)[-1][1]["record"]["state"] == "succeeded"
     assert server.api.get(f"/runs/{spun}/steps/second/outputs").json() == {"result": "OTHER"}
-    assert Counter(ledger(tmp_path))["first one"] == 1
+    assert Counter(read_entries(tmp_path))["first one"] == 1
 
 
 def test_a_response_says_when_it_was_made(server: ServerProcess) -> None:
     for _ in range(2):
         before = int(time.time())
-        told = parsedate_to_datetime(HTTP.get(f"{server.url}/readyz").headers["date"]).timestamp()
-        assert before <= told <= time.time()
-        until(lambda: int(time.time()) > told, "another second has begun")  # noqa: B023
+        server_time = parsedate_to_datetime(HTTP.get(f"{server.url}/readyz").headers["date"]).timestamp()
+        assert before <= server_time <= time.time()
+        wait_until(lambda: int(time.time()) > server_time, "another second has begun")  # noqa: B023
 
 
-def _loaded(server: ServerProcess) -> str:
+def _list_mapped_files(server: ServerProcess) -> str:
     """Return the files that the server has mapped: what it has imported is among them, where that is no pure Python."""
     return Path(f"/proc/{server.api.get('/status').json()['pid']}/maps").read_text()
 
@@ -147,24 +147,24 @@ def test_a_run_goes_on_while_the_server_is_away_and_is_noted_once(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
-    begun(tmp_path)
+    wait_for_second_step(tmp_path)
     server.kill()
     (tmp_path / "go").touch()
-    until(lambda: "second ends" in ledger(tmp_path), "the step ends without a server")
+    wait_until(lambda: "second ends" in read_entries(tmp_path), "the step ends without a server")
     server.start()
     assert [kind for kind, _ in server.run_events(name)][-1] == "run-ended"
-    noted(server, name, "run.succeeded")
-    assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
+    wait_for_outcome(server, name, "run.succeeded")
+    assert Counter(read_entries(tmp_path)) == Counter(["first one", "second begins", "second ends"])
 
 
-def test_a_run_whose_driver_is_killed_is_gone_on_with(
+def test_a_run_with_a_killed_driver_is_gone_on_with(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
-    begun(tmp_path)
-    os.kill(driver_of(server.home, name), signal.SIGKILL)
+    wait_for_second_step(tmp_path)
+    os.kill(get_driver_pid(server.home, name), signal.SIGKILL)
     lines = server.home / "server" / "runs" / name / "1" / "events.jsonl"
-    until(lambda: '"adopted":true' in lines.read_text(), "another drives it")
+    wait_until(lambda: '"adopted":true' in lines.read_text(), "another drives it")
     assert server.api.get(f"/runs/{name}").json()["state"] == "running"
     with server.api.stream("GET", f"/runs/{name}/tasks/second/logs", params={"follow": True}) as reply:
         blocks = reply.iter_bytes()
@@ -174,26 +174,26 @@ def test_a_run_whose_driver_is_killed_is_gone_on_with(
     events = server.run_events(name)
     assert events[-1][1]["record"]["state"] == "succeeded"
     assert [event["adopted"] for kind, event in events if kind == "task-started"][-1]
-    assert Counter(ledger(tmp_path)) == Counter(["first one", "second begins", "second ends"])
-    noted(server, name, "run.succeeded")
+    assert Counter(read_entries(tmp_path)) == Counter(["first one", "second begins", "second ends"])
+    wait_for_outcome(server, name, "run.succeeded")
 
 
 @pytest.mark.parametrize("driven", [True, False])
-def test_a_run_is_stopped_whether_or_not_somebody_drives_it_and_gone_on_with(
+def test_a_run_is_stopped_whether_or_not_a_process_drives_it_and_gone_on_with(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path, driven: bool
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
-    begun(tmp_path)
+    wait_for_second_step(tmp_path)
     if not driven:
-        os.kill(driver_of(server.home, name), signal.SIGKILL)
+        os.kill(get_driver_pid(server.home, name), signal.SIGKILL)
     assert server.api.post(f"/runs/{name}/stop").status_code == 200
     assert server.run_events(name)[-1][1]["record"]["state"] == "stopped"
-    noted(server, name, "run.stopped")
+    wait_for_outcome(server, name, "run.stopped")
     assert server.api.post(f"/runs/{name}/stop").status_code == 400
     (tmp_path / "go").touch()
     assert server.api.post(f"/runs/{name}/resume").json()["state"] == "running"
     assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
-    assert Counter(ledger(tmp_path))["first one"] == 1
+    assert Counter(read_entries(tmp_path))["first one"] == 1
 
 
 def test_a_run_that_was_stopped_before_it_began_never_begins(
@@ -202,10 +202,10 @@ def test_a_run_that_was_stopped_before_it_began_never_begins(
     name = server.api.post("/runs", json=body).json()["name"]
     server.api.post(f"/runs/{name}/stop")
     assert server.run_events(name)[-1][1]["record"]["state"] == "stopped"
-    assert "second ends" not in ledger(tmp_path)
+    assert "second ends" not in read_entries(tmp_path)
 
 
-def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says_now(
+def test_a_failed_run_is_reported_failed_and_resumed_with_what_its_file_says_now(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "go").touch()
@@ -214,20 +214,20 @@ def test_a_failed_run_is_told_to_have_failed_and_resumed_with_what_its_file_says
     record = server.run_events(name)[-1][1]["record"]
     assert record["state"] == "failed"
     assert "ValueError: told to fail" in record["tasks"][-1]["failure"]["cause"]
-    noted(server, name, "run.failed")
+    wait_for_outcome(server, name, "run.failed")
     (told_of,) = server.api.get("/events", params={"type": "run.failed"}).json()
     assert told_of["data"]["error"] == f"{record['tasks'][-1]['task']}: ValueError: told to fail"
     (tmp_path / "app.py").write_text(APP + "\nraise RuntimeError('half written')\n")
     server.api.post(f"/runs/{name}/resume")
-    told = server.run_events(name)
-    assert [kind for kind, _ in told] == ["problem", "run-ended"]
-    assert told[0][1]["type"] == "urn:scanflow:error:UsageError"
-    assert "half written" in told[0][1]["detail"]
+    events = server.run_events(name)
+    assert [kind for kind, _ in events] == ["problem", "run-ended"]
+    assert events[0][1]["type"] == "urn:scanflow:error:UsageError"
+    assert "half written" in events[0][1]["detail"]
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "fail").unlink()
-    until(lambda: server.api.post(f"/runs/{name}/resume").status_code == 200, "it may be gone on with")
+    wait_until(lambda: server.api.post(f"/runs/{name}/resume").status_code == 200, "it may be gone on with")
     assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
-    assert Counter(ledger(tmp_path))["first one"] == 1
+    assert Counter(read_entries(tmp_path))["first one"] == 1
 
 
 def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_with(
@@ -245,10 +245,10 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     assert server.run_events(name)[-1][1]["record"]["state"] == "failed"
     (tmp_path / "fail").unlink()
     plain = {"application": body["application"], "source": body["source"]}
-    until(lambda: server.api.post(f"/runs/{name}/resume", json=plain).status_code == 200, "it may be gone on with")
+    wait_until(lambda: server.api.post(f"/runs/{name}/resume", json=plain).status_code == 200, "it may be gone on with")
     assert server.run_events(name)[-1][1]["record"]["state"] == "succeeded"
     assert server.api.get(f"/runs/{name}/steps/second/outputs").json() == {"result": "TWO"}
-    assert ledger(tmp_path)[0] == "first two"
+    assert read_entries(tmp_path)[0] == "first two"
 
 
 def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path) -> None:
@@ -257,25 +257,25 @@ def test_a_home_and_a_port_have_one_server(server: ServerProcess, tmp_path: Path
         done = subprocess.run(command, capture_output=True, text=True, timeout=patient(120), check=False)
         return done.returncode, done.stderr
 
-    code, told = start(server.home, 0)
-    assert (code, "is already running: process" in told) == (3, True)
-    code, told = start(tmp_path / "other", server.port)
-    assert (code, f"cannot listen on 127.0.0.1:{server.port}" in told) == (2, True)
+    code, output = start(server.home, 0)
+    assert (code, "is already running: process" in output) == (3, True)
+    code, output = start(tmp_path / "other", server.port)
+    assert (code, f"cannot listen on 127.0.0.1:{server.port}" in output) == (2, True)
     assert server.answers()
 
 
-def test_a_server_that_is_asked_to_end_cuts_streams_off_and_leaves_runs_alone(
+def test_a_server_that_is_requested_to_end_cuts_streams_off_and_leaves_runs_alone(
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     name = server.api.post("/runs", json=body).json()["name"]
-    begun(tmp_path)
+    wait_for_second_step(tmp_path)
     with server.api.stream("GET", f"/runs/{name}/events") as reply:
         lines = reply.iter_lines()
         assert next(lines) == "event: run-started"
         assert server.end() == 0
         with pytest.raises(httpx2.TransportError):  # an end that looks like one would be taken for the run's
             list(lines)
-    assert psutil.Process(driver_of(server.home, name)).status() != psutil.STATUS_ZOMBIE
+    assert psutil.Process(get_driver_pid(server.home, name)).status() != psutil.STATUS_ZOMBIE
     server.start()
 
 
@@ -283,7 +283,7 @@ def serving(folder: Path, by: int) -> dict[str, Any]:
     (folder / "model.py").write_text(MODEL)
     path = folder / f"serving_{by}.py"
     path.write_text(SERVING.replace("BY", str(by)))
-    return body_of(path)
+    return load_body(path)
 
 
 def answer(url: str) -> Any:
@@ -297,7 +297,7 @@ def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerP
     assert (done["state"], done["result"]["state"]) == ("succeeded", "ready"), done
     assert any("ready" in text for text in done["progress"])
     assert answer(done["result"]["url"]) == [6]
-    assert [one["name"] for one in server.api.get("/services").json()] == ["multiply"]
+    assert [service["name"] for service in server.api.get("/services").json()] == ["multiply"]
     assert server.api.get("/services/multiply/explain").json()["service"] == "multiply"
     assert b"who" in server.api.get("/services/multiply/logs").content
     scaled = server.operation(server.api.patch("/services/multiply", json={"instances": 2}))
@@ -313,7 +313,7 @@ def test_a_service_is_deployed_changed_and_deleted_by_operations(server: ServerP
     assert (gone["state"], gone["result"]) == ("succeeded", None)
     assert server.api.get("/services").json() == []
     asked: dict[str, Any] = {"type": "service.changed", "after": before}
-    kinds = [one["data"]["kind"] for one in server.api.get("/events", params=asked).json()]
+    kinds = [event["data"]["kind"] for event in server.api.get("/events", params=asked).json()]
     assert kinds == ["deploy", "change", "deploy", "change", "delete"]
 
 
@@ -326,27 +326,27 @@ def test_a_change_goes_on_while_its_process_and_the_server_are_away_and_a_killed
     (tmp_path / "hold").touch()
     id = server.api.patch("/services/multiply", json={"rollback": True}).json()["operation"]
     folder = server.home / "server" / "operations" / id
-    until((folder / "begun").exists, "the change begins")
-    until(lambda: server.api.get("/services/multiply").json()["generation"] > before, "the change is asked for")
+    wait_until((folder / "begun").exists, "the change begins")
+    wait_until(lambda: server.api.get("/services/multiply").json()["generation"] > before, "the change is asked for")
     Daemon(folder).kill()
     server.kill()
     server.start()
     assert server.api.get(f"/operations/{id}").json()["state"] == "running"
     (tmp_path / "hold").unlink()
-    until(lambda: server.api.get(f"/operations/{id}").json()["state"] != "running", "the operation ends")
-    found = server.api.get(f"/operations/{id}").json()
-    assert found["state"] == "succeeded", found
-    assert found["result"]["generation"] == before + 1
-    assert answer(found["result"]["url"]) == [6]
+    wait_until(lambda: server.api.get(f"/operations/{id}").json()["state"] != "running", "the operation ends")
+    operation = server.api.get(f"/operations/{id}").json()
+    assert operation["state"] == "succeeded", operation
+    assert operation["result"]["generation"] == before + 1
+    assert answer(operation["result"]["url"]) == [6]
 
     def supervisors() -> set[int]:
         wanted = str(server.home / "services" / "multiply")
-        found = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
-        return {p.pid for p in found if any("supervisor" in part for part in p.info["cmdline"])}
+        processes = [p for p in psutil.process_iter(["cmdline"]) if wanted in (p.info["cmdline"] or [])]
+        return {p.pid for p in processes if any("supervisor" in part for part in p.info["cmdline"])}
 
-    until(supervisors, "there is a supervisor")
+    wait_until(supervisors, "there is a supervisor")
     first = supervisors()
     for pid in first:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: supervisors() and not supervisors() & first, "there is another one")
-    until(lambda: server.api.get("/services").json()[0]["state"] == "ready", "the service is supervised")
+    wait_until(lambda: supervisors() and not supervisors() & first, "there is another one")
+    wait_until(lambda: server.api.get("/services").json()[0]["state"] == "ready", "the service is supervised")

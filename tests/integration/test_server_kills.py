@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from scanflow.processes.background_jobs import Job
-from tests.server import ServerProcess, body_of
-from tests.waiting import until
+from tests.server import ServerProcess, load_body
+from tests.waiting import wait_until
 
 KILLS = 100
 SHARES = 10  # so that test runners may spread them
@@ -55,7 +55,7 @@ def server(home: Path, tmp_path: Path) -> Iterator[ServerProcess]:
     process.close()
 
 
-class Asking:
+class RunRequests:
     def __init__(self, server: ServerProcess, body: dict[str, Any]) -> None:
         self._server, self._body = server, body
         self.names: dict[str, str] = {}
@@ -106,10 +106,10 @@ def test_a_server_killed_at_random_moments_loses_no_run_and_repeats_no_step(
 ) -> None:
     rng = random.Random(share)
     (tmp_path / "app.py").write_text(_APP)
-    asking = Asking(server, body_of(tmp_path / "app.py"))
+    asking = RunRequests(server, load_body(tmp_path / "app.py"))
     for _ in range(KILLS // SHARES):
         server.start()
-        until(asking.is_under_way, "a run is under way")  # a server that is killed while it imports proves nothing
+        wait_until(asking.is_under_way, "a run is under way")  # a server that is killed while it imports proves nothing
         killer = threading.Timer(rng.uniform(0.0, 1.0), server.kill)
         killer.start()
         while killer.is_alive():
@@ -118,7 +118,7 @@ def test_a_server_killed_at_random_moments_loses_no_run_and_repeats_no_step(
             kill_a_driver(tmp_path / "home", rng)
     server.start()
     asking.ask()  # what was asked for last may not have been answered
-    until(lambda: server.api.get("/status").json()["counts"]["runs_active"] == 0, "every run has ended")
+    wait_until(lambda: server.api.get("/status").json()["counts"]["runs_active"] == 0, "every run has ended")
     runs = server.api.get("/runs", params={"limit": 1000}).json()
     assert Counter(run["state"] for run in runs) == {"succeeded": len(asking.names)}
     assert {run["name"] for run in runs} == set(asking.names.values())

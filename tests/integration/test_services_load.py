@@ -28,7 +28,7 @@ from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.errors import InvalidError
 from tests.integration.local_services import Services, kill, processes
 from tests.load import LoadGenerator, steady_load, wait_for
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(900)]
 
@@ -54,10 +54,10 @@ BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP64",
 
 @pytest.fixture
 def services(home: Path) -> Iterator[Services]:
-    made = Services(home, CODE)
-    yield made
-    made.delete_all()
-    until(lambda: not processes(home), "nothing is left")
+    services = Services(home, CODE)
+    yield services
+    services.delete_all()
+    wait_until(lambda: not processes(home), "nothing is left")
 
 
 def infer(
@@ -97,7 +97,7 @@ def assert_few_fail(
         result = load.read_result(timeout_s=patient(120))
     assert set(result.statuses) <= {200, 0}, result.reasons  # an answer, or a connection that was broken
     assert result.failed <= at_most, result.reasons
-    until(lambda: services.local.service("w").state == "ready", "it is noted that it serves")
+    wait_until(lambda: services.local.service("w").state == "ready", "it is noted that it serves")
 
 
 def ask_on(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
@@ -107,7 +107,7 @@ def ask_on(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
     return answer
 
 
-def ask_until_balanced(clients: Sequence[http.client.HTTPConnection], instances: int) -> list[str]:
+def balance_connections(clients: Sequence[http.client.HTTPConnection], instances: int) -> list[str]:
     """Ask over all connections until each of so many instances has as many of them; return which answered each."""
     names: list[str] = []
 
@@ -115,7 +115,7 @@ def ask_until_balanced(clients: Sequence[http.client.HTTPConnection], instances:
         names[:] = [str(ask_on(client).headers["x-scanflow-instance"]) for client in clients]
         return sorted(Counter(names).values()) == [len(clients) // instances] * instances
 
-    until(ask_all, f"{len(clients)} connections are balanced over {instances} instances")
+    wait_until(ask_all, f"{len(clients)} connections are balanced over {instances} instances")
     return names
 
 
@@ -126,17 +126,17 @@ def test_connections_are_balanced_also_over_an_instance_that_was_added(services:
             stack.enter_context(closing(http.client.HTTPConnection(str(url.hostname), url.port, timeout=patient(60))))
             for _ in range(12)
         ]
-        ask_until_balanced(clients, 2)
+        balance_connections(clients, 2)
         services.change(instances=3)
-        ask_until_balanced(clients, 3)
+        balance_connections(clients, 3)
 
 
-def test_who_was_idle_while_instances_leave_is_answered_once_more_and_told_to_close(services: Services) -> None:
+def test_who_was_idle_while_instances_leave_is_answered_once_more_with_close(services: Services) -> None:
     url = urlsplit(services.deploy(instances=3).url)
     idle = [http.client.HTTPConnection(str(url.hostname), url.port, timeout=patient(60)) for _ in range(12)]
-    served = ask_until_balanced(idle, 3)
+    served = balance_connections(idle, 3)
     services.change(instances=1)
-    (stays,) = (one.instance for one in services.local.service("w").instances if one.state == "ready")
+    (stays,) = (entry.instance for entry in services.local.service("w").instances if entry.state == "ready")
     for connection, instance in zip(idle, served, strict=True):
         answer = ask_on(connection)
         assert (answer.status, answer.headers.get("connection") == "close") == (200, instance != stays)
@@ -157,19 +157,19 @@ def test_what_is_planned_fails_no_request_and_a_kill_what_was_read(services: Ser
     def supervisor_ends() -> None:
         supervisor = services.supervisor()
         kill(supervisor)
-        until(lambda: services.path().supervised.read_text() not in {"", str(supervisor)}, "there is another")
+        wait_until(lambda: services.path().supervised.read_text() not in {"", str(supervisor)}, "there is another")
 
     def instances_end() -> None:
         for _ in range(2):
             for pid in services.pids():
                 kill(pid)
-                until(lambda: len(services.pids()) == 2 and pid not in services.pids(), "it is replaced")  # noqa: B023
+                wait_until(lambda: len(services.pids()) == 2 and pid not in services.pids(), "it is replaced")  # noqa: B023
 
     def all_but_the_shim_end(number: signal.Signals) -> None:
         before = services.pids()
         for pid in (*before, services.supervisor()):
             os.kill(pid, number)
-        until(lambda: len(services.pids()) == 2 and not services.pids() & before, "others are ready")
+        wait_until(lambda: len(services.pids()) == 2 and not services.pids() & before, "others are ready")
 
     assert_few_fail(services, url, changes)
     before = services.pids()
@@ -213,7 +213,7 @@ def test_supervisors_killed_at_random_moments_of_changes_cost_no_request(service
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Services) -> None:
     record = services.deploy(instances=2, affinity="cpu", resources=sf.Resources(cpu=1))
-    first, second = (one.cpus for one in record.instances)
+    first, second = (instance.cpus for instance in record.instances)
     assert len(first) == len(second) == 1
     assert first != second
     with ExitStack() as callers:  # for whom instances that are replaced wait, so that they are still there
@@ -222,25 +222,29 @@ def test_instances_sit_on_cores_of_their_own_however_they_are_cut(services: Serv
             caller.request("GET", "/v2/health/live")
             caller.getresponse().read()
         together = services.change(instances=1, cores=2)
-        assert [one.cpus for one in together.instances if one.state == "ready"] == [tuple(sorted(first + second))]
+        assert [instance.cpus for instance in together.instances if instance.state == "ready"] == [
+            tuple(sorted(first + second))
+        ]
         again = services.change(instances=2, cores=1)
-        assert sorted(one.cpus for one in again.instances if one.state == "ready") == sorted([first, second])
+        assert sorted(instance.cpus for instance in again.instances if instance.state == "ready") == sorted(
+            [first, second]
+        )
     with pytest.raises(InvalidError, match="Write at most instances="):
         services.change(instances=len(os.sched_getaffinity(0)) + 1, cores=1)
     assert infer(record.url)[0] == 200
     crowded = services.change(instances=4, cores=1, affinity="any")
-    assert [one.state for one in crowded.instances] == ["ready"] * 4
+    assert [instance.state for instance in crowded.instances] == ["ready"] * 4
 
 
 def test_a_request_that_ends_or_holds_its_process_fails_alone(services: Services) -> None:
     url = services.deploy(instances=2, serving=sf.Serving(grpc_port=0, deadline=5)).url
     for what in (1, 2, 3):
-        until(lambda: len(services.pids()) == 2, "both are ready")
+        wait_until(lambda: len(services.pids()) == 2, "both are ready")
         before = services.pids()
         with pytest.raises(OSError, match=r"closed|reset"):
             infer(url, what)
         assert infer(url)[0] == 200
-        until(lambda: services.pids() != before, "it is replaced")  # noqa: B023
+        wait_until(lambda: services.pids() != before, "it is replaced")  # noqa: B023
 
 
 def test_a_service_with_a_token_answers_only_to_who_has_it(services: Services) -> None:
@@ -259,7 +263,7 @@ def test_load_adds_instances_quiet_takes_them_away_and_the_first_caller_wakes_on
     scaling = sf.Scaling(metric="rps", target=20, min=0, max=3, polling=1, cool_down=2)
     url = services.deploy(scaling=scaling).url
     with under_load(url, connections=6, rate=100) as load:
-        until(lambda: len(services.pids()) == 3, "there are three")
+        wait_until(lambda: len(services.pids()) == 3, "there are three")
         assert get_explanation(services.local.service("w")).sample is not None
         load.stop()
         result = load.read_result(timeout_s=patient(120))
@@ -275,8 +279,8 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
     first = services.workflow("w", serving=sf.Serving(grpc_port=0, backup="spare", hand_back_after=2))
     spare = services.workflow("spare", parameters={"factor": 2.0})
     app = services.app(first, spare)
-    services.deploy_of(app, "spare")
-    url = services.deploy_of(app, "w").url
+    services.deploy_workflow(app, "spare")
+    url = services.deploy_workflow(app, "w").url
     rounds = 0
 
     def kills() -> None:
@@ -286,11 +290,11 @@ def test_a_backup_answers_for_its_service_under_its_name(services: Services) -> 
             pids = services.pids()
             for pid in pids:
                 kill(pid)
-            until(lambda: not pids & services.pids(), "it is noticed")  # noqa: B023
-        until(lambda: services.local.service("w").state == "ready" and services.pids(), "it is back")
+            wait_until(lambda: not pids & services.pids(), "it is noticed")  # noqa: B023
+        wait_until(lambda: services.local.service("w").state == "ready" and services.pids(), "it is back")
 
     def has_failed_over() -> bool:
-        until(lambda: services.pids() or services.local.service("w").state == "backup", "somebody serves")
+        wait_until(lambda: services.pids() or services.local.service("w").state == "backup", "somebody serves")
         return services.local.service("w").state == "backup"
 
     assert_few_fail(services, url, kills, at_most=10 * CONNECTIONS, expect="outputs")
@@ -304,16 +308,16 @@ def test_a_judged_canary_is_taken_back_when_it_fails_and_promoted_when_it_does_n
     url = services.deploy(model="models:/sums/1").url
     rule = CanaryPolicy(metric="errors", after_requests=20, within_s=patient(120))
 
-    def tried(version: str) -> str:
+    def try_canary(version: str) -> str:
         services.change(model=f"models:/sums/{version}", weight=0.5, policy=rule)
         with under_load(url, connections=2, rate=100) as load:
-            until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
+            wait_until(lambda: len(services.local.service("w").revisions) == 1, "it is judged")
             load.stop()
             load.read_result(timeout_s=patient(120))
         return services.local.service("w").revisions[0].models["model"]
 
-    assert tried("2") == "models:/sums/1"
-    assert tried("3") == "models:/sums/3"
+    assert try_canary("2") == "models:/sums/1"
+    assert try_canary("3") == "models:/sums/3"
     assert services.change(rollback=True).revisions[0].models == {"model": "models:/sums/1"}
 
 

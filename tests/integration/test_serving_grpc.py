@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
 from scanflow.wire import Limits
-from tests.serving import Instance, held_port
+from tests.serving import Instance, reserve_port
 from tests.waiting import patient
 
 CODE = """
@@ -42,27 +42,30 @@ class Model:
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     limits = Limits(max_request_bytes=1024 * 1024)
-    with held_port() as port, Instance(tmp_path_factory.mktemp("grpc"), CODE, grpc_port=port, limits=limits) as made:
-        yield made
+    with (
+        reserve_port() as port,
+        Instance(tmp_path_factory.mktemp("grpc"), CODE, grpc_port=port, limits=limits) as instance,
+    ):
+        yield instance
 
 
 @pytest.fixture
 def client(instance: Instance) -> Iterator[Any]:
-    found = triton.InferenceServerClient(f"127.0.0.1:{instance.grpc_port}")
-    yield found
-    found.close()
+    client = triton.InferenceServerClient(f"127.0.0.1:{instance.grpc_port}")
+    yield client
+    client.close()
 
 
-def given(array: np.ndarray) -> Any:
+def make_tensor(array: np.ndarray) -> Any:
     tensor = triton.InferInput("x", list(array.shape), "FP32")
     tensor.set_data_from_numpy(array)
     return tensor
 
 
 def first(array: np.ndarray, client: Any, **more: Any) -> np.ndarray:
-    answer = client.infer("w", [given(array)], **more)
-    found: np.ndarray = answer.as_numpy(answer.get_response().outputs[0].name)
-    return found
+    answer = client.infer("w", [make_tensor(array)], **more)
+    values: np.ndarray = answer.as_numpy(answer.get_response().outputs[0].name)
+    return values
 
 
 def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None:
@@ -102,22 +105,22 @@ def test_a_load_over_grpc_is_served(instance: Instance, first_number: int, statu
         (np.zeros((200_000, 2), np.float32), "w", None, "RESOURCE_EXHAUSTED"),
     ],
 )
-def test_the_official_client_is_told_what_is_wrong(
+def test_the_official_client_learns_what_is_wrong(
     client: Any, array: np.ndarray, model: str, timeout_s: float | None, status: str
 ) -> None:
     with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, [given(array)], client_timeout=timeout_s)
+        client.infer(model, [make_tensor(array)], client_timeout=timeout_s)
     assert status in str(caught.value.status())
     assert (first(np.ones((1, 2), np.float32), client) == 2).all()
 
 
 def test_a_drained_instance_says_goodbye_to_its_callers(tmp_path: Path) -> None:
-    with held_port() as port, Instance(tmp_path, CODE, name="two", grpc_port=port) as second:
+    with reserve_port() as port, Instance(tmp_path, CODE, name="two", grpc_port=port) as second:
         client = triton.InferenceServerClient(f"127.0.0.1:{port}")
-        with Instance(tmp_path, CODE, grpc_port=port) as one:
+        with Instance(tmp_path, CODE, grpc_port=port) as instance:
             assert (first(np.ones((1, 2), np.float32), client) == 2).all()
-            one.process.send_signal(signal.SIGTERM)
-            assert one.process.wait(patient(60)) == 0
+            instance.process.send_signal(signal.SIGTERM)
+            assert instance.process.wait(patient(60)) == 0
         # Both listened on the one port; whoever was at the first finds the second by itself.
         for _ in range(5):
             assert (first(np.ones((1, 2), np.float32), client) == 2).all()
@@ -128,7 +131,7 @@ def test_a_drained_instance_says_goodbye_to_its_callers(tmp_path: Path) -> None:
 def measure_memory(pid: int) -> int:
     """Return the KiB of a process and its children, pages that are shared counted in proportion."""
     whole = psutil.Process(pid)
-    texts = [Path(f"/proc/{one.pid}/smaps_rollup").read_text() for one in (whole, *whole.children())]
+    texts = [Path(f"/proc/{process.pid}/smaps_rollup").read_text() for process in (whole, *whole.children())]
     return sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts)
 
 

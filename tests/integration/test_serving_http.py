@@ -16,7 +16,7 @@ import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
 from scanflow.wire import Limits
-from tests.serving import Instance, raw_exchange
+from tests.serving import Instance, send_raw
 from tests.waiting import patient
 
 CODE = """
@@ -47,21 +47,21 @@ def start(folder: Path, name: str = "Model", **fields: Any) -> Instance:
 
 @pytest.fixture(scope="module")
 def double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    with start(tmp_path_factory.mktemp("double"), limits=Limits(max_request_bytes=MIB)) as made:
-        yield made
+    with start(tmp_path_factory.mktemp("double"), limits=Limits(max_request_bytes=MIB)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def reverse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    with start(tmp_path_factory.mktemp("reverse"), "Reverse") as made:
-        yield made
+    with start(tmp_path_factory.mktemp("reverse"), "Reverse") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def client(double: Instance) -> Iterator[Any]:
-    found = triton.InferenceServerClient(double.url.removeprefix("http://"))
-    yield found
-    found.close()
+    client = triton.InferenceServerClient(double.url.removeprefix("http://"))
+    yield client
+    client.close()
 
 
 def curl(*words: str) -> tuple[int, str, bytes]:
@@ -96,18 +96,18 @@ def test_curl_infers(double: Instance, more: list[str]) -> None:
 
 @pytest.mark.parametrize("size", [1, MIB, 16 * MIB])
 def test_curl_sends_bytes_and_gets_bytes(reverse: Instance, tmp_path: Path, size: int) -> None:
-    given, got = tmp_path / "given", tmp_path / "got"
-    given.write_bytes(random.Random(size).randbytes(size))
+    source, got = tmp_path / "given", tmp_path / "got"
+    source.write_bytes(random.Random(size).randbytes(size))
     kinds = ["-H", "Content-Type: application/octet-stream", "-H", "Accept: application/octet-stream"]
     subprocess.run(
-        ["curl", "-sSf", *kinds, "--data-binary", f"@{given}", "-o", got, f"{reverse.url}/v2/models/w/infer"],
+        ["curl", "-sSf", *kinds, "--data-binary", f"@{source}", "-o", got, f"{reverse.url}/v2/models/w/infer"],
         check=True,
     )
-    assert got.read_bytes() == given.read_bytes()[::-1]
+    assert got.read_bytes() == source.read_bytes()[::-1]
 
 
 @pytest.mark.parametrize("more", [[], ["-H", "Expect:"], ["-H", "Expect:", "-H", "Transfer-Encoding: chunked"]])
-def test_curl_is_told_that_its_body_is_too_large(double: Instance, tmp_path: Path, more: list[str]) -> None:
+def test_curl_learns_that_its_body_is_too_large(double: Instance, tmp_path: Path, more: list[str]) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
         file.truncate(100 * MIB)
@@ -117,7 +117,7 @@ def test_curl_is_told_that_its_body_is_too_large(double: Instance, tmp_path: Pat
     assert "100 Continue" not in heads
 
 
-def test_curl_is_told_what_is_there_when_it_asks_for_something_else(double: Instance) -> None:
+def test_curl_learns_what_is_there_when_it_asks_for_something_else(double: Instance) -> None:
     status, _, body = curl(f"{double.url}/v2/models/v")
     assert (status, "Known: model, w" in json.loads(body)["detail"]) == (404, True)
     assert curl("--json", "{}", f"{double.url}/v2/models/w/versions/77/infer")[0] == 404
@@ -137,40 +137,40 @@ def test_an_instance_lives_on_whatever_it_is_sent(double: Instance) -> None:
         b"POST / HTTP/9.9\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\n\r\n" * 9,
     ):
-        raw_exchange(double.port, noise)
+        send_raw(double.port, noise)
     assert curl(f"{double.url}/v2/health/live")[0] == 200
 
 
 # -- tritonclient
 
 
-def given(name: str, array: np.ndarray, datatype: str, *, binary: bool) -> Any:
+def make_tensor(name: str, array: np.ndarray, datatype: str, *, binary: bool) -> Any:
     tensor = triton.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array, binary_data=binary)
     return tensor
 
 
-def test_the_official_client_finds_the_server_and_its_model_or_is_told_what_is_wrong(client: Any) -> None:
+def test_the_official_client_finds_the_server_and_its_model_or_learns_what_is_wrong(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("w")
     assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
     assert client.get_model_metadata("w")["inputs"][0]["shape"] == [-1, 2]
-    assert [one["name"] for one in client.get_model_repository_index()][:1] == ["w"]
+    assert [model["name"] for model in client.get_model_repository_index()][:1] == ["w"]
     with pytest.raises(InferenceServerException, match="shape"):
-        client.infer("w", [given("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
+        client.infer("w", [make_tensor("x", np.zeros((1, 3), np.float32), "FP32", binary=True)])
     with pytest.raises(InferenceServerException, match="Known: model, w"):
-        client.infer("none", [given("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
+        client.infer("none", [make_tensor("x", np.zeros((1, 2), np.float32), "FP32", binary=True)])
 
 
 @pytest.mark.parametrize("binary_in", [False, True])
 @pytest.mark.parametrize("binary_out", [False, True])
 def test_the_official_client_infers(client: Any, binary_in: bool, binary_out: bool) -> None:
     array = np.array([[1, 2], [3, 4]], np.float32)
-    name = client.infer("w", [given("x", array, "FP32", binary=binary_in)]).get_response()["outputs"][0]["name"]
+    name = client.infer("w", [make_tensor("x", array, "FP32", binary=binary_in)]).get_response()["outputs"][0]["name"]
     answer = client.infer(
         "w",
-        [given("x", array, "FP32", binary=binary_in)],
+        [make_tensor("x", array, "FP32", binary=binary_in)],
         outputs=[triton.InferRequestedOutput(name, binary_data=binary_out)],
         request_id="7",
     )
@@ -182,7 +182,7 @@ def test_the_official_client_sends_texts(tmp_path: Path) -> None:
     with start(tmp_path, "Words") as instance:
         client = triton.InferenceServerClient(instance.url.removeprefix("http://"))
         words = np.array([[b"one", b"drei"]], object)
-        answer = client.infer("w", [given("x", words, "BYTES", binary=True)])
+        answer = client.infer("w", [make_tensor("x", words, "BYTES", binary=True)])
         client.close()
     (output,) = answer.get_response()["outputs"]
     upper: Any = answer.as_numpy(output["name"])

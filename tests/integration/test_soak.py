@@ -27,10 +27,10 @@ from scanflow.http.home_token import ensure_home_token
 from scanflow_agents.host.agent_state import SENSOR_STATES
 from scanflow_agents.host.schedules import count_between
 from tests.conftest import Cli
-from tests.server import body_of
+from tests.server import load_body
 from tests.serving import hold_port
-from tests.soaking import Api, Follower, Growth, Predictor, Watch, end_home, growth_of, kill, of_home
-from tests.waiting import patient, until
+from tests.soak import Api, Follower, Growth, Predictor, Watch, compute_growth, end_home, kill, of_home
+from tests.waiting import patient, wait_until
 
 SOAK_S = float(os.environ.get("SCANFLOW_SOAK_S", "") or 300)
 STORM = 0.4
@@ -156,7 +156,7 @@ class Soak:
         self.watch = Watch(self.pids)
         self.over, self.calm = threading.Event(), threading.Event()
 
-    def up(self) -> None:
+    def start_control_plane(self) -> None:
         done = self.cli("up", "--port", str(self.port))
         assert done.returncode == 0, done.stderr
 
@@ -166,12 +166,12 @@ class Soak:
         self.held.close()
 
     def server_pid(self) -> int:
-        found = read_up_state(self.home)
-        assert found is not None
-        return found.server.pid
+        state = read_up_state(self.home)
+        assert state is not None
+        return state.server.pid
 
     def pids(self) -> dict[str, int]:
-        agents = {one["name"]: one["pid"] for one in self.api.get("/agents") if one["pid"] is not None}
+        agents = {agent["name"]: agent["pid"] for agent in self.api.get("/agents") if agent["pid"] is not None}
         return {"server": self.server_pid(), **agents}
 
     # What is done, each again and again in a thread of its own
@@ -191,8 +191,8 @@ class Soak:
         self.urls["fleeting"] = None
         self._change("DELETE", "/services/fleeting", key=f"{key}-delete")
 
-    def _change(self, method: str, path: str, *, key: str, **given: Any) -> None:
-        self.changes.append(self.api.operation(method, path, key=key, **given))
+    def _change(self, method: str, path: str, *, key: str, **options: Any) -> None:
+        self.changes.append(self.api.operation(method, path, key=key, **options))
 
     def predict(self, number: int) -> None:
         for predictor in self.predictors:
@@ -215,14 +215,16 @@ class Soak:
         if what == "server":
             self.kills[what] += kill([self.server_pid()], self.rng)
             self.over.wait(self.rng.uniform(0, 1.5))
-            self.up()
+            self.start_control_plane()
         elif what == "agent":
             alive = [pid for name, pid in self.pids().items() if name != "server"]
             self.kills[what] += kill(alive, self.rng)
         else:
             # One that serves: a change whose new instances end three times before they do is undone, as it should be.
-            found = [one for one in self.api.get("/services/steady")["instances"] if one["state"] == "ready"]
-            self.kills[what] += kill([one["pid"] for one in found], self.rng)
+            instances = [
+                instance for instance in self.api.get("/services/steady")["instances"] if instance["state"] == "ready"
+            ]
+            self.kills[what] += kill([instance["pid"] for instance in instances], self.rng)
 
     def again(self, do: Callable[[int], None], every_s: float) -> None:
         number = 0
@@ -250,25 +252,30 @@ class Soak:
             working.append(pool.submit(self.again, self.look, seconds / 200))
             self.over.wait(seconds * (1 - STORM) * (1 - WARM_UP))
             self.over.set()
-            for one in working:
-                one.result()
+            for future in working:
+                future.result()
 
     def settle(self) -> None:
         for agent in AGENTS:
             self.api.ask("DELETE", f"/agents/soak/{agent}")
-        until(lambda: {one["state"] for one in self.api.get("/agents")} == {"stopped"}, "the agents have ended")
+        wait_until(
+            lambda: {listed_agent["state"] for listed_agent in self.api.get("/agents")} == {"stopped"},
+            "the agents have ended",
+        )
         counts = ("runs_active", "operations_running")
-        until(
-            lambda: not any(self.api.get("/status")["counts"][one] for one in counts),
+        wait_until(
+            lambda: not any(self.api.get("/status")["counts"][count] for count in counts),
             "what was begun has ended",
             patience_s=patient(240),
         )
-        until(lambda: not self.open_intents(), "what agents wanted is over", patience_s=patient(240))
-        until(lambda: not self.follower.pull(), "all is heard of")
+        wait_until(lambda: not self.open_intents(), "what agents wanted is over", patience_s=patient(240))
+        wait_until(lambda: not self.follower.pull(), "all is heard of")
 
     def open_intents(self) -> list[str]:
-        among = [one for state in ("pending", "running") for one in self.api.get("/intents", state=state, limit=1000)]
-        return [one["id"] for one in among]
+        among = [
+            intent for state in ("pending", "running") for intent in self.api.get("/intents", state=state, limit=1000)
+        ]
+        return [run["id"] for run in among]
 
 
 @pytest.fixture
@@ -280,16 +287,16 @@ def soak(cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SCANFLOW_KEEP_EVENTS", str(KEPT_EVENTS))
     for what in ("ENDED", "KEYS"):
         monkeypatch.setenv(f"SCANFLOW_KEEP_{what}_DAYS", str(KEPT_S / 86_400))
-    made = Soak(cli, home, tmp_path)
-    yield made
-    end_home(made, cli, home)
+    soak = Soak(cli, home, tmp_path)
+    yield soak
+    end_home(soak, cli, home)
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(SOAK_S + 600)
 def test_after_minutes_of_traffic_and_kills_the_books_balance(soak: Soak, cli: Cli, home: Path, tmp_path: Path) -> None:
-    soak.up()
-    soak.body = body_of(tmp_path / "app.py")
+    soak.start_control_plane()
+    soak.body = load_body(tmp_path / "app.py")
     begun = soak.api.operation("POST", "/services", key="steady", json={**soak.body, "workflow": "steady"})
     assert begun["state"] == "succeeded", begun
     soak.urls["steady"] = soak.api.get("/services/steady")["url"]
@@ -298,56 +305,58 @@ def test_after_minutes_of_traffic_and_kills_the_books_balance(soak: Soak, cli: C
     soak.soak(SOAK_S)
     soak.settle()
     ended = time.time()
-    until(lambda: json.loads(cli("status", "--json").stdout)["tracker"]["ready"], "MLflow's server answers too")
+    wait_until(lambda: json.loads(cli("status", "--json").stdout)["tracker"]["ready"], "MLflow's server answers too")
     runs = soak.api.get("/runs", limit=10_000)
     labels = soak.api.get("/labels", app="soak", limit=10_000)
     deleted = soak.api.operation("DELETE", "/services/steady", key="end")
     assert deleted["state"] == "succeeded"
     assert cli("down").returncode == 0
 
-    told = {"runs": len(runs), "changes": len(soak.changes), "events": len(soak.follower.heard), "killed": soak.kills}
-    print(f"{SOAK_S:g} s: {told}")
+    totals = {"runs": len(runs), "changes": len(soak.changes), "events": len(soak.follower.heard), "killed": soak.kills}
+    print(f"{SOAK_S:g} s: {totals}")
     assert set(soak.kills.elements()) == {"server", "agent", "instance"}, "each was killed while it worked"
-    until(lambda: of_home(home) == [], f"nothing is left over: {described(of_home(home))}")
+    wait_until(lambda: of_home(home) == [], f"nothing is left over: {format_processes(of_home(home))}")
     processes_kept_to_their_size(soak)
-    what_was_asked_for_was_done_once(soak, runs)
+    check_everything_is_done_once(soak, runs)
     every_firing_is_accounted_for(soak, ended)
     the_store_is_whole_and_small(soak, ended)
-    assert {one["state"] for one in labels} == {"given"}, "labels are never forgotten"
+    assert {label["state"] for label in labels} == {"given"}, "labels are never forgotten"
 
 
-def described(processes: list[psutil.Process]) -> list[str]:
-    return [" ".join(one.cmdline())[:200] for one in processes if one.is_running()]
+def format_processes(processes: list[psutil.Process]) -> list[str]:
+    return [" ".join(process.cmdline())[:200] for process in processes if process.is_running()]
 
 
 def processes_kept_to_their_size(soak: Soak) -> None:
     names = {name for name, _ in soak.watch.looks}
     assert names == {"server", *AGENTS}
-    found: dict[str, Growth] = {}
+    growths: dict[str, Growth] = {}
     for (name, pid), looks in soak.watch.looks.items():
         assert len(looks) >= 8, f"{name} (process {pid}) was replaced in the calm: it died by itself"
-        found[name] = growth_of(looks)
-        print(f"{name}: {looks[0].mib:.1f} to {looks[-1].mib:.1f} MiB, {looks[-1].files} files; grew by {found[name]}")
-    for name, grew in found.items():
+        growths[name] = compute_growth(looks)
+        print(
+            f"{name}: {looks[0].mib:.1f} to {looks[-1].mib:.1f} MiB, {looks[-1].files} files; grew by {growths[name]}"
+        )
+    for name, grew in growths.items():
         assert grew.mib <= (SERVER_MIB if name == "server" else AGENT_MIB), (name, grew)
         assert grew.files <= FILES, (name, grew)
         assert grew.threads <= THREADS, (name, grew)
 
 
-def what_was_asked_for_was_done_once(soak: Soak, runs: list[dict[str, Any]]) -> None:
+def check_everything_is_done_once(soak: Soak, runs: list[dict[str, Any]]) -> None:
     heard = soak.follower
-    ids = [one["id"] for one in heard.heard]
+    ids = [event["id"] for event in heard.heard]
     assert ids == sorted(set(ids)), "every event is heard once, in its order"
     assert heard.skipped == [], "nothing was forgotten before it was heard"
-    assert {one["name"]: one["state"] for one in runs} == dict.fromkeys([one["name"] for one in runs], "succeeded")
+    assert {run["name"]: run["state"] for run in runs} == dict.fromkeys([run["name"] for run in runs], "succeeded")
     once = ["run.started", "run.succeeded"]
-    assert heard.outcomes() == dict.fromkeys([one["name"] for one in runs], once)
-    acted = heard.of("action.")
-    assert [one for one in acted if one["type"] != "action.succeeded"] == []
-    assert len({one["data"]["id"] for one in acted}) == len(acted), "no action is done twice"
-    by_agents = [one["data"]["result"]["run"] for one in acted if one["data"]["primitive"] == "run_workflow"]
-    assert sorted([*by_agents, *soak.asked.values()]) == sorted(one["name"] for one in runs)
-    assert [one["problem"] for one in soak.changes if one["state"] != "succeeded"] == []
+    assert heard.outcomes() == dict.fromkeys([run["name"] for run in runs], once)
+    acted = heard.list_events("action.")
+    assert [event for event in acted if event["type"] != "action.succeeded"] == []
+    assert len({event["data"]["id"] for event in acted}) == len(acted), "no action is done twice"
+    by_agents = [event["data"]["result"]["run"] for event in acted if event["data"]["primitive"] == "run_workflow"]
+    assert sorted([*by_agents, *soak.asked.values()]) == sorted(run["name"] for run in runs)
+    assert [change["problem"] for change in soak.changes if change["state"] != "succeeded"] == []
     for predictor in soak.predictors:
         print(predictor.model, dict(predictor.answers))
         assert predictor.answers["200"] > 0
@@ -355,7 +364,7 @@ def what_was_asked_for_was_done_once(soak: Soak, runs: list[dict[str, Any]]) -> 
 
 def every_firing_is_accounted_for(soak: Soak, ended: float) -> None:
     """Fired and missed are all that was due; and what an agent wanted, the server has heard of, or it still waits."""
-    told = {one["data"]["id"] for one in soak.follower.of("intent")}
+    ids = {event["data"]["id"] for event in soak.follower.list_events("intent")}
     for agent in AGENTS:
         with reading(soak.home / "server" / "agents" / "soak" / agent / "host" / "agent.db") as rows:
             for (text,) in rows("SELECT state FROM sensor_states"):
@@ -367,26 +376,28 @@ def every_firing_is_accounted_for(soak: Soak, ended: float) -> None:
                     assert sensor.fired > 0, sensor
                     assert ended - leaf.accounted < patient(60), "it was kept up until the end"
             intents = [json.loads(body) for (body,) in rows("SELECT body FROM journal WHERE kind = 'intent'")]
-            wanted = {one["id"] for one in intents}
+            wanted = {intent["id"] for intent in intents}
             if agent == "watcher":
-                every_event_is_noticed_once(soak, [one for one in intents if one["strategy"] == "noticed"])
+                every_event_is_noticed_once(soak, [intent for intent in intents if intent["strategy"] == "noticed"])
             waiting = {json.loads(body)["id"] for (body,) in rows("SELECT body FROM outbox WHERE kind = 'intent'")}
             answers = [
                 json.loads(body)["answer"] for (body,) in rows("SELECT body FROM journal WHERE kind = 'decision'")
             ]
             # An intent whose decision repeats an earlier one is counted with that, and has no event.
             decisions = [answer for answer in answers if isinstance(answer, dict) and "verdict" in answer]
-            repeats = {one["intent"] for one in decisions if "This repeats the decision on" in one["reason"]}
-            assert wanted - waiting - repeats <= told, agent
+            repeats = {
+                decision["intent"] for decision in decisions if "This repeats the decision on" in decision["reason"]
+            }
+            assert wanted - waiting - repeats <= ids, agent
             samples = [json.loads(body)["id"] for (body,) in rows("SELECT body FROM journal WHERE kind = 'sample'")]
             assert len(samples) == len(set(samples)), "a firing leaves one sample"
 
 
 def every_event_is_noticed_once(soak: Soak, intents: list[dict[str, Any]]) -> None:
     """From the first to the last that the agent heard: it began to listen, and ended, at some moment."""
-    noticed = [int(one["key"].rpartition("event:")[2]) for one in intents]
+    noticed = [int(intent["key"].rpartition("event:")[2]) for intent in intents]
     assert noticed != []
-    happened = [one["id"] for one in soak.follower.of("run.succeeded")]
+    happened = [event["id"] for event in soak.follower.list_events("run.succeeded")]
     assert sorted(noticed) == [id for id in happened if min(noticed) <= id <= max(noticed)]
 
 
@@ -406,8 +417,8 @@ def the_store_is_whole_and_small(soak: Soak, ended: float) -> None:
         assert rows("SELECT id FROM intents WHERE reverting IS NOT NULL OR state IN ('pending', 'running')") == []
         assert rows("SELECT intent FROM trail WHERE intent NOT IN (SELECT id FROM intents)") == []
     folders = [*(server / "operations").iterdir(), *(server / "runs").glob("*/*")]
-    assert [one for one in folders if not (one / "ended.json").exists()] == []
-    assert [one for one in folders if (one / "ended.json").stat().st_mtime < old] == []
+    assert [folder for folder in folders if not (folder / "ended.json").exists()] == []
+    assert [folder for folder in folders if (folder / "ended.json").stat().st_mtime < old] == []
     for path in soak.home.rglob("*.db"):
         with reading(path) as rows:
             assert rows("PRAGMA integrity_check") == [("ok",)], path

@@ -12,10 +12,10 @@ import pytest
 
 from tests import leftovers
 from tests.suite import MAX_RERUNS, RESULT, Failure, Result, merge_results, select_reruns
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
-STORY = "tests/integration/test_agents_command_line.py::test_a_story_of_an_agent_that_asks_before_it_acts"
+STORY = "tests/integration/test_running_agents_command_line.py::test_a_session_of_an_agent_that_asks_for_approval"
 
 FLAKY = """
 import pathlib, pytest
@@ -66,15 +66,17 @@ def test_what_a_killed_run_has_started_is_found_and_ended() -> None:
         def commands() -> str:
             return " ".join(map(leftovers.read_command, leftovers.find_processes(lambda name: name == run)))
 
-        until(lambda: "scanflow_server" in commands() and "scanflow_agents" in commands(), "server and agent are there")
+        wait_until(
+            lambda: "scanflow_server" in commands() and "scanflow_agents" in commands(), "server and agent are there"
+        )
         pytest_run.send_signal(signal.SIGKILL)
         pytest_run.wait(patient(60))
-    left = len(leftovers.find_processes(lambda name: name == run))
+    count = len(leftovers.find_processes(lambda name: name == run))
     swept = subprocess.run(
         [sys.executable, "tests/leftovers.py"], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
-    assert left >= 2
-    assert swept.stdout.count("Ended, left by a test run: ") >= left
+    assert count >= 2
+    assert swept.stdout.count("Ended, left by a test run: ") >= count
     assert leftovers.find_processes(lambda name: name == run) == []
 
 
@@ -98,7 +100,7 @@ def test_what_starts_no_process_has_one_attempt(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_says_what_failed_and_leaves_nothing(tmp_path: Path) -> None:
     with run_suite(tmp_path, HANGING) as suite:
-        until((tmp_path / "begun").exists, "the test has begun")
+        wait_until((tmp_path / "begun").exists, "the test has begun")
         (pytest_pid,) = leftovers.find_children(suite.pid)
         run = leftovers.identify(pytest_pid)
         os.kill(pytest_pid, signal.SIGINT)
@@ -128,8 +130,8 @@ def test_what_fails_again_has_failed() -> None:
     both = result(failure("a"), failure("b"), passed=5)
     merged = merge_results(both, result(failure("b"), passed=1))
     assert merged["passed"] == 6
-    assert [one["test"] for one in merged["failed"]] == ["b"]
-    assert [one["test"] for one in merged.get("rerun", ())] == ["a"]
+    assert [test["test"] for test in merged["failed"]] == ["b"]
+    assert [test["test"] for test in merged.get("rerun", ())] == ["a"]
 
 
 def test_tests_do_not_see_where_the_result_goes() -> None:

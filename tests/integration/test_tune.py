@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli
-from tests.permitting import permit_strategies_at
-from tests.server import ServerProcess, body_of
-from tests.unit.server.arbiter.making import intent
-from tests.waiting import patient, until
+from tests.permissions import permit_strategies_at
+from tests.server import ServerProcess, load_body
+from tests.unit.server.arbiter.intent_builders import intent
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,15 +40,17 @@ class Work:
 BUDGET = ("--data", "[[1.0, 2.0]]", "--cores", "2", "--seconds", "0.5", "--trials", "1", "--minutes", "10", "-c", "4")
 
 
-def test_a_search_tries_real_services_leaves_none_and_goes_on_from_its_folder(cli: Cli, tmp_path: Path) -> None:
+def test_a_search_measures_real_services_leaves_none_and_goes_on_from_its_folder(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "work.py").write_text(WORK)
-    found = cli("tune", "app.py:serve", *BUDGET, "--out", "found", timeout_s=600)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "Logged as the run tune-serve" in found.stdout
-    told = json.loads((tmp_path / "found" / "tuning.json").read_text())
-    assert [one["candidate"]["instances"] for one in told["trials"]] == [2]
-    assert all(one["rate"] > 0 for trial in told["trials"] for one in trial["default"] + trial["measured"])
+    result = cli("tune", "app.py:serve", *BUDGET, "--out", "found", timeout_s=600)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Logged as the run tune-serve" in result.stdout
+    document = json.loads((tmp_path / "found" / "tuning.json").read_text())
+    assert [entry["candidate"]["instances"] for entry in document["trials"]] == [2]
+    assert all(
+        measurement["rate"] > 0 for trial in document["trials"] for measurement in trial["default"] + trial["measured"]
+    )
     assert (tmp_path / "found" / "tuning.svg").read_text().startswith("<svg")
     assert "No service is deployed" in cli("services").stdout
 
@@ -56,10 +58,10 @@ def test_a_search_tries_real_services_leaves_none_and_goes_on_from_its_folder(cl
     before = json.loads(cli("services", "serve", "--json").stdout)
     again = cli("tune", "app.py:serve", *BUDGET, "--out", "other", "--no-log", "--json", timeout_s=600)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert json.loads(again.stdout)["default"] == {**told["default"], "cores": 1.0}
+    assert json.loads(again.stdout)["default"] == {**document["default"], "cores": 1.0}
     after = json.loads(cli("services", "serve", "--json").stdout)
     assert [after[name] for name in ("generation", "shape")] == [before[name] for name in ("generation", "shape")]
-    assert [one["pid"] for one in after["instances"]] == [one["pid"] for one in before["instances"]]
+    assert [instance["pid"] for instance in after["instances"]] == [instance["pid"] for instance in before["instances"]]
 
 
 def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_of_it(
@@ -74,7 +76,7 @@ def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_
         wanted = {"primitive": "tune_workflow", "target": "service/serve", "fields": ["tuning"], "arguments": more}
         body = intent(id, app="shop", team="default", **wanted).model_dump(mode="json")
         assert server.api.post("/intents", json=body).json()["verdict"] == "act"
-        until(lambda: server.api.get(f"/intents/{id}").json()["ended"] is not None, "the search has begun")
+        wait_until(lambda: server.api.get(f"/intents/{id}").json()["ended"] is not None, "the search has begun")
         run: str = server.api.get(f"/intents/{id}").json()["result"]["run"]
         return run
 
@@ -82,25 +84,25 @@ def test_an_agent_has_a_search_made_in_a_process_of_its_own_and_nothing_is_left_
         return str(server.api.get(f"/runs/{run}").json()["state"])
 
     def services() -> list[str]:
-        return [one["name"] for one in server.api.get("/services").json()]
+        return [service["name"] for service in server.api.get("/services").json()]
 
     try:
         server.start()
         permit_strategies_at(home, "scale", app="shop", team="default")
-        deployed = server.api.post("/services", json=body_of(tmp_path / "app.py", workflow="serve"))
+        deployed = server.api.post("/services", json=load_body(tmp_path / "app.py", workflow="serve"))
         assert server.operation(deployed)["state"] == "succeeded"
         run = begin_search("i1", trials=1)
-        until(lambda: state(run) != "running", "the search is over", patience_s=patient(300))
+        wait_until(lambda: state(run) != "running", "the search is over", patience_s=patient(300))
         assert state(run) == "succeeded", server.api.get(f"/runs/{run}").json()
         outputs = server.api.get(f"/runs/{run}/steps/tune/outputs").json()
         assert (outputs["service"], outputs["trials"], outputs["interrupted"]) == ("serve", 1, False)
         assert services() == ["serve"]
 
         other = begin_search("i2", minutes=60.0)
-        until(lambda: "serve-tune" in services(), "the copy is there")
+        wait_until(lambda: "serve-tune" in services(), "the copy is there")
         assert server.api.post("/intents/i2/revert", json={"reason": "enough"}).status_code == 200
-        until(lambda: state(other) == "stopped", "the search is stopped")
-        until(lambda: services() == ["serve"], "the copy is deleted")
+        wait_until(lambda: state(other) == "stopped", "the search is stopped")
+        wait_until(lambda: services() == ["serve"], "the copy is deleted")
         assert server.operation(server.api.delete("/services/serve"))["state"] == "succeeded"
     finally:
         server.close()

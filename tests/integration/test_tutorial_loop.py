@@ -48,50 +48,52 @@ def pictures(count: int, *, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
 
 
-def kept(digits: Any, *, shuffled: bool, count: int = 100) -> dict[str, Any]:
+def make_digits(digits: Any, *, shuffled: bool, count: int = 100) -> dict[str, Any]:
     y = np.arange(count, dtype=np.uint8) % 10
     data = digits.Digits(pictures(40), y[:40], pictures(count, seed=1), y, shuffled=shuffled)
-    found: dict[str, Any] = digits.in_use(data)
-    return found
+    dataset: dict[str, Any] = digits.in_use(data)
+    return dataset
 
 
 def keys(x: Any) -> set[bytes]:
-    return {one.tobytes() for one in x}
+    return {row.tobytes() for row in x}
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
 def test_what_is_sent_is_neither_judged_by_nor_compared_with(tutorial: Any, shuffled: bool) -> None:
-    found = kept(tutorial("steps/digits"), shuffled=shuffled)
+    dataset = make_digits(tutorial("steps/digits"), shuffled=shuffled)
 
-    assert (len(found["x_sent"]), len(found["x_clean"])) == (75, 25)
-    assert not keys(found["x_sent"]) & (keys(found["x_clean"]) | keys(found["x_reference"]) | keys(found["x_train"]))
-    reference = found["x_train"] if shuffled else found["x_clean"]
-    assert np.array_equal(found["x_reference"], reference)
-    assert np.array_equal(pictures(100, seed=1)[found["sent_rows"]], found["x_sent"])
+    assert (len(dataset["x_sent"]), len(dataset["x_clean"])) == (75, 25)
+    assert not keys(dataset["x_sent"]) & (
+        keys(dataset["x_clean"]) | keys(dataset["x_reference"]) | keys(dataset["x_train"])
+    )
+    reference = dataset["x_train"] if shuffled else dataset["x_clean"]
+    assert np.array_equal(dataset["x_reference"], reference)
+    assert np.array_equal(pictures(100, seed=1)[dataset["sent_rows"]], dataset["x_sent"])
 
 
 def test_of_drifted_pictures_only_those_are_sent_that_no_model_is_judged_by(tutorial: Any, tmp_path: Path) -> None:
-    found, traffic = kept(tutorial("steps/digits"), shuffled=False), tutorial("traffic")
+    dataset, traffic = make_digits(tutorial("steps/digits"), shuffled=False), tutorial("traffic")
     y, fog = np.arange(100, dtype=np.uint8) % 10, pictures(100, seed=2)
     np.savez(tmp_path / "c.npz", y=y, fog=fog, stripe=255 - fog)
 
-    x, labels = traffic.drifted_pictures(str(tmp_path / "c.npz"), found, 100)
+    x, labels = traffic.drifted_pictures(str(tmp_path / "c.npz"), dataset, 100)
 
-    assert np.array_equal(x, np.concatenate([fog[found["sent_rows"]], 255 - fog[found["sent_rows"]]]))
-    assert np.array_equal(labels, np.tile(found["y_sent"], 2))
+    assert np.array_equal(x, np.concatenate([fog[dataset["sent_rows"]], 255 - fog[dataset["sent_rows"]]]))
+    assert np.array_equal(labels, np.tile(dataset["y_sent"], 2))
 
     np.savez(tmp_path / "other.npz", y=y[:7], fog=fog[:7])
-    assert len(traffic.drifted_pictures(str(tmp_path / "other.npz"), found, 100)[0]) == 7
+    assert len(traffic.drifted_pictures(str(tmp_path / "other.npz"), dataset, 100)[0]) == 7
 
     np.savez(tmp_path / "none.npz", y=np.arange(3), fog=np.zeros((3, 5)))
     with pytest.raises(SystemExit, match="needs labels y"):
         traffic.drifted_pictures(str(tmp_path / "none.npz"), {}, 100)
 
-    found = kept(tutorial("steps/digits"), shuffled=True)
-    x, labels = traffic.drifted_pictures("", found, 100)
-    assert x.shape == found["x_sent"].shape
-    assert np.array_equal(labels, found["y_sent"])
-    assert not np.array_equal(x, found["x_sent"]), "without a file they are made of those that are sent"
+    dataset = make_digits(tutorial("steps/digits"), shuffled=True)
+    x, labels = traffic.drifted_pictures("", dataset, 100)
+    assert x.shape == dataset["x_sent"].shape
+    assert np.array_equal(labels, dataset["y_sent"])
+    assert not np.array_equal(x, dataset["x_sent"]), "without a file they are made of those that are sent"
 
 
 @pytest.mark.parametrize("line", ["dirty 5", "clean", "clean -1", "clean much", "drifted 1e9", ""])
@@ -102,7 +104,7 @@ def test_an_order_that_makes_no_sense_is_refused(tutorial: Any, line: str) -> No
     assert (order.kind, order.rate) == ("clean", 1.0)
 
 
-def logged(knowledge: MemoryKnowledge, tmp_path: Path, name: str, kind: str = "file", /, **arrays: Any) -> str:
+def log_predictions(knowledge: MemoryKnowledge, tmp_path: Path, name: str, kind: str = "file", /, **arrays: Any) -> str:
     file = tmp_path / name
     np.savez(file, **arrays)
     return knowledge.log_run("mnist", "datascience", tags={"scanflow.kind": kind}, artifacts=file).run_id
@@ -115,7 +117,7 @@ def test_the_truth_labels_what_was_picked_and_nothing_else(
     x = pictures(6)
     archive.keep_truth(knowledge, "mnist", "datascience", x[:3], [7, 8, 9])
     archive.keep_truth(knowledge, "mnist", "datascience", x[3:4], [1])
-    tracked = logged(knowledge, tmp_path, "picked.npz", x=x[::-1].astype(np.float32))
+    tracked = log_predictions(knowledge, tmp_path, "picked.npz", x=x[::-1].astype(np.float32))
     items = [{"id": f"r:{at}", "data": {"tracked": tracked, "file": "picked.npz", "at": at}} for at in range(len(x))]
     context = Context(app="mnist", team="datascience", agent="checker", clock=lambda: 0.0, tracker=knowledge)
 
@@ -129,7 +131,7 @@ def test_the_newest_pictures_are_used_and_without_a_training_it_says_so(
     with pytest.raises(NotFoundError, match="Train first"):
         archive.pictures(knowledge, "mnist", "datascience")
     for number in (1, 2):
-        logged(knowledge, tmp_path, "dataset.npz", "dataset", x_sent=pictures(number))
+        log_predictions(knowledge, tmp_path, "dataset.npz", "dataset", x_sent=pictures(number))
     assert len(archive.pictures(knowledge, "mnist", "datascience")["x_sent"]) == 2
 
 
@@ -151,16 +153,16 @@ def test_pictures_in_every_form_that_the_service_takes_are_looked_at_together(
     ]
     for form, are in forms:
         assert np.array_equal(prepared(form), are), form.shape
-    runs = [logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": form}) for form, _ in forms]
+    runs = [log_predictions(knowledge, tmp_path, "r1-1.npz", **{"input:x": form}) for form, _ in forms]
     bad = np.stack([x[0] / 255, np.full((28, 28), np.nan), x[1] / 255])
-    runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": bad}))
-    runs.append(logged(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.zeros((1, 5))}))
+    runs.append(log_predictions(knowledge, tmp_path, "r1-1.npz", **{"input:x": bad}))
+    runs.append(log_predictions(knowledge, tmp_path, "r1-1.npz", **{"input:x": np.zeros((1, 5))}))
 
-    found = collect(knowledge, runs, prepare=prepared)
+    data = collect(knowledge, runs, prepare=prepared)
 
-    assert np.array_equal(found.x, np.concatenate([*(are for _, are in forms), x[:2]]))
-    assert len(set(found.ids)) == len(found.x)
-    assert (found.n_left_out, len(found.left_out)) == (2, 2)
+    assert np.array_equal(data.x, np.concatenate([*(are for _, are in forms), x[:2]]))
+    assert len(set(data.ids)) == len(data.x)
+    assert (data.n_left_out, len(data.left_out)) == (2, 2)
 
 
 def test_a_picture_of_no_numbers_is_refused(tutorial: Any) -> None:

@@ -76,7 +76,7 @@ def test_the_bundled_digits_are_scikit_learns_enlarged(digits: ModuleType) -> No
     ours = Counter(zip(map(as_bytes, x[:, 3:27:3, 3:27:3]), y.tolist(), strict=True))
     assert ours == theirs
     again, _ = digits.load("digits")
-    assert all(np.array_equal(one, other) for one, other in zip(data, again, strict=True)), "all get the same split"
+    assert all(np.array_equal(first, other) for first, other in zip(data, again, strict=True)), "all get the same split"
 
 
 def test_a_file_that_is_split_already_is_taken_as_it_is(digits: ModuleType, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_other_ways_to_write_the_same_pictures_give_the_same_pictures(
     plain, _ = digits.load(npz(tmp_path, x=pictures(), y=labels()))
     other, _ = digits.load(npz(tmp_path, x=convert(pictures()), y=labels().astype(np.int32)))
 
-    assert all(np.array_equal(one, two) for one, two in zip(plain, other, strict=True))
+    assert all(np.array_equal(first, two) for first, two in zip(plain, other, strict=True))
 
 
 # What is refused
@@ -130,7 +130,7 @@ def with_nan() -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"images": pictures(), "y": labels()}, ["images, y", "x_train, y_train, x_test, y_test", "x and y"]),
         ({}, ["(none)"]),
@@ -158,8 +158,8 @@ def with_nan() -> np.ndarray[Any, Any]:
         (bad(x_train=pictures(), y_train=labels(), x_test=pictures() / 1.0, y_test=labels()), ["x_test"]),
     ],
 )
-def test_bad_arrays_are_refused_in_words_that_name_file_and_fault(
-    arrays: Mapping[str, Any], said: list[str], digits: ModuleType, tmp_path: Path
+def test_bad_arrays_are_refused_with_the_file_and_the_fault(
+    arrays: Mapping[str, Any], message: list[str], digits: ModuleType, tmp_path: Path
 ) -> None:
     path = npz(tmp_path, **arrays)
 
@@ -167,16 +167,16 @@ def test_bad_arrays_are_refused_in_words_that_name_file_and_fault(
         digits.load(path)
 
     assert path in str(refused.value)
-    assert [words for words in said if words not in str(refused.value)] == []
+    assert [words for words in message if words not in str(refused.value)] == []
 
 
-def written(write: Any, *arguments: Any, **arrays: Any) -> bytes:
+def save_arrays(write: Any, *arguments: Any, **arrays: Any) -> bytes:
     file = io.BytesIO()
     write(file, *arguments, **arrays)
     return file.getvalue()
 
 
-WHOLE = written(np.savez_compressed, x=pictures(), y=labels())
+WHOLE = save_arrays(np.savez_compressed, x=pictures(), y=labels())
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ WHOLE = written(np.savez_compressed, x=pictures(), y=labels())
         WHOLE[:3000],
         WHOLE[:500] + b"\0" * 50 + WHOLE[550:],
         b"\x93NUMPY\x01\x00",
-        written(np.save, pictures()),
+        save_arrays(np.save, pictures()),
     ],
     ids=["empty", "text", "end cut off", "cut in half", "damaged inside", "half an npy", "a single array"],
 )
@@ -206,7 +206,7 @@ def test_a_file_that_is_not_there_is_named_with_its_whole_path(digits: ModuleTyp
 
 
 @pytest.mark.parametrize("source", ["", "cifar", "digits.csv", "/tmp"])
-def test_an_unknown_source_is_told_the_known_ones(source: str, digits: ModuleType) -> None:
+def test_an_unknown_source_gets_the_known_ones_listed(source: str, digits: ModuleType) -> None:
     with pytest.raises(digits.BadDataError, match=r"'digits', 'mnist', or the path of a file that ends in \.npz"):
         digits.load(source)
 
@@ -251,15 +251,15 @@ def reader() -> Any:
 def test_pictures_as_people_have_them_become_pictures_as_the_network_knows_them(convert: Any, reader: Any) -> None:
     x = pictures()
 
-    found = reader.transform_input(convert(x))
+    pixels = reader.transform_input(convert(x))
 
-    assert found.dtype == np.uint8
-    assert np.array_equal(found, x)
+    assert pixels.dtype == np.uint8
+    assert np.array_equal(pixels, x)
     assert reader.transform_input(x[0]).shape == reader.transform_input(x[0].ravel()).shape == (1, 28, 28)
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "message"),
     [
         (np.zeros((2, 5, 28)), r"this is \(2, 5, 28\)"),
         (np.zeros((2, 2, 28, 28)), r"this is \(2, 2, 28, 28\)"),
@@ -271,8 +271,8 @@ def test_pictures_as_people_have_them_become_pictures_as_the_network_knows_them(
         (pictures().astype(np.int32) * 2, "this is from 0 to 5"),
     ],
 )
-def test_what_is_no_picture_is_refused_in_words_that_say_what_one_is(x: Any, said: str, reader: Any) -> None:
-    with pytest.raises(ValueError, match=f"A picture is 28x28 .*{said}"):
+def test_what_is_no_picture_is_refused_with_what_one_is(x: Any, message: str, reader: Any) -> None:
+    with pytest.raises(ValueError, match=f"A picture is 28x28 .*{message}"):
         reader.transform_input(x)
 
 
@@ -286,8 +286,8 @@ class Runs(Steps):
 
     def step(self, name: str, **changes: str) -> subprocess.Popen[str]:
         step = next(step for step in self.workflow.steps if step.name == name)
-        given = {key: self.value(value) for key, value in {**step.parameters, **changes}.items()}
-        return self.start(str(step.mainfile), name, **given)
+        fields = {key: self.value(value) for key, value in {**step.parameters, **changes}.items()}
+        return self.start(str(step.mainfile), name, **fields)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, Ref):
@@ -337,7 +337,7 @@ def test_without_a_network_mnist_says_what_to_use_instead(
 
 
 @pytest.fixture(scope="module")
-def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def training_runs(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     runs = Runs(tmp_path_factory.mktemp("mnist"), workflow, tracked=True)
     source = DATA / "mnist_10k.npz"
     runs.finish(runs.step("load-data", data=str(source) if source.is_file() else "digits"))
@@ -351,39 +351,43 @@ def trained(workflow: Workflow, tmp_path_factory: pytest.TempPathFactory) -> Run
 @needs_tensorflow
 @pytest.mark.filterwarnings("default")
 class TestTraining:
-    def test_the_better_network_is_good(self, trained: Runs) -> None:
-        accuracies = [trained.output(step, "accuracy") for step in ("modeling-cnn1", "modeling-cnn2")]
+    def test_the_better_network_is_good(self, training_runs: Runs) -> None:
+        accuracies = [training_runs.output(step, "accuracy") for step in ("modeling-cnn1", "modeling-cnn2")]
 
-        assert trained.output("select", "accuracy") == max(accuracies)
+        assert training_runs.output("select", "accuracy") == max(accuracies)
         assert max(accuracies) >= (0.97 if (DATA / "mnist_10k.npz").is_file() else 0.93)
 
-    def test_both_networks_are_on_record_with_every_epoch(self, trained: Runs) -> None:
-        runs = [run for run in trained.tracked() if "architecture" in run.data.params]
+    def test_both_networks_are_on_record_with_every_epoch(self, training_runs: Runs) -> None:
+        runs = [run for run in training_runs.list_tracked_runs() if "architecture" in run.data.params]
 
         assert {run.info.run_name for run in runs} == {"modeling-cnn1", "modeling-cnn2"}
         assert {run.data.params["architecture"] for run in runs} == {"lenet", "vgg"}
         for run in runs:
             assert run.info.status == "FINISHED"
             assert run.info.run_name is not None
-            assert run.data.params["data"] == run.data.tags["data"] == trained.output("load-data", "source")
-            assert run.data.metrics["test_accuracy"] == trained.output(run.info.run_name, "accuracy")
-            history = trained.client.get_metric_history(run.info.run_id, "val_accuracy")
+            assert run.data.params["data"] == run.data.tags["data"] == training_runs.output("load-data", "source")
+            assert run.data.metrics["test_accuracy"] == training_runs.output(run.info.run_name, "accuracy")
+            history = training_runs.client.get_metric_history(run.info.run_id, "val_accuracy")
             assert [metric.step for metric in history] == list(range(int(run.data.params["epochs"])))
-            assert [artifact.path for artifact in trained.client.list_artifacts(run.info.run_id)] == ["confusion.png"]
+            assert [artifact.path for artifact in training_runs.client.list_artifacts(run.info.run_id)] == [
+                "confusion.png"
+            ]
 
-    def test_the_champion_in_the_registry_is_the_better_network(self, trained: Runs) -> None:
-        version = trained.client.get_model_version_by_alias("mnist_cnn", "champion")
-        best = max(("modeling-cnn1", "modeling-cnn2"), key=lambda step: trained.output(step, "accuracy"))
-        assert version.source == trained.output(best, "model_uri")
-        assert version.tags["accuracy"] == f"{trained.output(best, 'accuracy'):.4f}"
+    def test_the_champion_in_the_registry_is_the_better_network(self, training_runs: Runs) -> None:
+        version = training_runs.client.get_model_version_by_alias("mnist_cnn", "champion")
+        best = max(("modeling-cnn1", "modeling-cnn2"), key=lambda step: training_runs.output(step, "accuracy"))
+        assert version.source == training_runs.output(best, "model_uri")
+        assert version.tags["accuracy"] == f"{training_runs.output(best, 'accuracy'):.4f}"
         assert version.tags["scanflow.run"] == "calm-otter-417"
-        trained.finish(trained.step("select"))
-        assert len(trained.client.search_model_versions("name='mnist_cnn'")) == 1, "nothing is registered twice"
-        kept = trained.tracked("tags.`scanflow.kind` = 'dataset'")[0]
-        assert kept.info.run_name == "dataset"
-        assert [artifact.path for artifact in trained.client.list_artifacts(kept.info.run_id)] == ["dataset.npz"]
+        training_runs.finish(training_runs.step("select"))
+        assert len(training_runs.client.search_model_versions("name='mnist_cnn'")) == 1, "nothing is registered twice"
+        dataset = training_runs.list_tracked_runs("tags.`scanflow.kind` = 'dataset'")[0]
+        assert dataset.info.run_name == "dataset"
+        assert [artifact.path for artifact in training_runs.client.list_artifacts(dataset.info.run_id)] == [
+            "dataset.npz"
+        ]
 
-    def test_the_champion_answers_raw_pictures_as_well_as_it_was_tested(self, trained: Runs) -> None:
+    def test_the_champion_answers_raw_pictures_as_well_as_it_was_tested(self, training_runs: Runs) -> None:
         program = (
             "import sys, mlflow, numpy as np\n"
             "model = mlflow.pyfunc.load_model('models:/mnist_cnn@champion')\n"
@@ -391,8 +395,8 @@ class TestTraining:
             "print('accuracy', float((np.asarray(model.predict(x)).argmax(axis=1) == y).mean()))\n"
         )
         answer = subprocess.run(
-            [sys.executable, "-c", program, str(trained.folder / "load-data")],
-            env=os.environ | {"MLFLOW_TRACKING_URI": trained.tracking_uri},
+            [sys.executable, "-c", program, str(training_runs.folder / "load-data")],
+            env=os.environ | {"MLFLOW_TRACKING_URI": training_runs.tracking_uri},
             capture_output=True,
             text=True,
             timeout=LONGEST_STEP_S,
@@ -400,4 +404,4 @@ class TestTraining:
         )
 
         accuracy = float(answer.stdout.rsplit("accuracy", 1)[1])
-        assert accuracy == pytest.approx(trained.output("select", "accuracy"), abs=1e-9)
+        assert accuracy == pytest.approx(training_runs.output("select", "accuracy"), abs=1e-9)

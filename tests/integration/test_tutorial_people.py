@@ -61,8 +61,8 @@ class Bank:
 
         wanted = self.client.labels(limit=None)
         if wanted:
-            truth = self.tutorial.repays(pd.DataFrame([one["row"] for one in wanted]))
-            self.client.give_labels({one["id"]: int(y) for one, y in zip(wanted, truth, strict=True)})
+            truth = self.tutorial.repays(pd.DataFrame([sample["row"] for sample in wanted]))
+            self.client.give_labels({sample["id"]: int(y) for sample, y in zip(wanted, truth, strict=True)})
             self.labelled += len(wanted)
 
     def go_on(self, until: str, count: int = 1) -> None:
@@ -77,12 +77,12 @@ class Bank:
                 return
             if event.data.get("workflow") == "detector":
                 self.send((50, 90))
-        told = [(one.type, one.data) for one in self.client.events(type=types[1:])]
-        raise AssertionError(f"In vain waited for {until!r}. Labelled: {self.labelled}. Told: {told}")
+        history = [(entry.type, entry.data) for entry in self.client.events(type=types[1:])]
+        raise AssertionError(f"In vain waited for {until!r}. Labelled: {self.labelled}. Told: {history}")
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_people_are_asked_for_what_it_takes_and_no_more(cli: Cli, home: Path, tmp_path: Path, seed: int) -> None:
+def test_people_are_consulted_for_what_it_takes_and_no_more(cli: Cli, home: Path, tmp_path: Path, seed: int) -> None:
     folder = shutil.copytree(TUTORIAL, tmp_path / "tabular")
     app = folder / "app.py"
     text, labeller = app.read_text(encoding="utf-8"), ', "labeller": "app.py:ground_truth"'

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COMMAND
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 
@@ -61,7 +61,7 @@ def test_the_readme_of_serverless(folder: Path) -> None:
     printed = []
     for command in read_commands("serverless"):
         if command == "scanflow services":
-            until(lambda: re.search(r"idle .* 0/0", run_command("scanflow services", folder)), "it sleeps")
+            wait_until(lambda: re.search(r"idle .* 0/0", run_command("scanflow services", folder)), "it sleeps")
         printed.append(run_command(command, folder))
     text = "\n".join(printed)
     assert re.search(r"^1 × 1 core: [\d.]+ pictures/s, 1.00 times one, 0 failed$", text, re.MULTILINE)
@@ -84,7 +84,7 @@ def test_the_readme_of_secure_inference(folder: Path, home: Path, monkeypatch: p
             name, _, value = command.removeprefix("export ").partition("=")
             monkeypatch.setenv(name, value.replace("~/.scanflow", str(home)))
         elif command == "sleep 3":
-            until(lambda: "is revoked" in run_command("python ask.py ada", folder), "the revocation holds")
+            wait_until(lambda: "is revoked" in run_command("python ask.py ada", folder), "the revocation holds")
         else:
             text = run_command(command, folder)
             if "ask.py" in command:
@@ -95,4 +95,8 @@ def test_the_readme_of_secure_inference(folder: Path, home: Path, monkeypatch: p
     for answers, reason in ((eve, "CN=eve is not one of them"), (mallory, "has shown none"), (revoked, "is revoked")):
         assert answers["HTTP"].startswith("403 ")
         assert reason in answers["HTTP"]
-    assert [one["gRPC"] for one in (eve, mallory, revoked)] == ["PERMISSION_DENIED", "UNAVAILABLE", "PERMISSION_DENIED"]
+    assert [reply["gRPC"] for reply in (eve, mallory, revoked)] == [
+        "PERMISSION_DENIED",
+        "UNAVAILABLE",
+        "PERMISSION_DENIED",
+    ]

@@ -39,14 +39,14 @@ def commands() -> list[list[str]]:
 
 
 @pytest.fixture
-def followed(cli: Cli, home: Path, tmp_path: Path) -> Iterator[Path]:
+def followed_tutorial(cli: Cli, home: Path, tmp_path: Path) -> Iterator[Path]:
     folder = shutil.copytree(TUTORIAL, tmp_path / "tabular")
     yield folder
     ended = cli("down", timeout_s=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
 
 
-def typed(command: list[str], folder: Path) -> str:
+def run_command(command: list[str], folder: Path) -> str:
     program, *arguments = command
     whole = [*({"scanflow": COMMAND, "python": [sys.executable]}[program]), *arguments]
     done = subprocess.run(whole, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -54,40 +54,42 @@ def typed(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def heard(client: sf.Client, after: int, *types: str) -> tuple[str, Any]:
+def get_next_event(client: sf.Client, after: int, *types: str) -> tuple[str, Any]:
     """Return the type and the data of the next event of one of these types."""
     for event in client.events_after(after, type=types, timeout_s=PATIENCE_S):
         return event.type, event.data
     raise AssertionError(f"In vain waited for one of {types}.")
 
 
-def test_each_command_of_the_page_leads_on_to_a_model_that_was_judged_and_promoted(home: Path, followed: Path) -> None:
+def test_each_command_of_the_page_leads_on_to_a_model_that_was_judged_and_promoted(
+    home: Path, followed_tutorial: Path
+) -> None:
     *before, young, older, more, watch = commands()
-    assert [one[1:2] for one in before] == [["up"], ["run"], ["deploy"], ["agents"]]
+    assert [arguments[1:2] for arguments in before] == [["up"], ["run"], ["deploy"], ["agents"]]
     assert watch == ["scanflow", "events", "--follow"]
     for command in before:
-        typed(command, followed)
+        run_command(command, followed_tutorial)
     up = read_up_state(home)
     assert up is not None
     client = sf.Client(up.server.url)
 
     after = client.newest_event()
-    typed(young, followed)
-    ended, detection = heard(client, after, "run.succeeded", "run.failed")
+    run_command(young, followed_tutorial)
+    ended, detection = get_next_event(client, after, "run.succeeded", "run.failed")
     assert (ended, detection["workflow"]) == ("run.succeeded", "detector")
     assert not client.events(type=["drift.found", "drift.suspected"]), "young people are no drift"
 
     after = client.newest_event()
-    typed(older, followed)
-    heard(client, after, "run.succeeded", "run.failed")
-    typed(more, followed)
-    _, drift = heard(client, after, "drift.found")
+    run_command(older, followed_tutorial)
+    get_next_event(client, after, "run.succeeded", "run.failed")
+    run_command(more, followed_tutorial)
+    _, drift = get_next_event(client, after, "drift.found")
     assert drift["columns"][0]["name"] == "age"
-    verdict, judged = heard(client, after, "model.promoted", "model.rejected", "run.failed")
+    verdict, judged = get_next_event(client, after, "model.promoted", "model.rejected", "run.failed")
     assert verdict == "model.promoted", judged
 
     promotion = client.intents(agent="executor", primitive="upgrade_workflow", limit=1)
     assert promotion, client.intents()
-    told = typed(["scanflow", "why", promotion[0].id], followed)
-    assert "Replace version 1" in told
-    assert "drift in `age`" in told
+    output = run_command(["scanflow", "why", promotion[0].id], followed_tutorial)
+    assert "Replace version 1" in output
+    assert "drift in `age`" in output

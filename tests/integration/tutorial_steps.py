@@ -41,7 +41,7 @@ class Steps:
 
         return mlflow.MlflowClient(self.tracking_uri)
 
-    def tracked(self, filter_string: str = "") -> list[Any]:
+    def list_tracked_runs(self, filter_string: str = "") -> list[Any]:
         return list(self.client.search_runs(["1"], filter_string))
 
     def start(self, script: str, name: str, **parameters: object) -> subprocess.Popen[str]:
@@ -101,23 +101,23 @@ class Project:
         variables = self.environment | {f"SCANFLOW_{name}": value for name, value in own.items()}
         with mock.patch.dict(os.environ, variables), contextlib.chdir(self.tutorial):
             getattr(importlib.import_module(module), name)(**{**node.parameters, **parameters})
-        return {one.name: json.loads(one.read_text()) for one in (output / ".outputs").iterdir()}
+        return {file.name: json.loads(file.read_text()) for file in (output / ".outputs").iterdir()}
 
-    def predicted(self, arrays: Mapping[str, Any], name: str) -> str:
+    def log_predictions(self, arrays: Mapping[str, Any], name: str) -> str:
         """Keep predictions as the agents do, and return their tracked run."""
         file = self.folder / f"{name}.npz"
         np.savez(file, **arrays)
         return self.tracker.log_run(*self.app, tags={"scanflow.kind": "predictions"}, artifacts=file).run_id
 
-    def labelled(self, run: str, truth: Any, before: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    def label_points(self, run: str, truth: Any, before: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         """Label what a detection picked by ``truth(index)``, and return the tracked run with all labels, and these."""
         (tracked,) = self.tracker.search_runs(*self.app, f"tags.`scanflow.run` = '{run}'")
         points = json.loads((self.folder / run / "picked.json").read_text())
-        kept = ("id", "purpose")
+        fields = ("id", "purpose")
         some = [
-            {name: one[name] for name in kept}
-            | {"run": run, "data": {"tracked": tracked.run_id, "at": at}, "label": truth(one["index"])}
-            for at, one in enumerate(points)
+            {name: point[name] for name in fields}
+            | {"run": run, "data": {"tracked": tracked.run_id, "at": at}, "label": truth(point["index"])}
+            for at, point in enumerate(points)
         ]
         file = self.folder / "labels.json"
         file.write_text(json.dumps(before + some))

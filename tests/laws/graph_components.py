@@ -27,7 +27,7 @@ class Behaviour:
         self.row = [5.0, 6.0]
         self.answer: dict[str, Any] = {"rows": None}
         self.listed: list[Any] = []
-        self.kept: Any = None
+        self.buffer: Any = None
 
     def add(self, value: Any) -> Any:
         return to_rows(value) + 1
@@ -97,10 +97,10 @@ class Behaviour:
         return rows[rows[:, 0] > 2]
 
     def keep(self, value: Any) -> Any:
-        if self.kept is not None:
-            self.kept *= 0
-        self.kept = to_rows(value)
-        return self.kept
+        if self.buffer is not None:
+            self.buffer *= 0
+        self.buffer = to_rows(value)
+        return self.buffer
 
     # -- of COMBINERs and ROUTERs
 

@@ -1,4 +1,4 @@
-"""Strategies for the law of limits, the world that they act on, and what may be done there at most.
+"""Strategies for the law of limits, the simulation that they act on, and what may be done there at most.
 
 What is done is written down by the functions and stand-ins here, whoever does it. :func:`explain_refusal` is the
 oracle: it knows the limits and what was done, and nothing of arbiter, agent and journal.
@@ -41,8 +41,8 @@ def write(_found: Any, target: str = "function/write") -> None:
     ACTED.append(target)
 
 
-def write_deeply(found: Any) -> None:
-    _note("function/write_deeply", found)
+def write_deeply(value: Any) -> None:
+    _note("function/write_deeply", value)
 
 
 def _note(target: str, _found: Any) -> None:
@@ -72,7 +72,10 @@ THEN: dict[str, tuple[Any, tuple[str, ...]]] = {
     "primitive on a service": (primitives.update_workflow_replica("serve", instances=3), ("service/serve",)),
     "call": (call("checker", "look"), ("agent/checker/look",)),
     "function that chooses": (lambda _found: primitives.run_workflow("training"), ("workflow/training",)),
-    "function that chooses a call": (lambda found: call("checker", "look", found), ("agent/checker/look",)),
+    "function that chooses a call": (
+        lambda sample_value: call("checker", "look", sample_value),
+        ("agent/checker/look",),
+    ),
     "function that chooses both": (choose_both, ("workflow/training", "agent/checker/look")),
     "function that chooses nothing": (choose_nothing, ()),
     "function that acts": (write, ("function/write",)),
@@ -102,7 +105,7 @@ class Limited:
         return Strategy(
             name=self.name,
             when="count",
-            if_=lambda found: found > 0,
+            if_=lambda value: value > 0,
             then=[THEN[form][0] for form in self.then],
             autonomy=self.autonomy,
             cool_down=self.cool_down,
@@ -144,7 +147,7 @@ def explain_refusal(
 
 
 @dataclass
-class World:
+class Simulation:
     """One agent and one server on a clock that is moved by hand."""
 
     store: Store
@@ -235,12 +238,14 @@ class World:
         with self.store.read() as connection:
             return intent_store.list_actions(connection, limit=10_000, app=self.app)[::-1]
 
-    def list_told(self) -> list[tuple[str, str, str, str]]:
+    def list_decisions(self) -> list[tuple[str, str, str, str]]:
         """Return what people were told of intents: strategy, primitive, verdict and the beginning of the reason."""
         with self.store.read() as connection:
             listed = [event for event in event_store.list_after(connection, 0, limit=100_000) if event.app == self.app]
-        told = [{name: str(value) for name, value in event.data.items()} for event in listed if event.type == "intent"]
-        return [(data["strategy"], data["primitive"], data["verdict"], data["reason"][:12]) for data in told]
+        intents = [
+            {name: str(value) for name, value in event.data.items()} for event in listed if event.type == "intent"
+        ]
+        return [(data["strategy"], data["primitive"], data["verdict"], data["reason"][:12]) for data in intents]
 
     def replay(self) -> tuple[list[str], list[str]]:
         """Replay the journal; return what acted, and the differences from what was recorded."""

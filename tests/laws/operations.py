@@ -172,11 +172,11 @@ def pair(x: Any, y: Any) -> tuple[Any, Any]:
     return x, y
 
 
-def listed(x: T, y: T) -> list[T]:
+def list_values(x: T, y: T) -> list[T]:
     return [x, y]
 
 
-def named(x, y=None, *, z: Any = 3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  as people write them
+def map_values(x, y=None, *, z: Any = 3):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201  as people write them
     return {"x": x, "y": y, "z": z}
 
 
@@ -210,7 +210,7 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @twice
-def decorated(x: Any) -> str:
+def name_class(x: Any) -> str:
     return type(x).__name__
 
 
@@ -249,7 +249,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "keep": keep,
     "change": change,
     "first": first,
-    "decorated": decorated,
+    "decorated": name_class,
     "again": again,
     "again before": again_as_it_was,
     "closure of 1": make_closure(1),
@@ -258,7 +258,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "lambda": shout,
     "another lambda": whisper,
     "partial": functools.partial(pair, "p"),
-    "partial by name": functools.partial(named, z=(4,)),
+    "partial by name": functools.partial(map_values, z=(4,)),
     "object": Own("called"),
     "method": Own("bound").hold,
     "static": Own.wrap,
@@ -289,8 +289,8 @@ def name_types_by_key(days: dict[str, dt.date]) -> dict[str, str]:
 
 
 class Stay(NamedTuple):
-    came: dt.date
-    left: dt.date
+    arrival: dt.date
+    departure: dt.date
 
 
 def name_point(stay: Stay) -> str:

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.laws.operations import FUNCTIONS, VALUES
-from tests.laws.programs import MODES, Call, Program, may_be_mapped
+from tests.laws.workflow_programs import MODES, Call, Program, may_be_mapped
 
 SEEDED = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -171,7 +171,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def guarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def guarded_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """No command line starts a process, and none takes long."""
     for name in [name for name in os.environ if name.startswith(("SCANFLOW_", "MLFLOW_", "KUBE"))]:
         monkeypatch.delenv(name)
@@ -287,17 +287,17 @@ def check_many(folder: Path, path: tuple[str, ...], count: int, capfd: pytest.Ca
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_a_wrong_command_line_is_refused_with_its_cause(
-    path: tuple[str, ...], guarded: Path, capfd: pytest.CaptureFixture[str]
+    path: tuple[str, ...], guarded_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_many(guarded, path, 2, capfd) == ""
+    assert check_many(guarded_folder, path, 2, capfd) == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_many_wrong_command_lines_are_refused_with_their_cause(
-    path: tuple[str, ...], guarded: Path, capfd: pytest.CaptureFixture[str]
+    path: tuple[str, ...], guarded_folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert check_many(guarded, path, 12, capfd) == ""
+    assert check_many(guarded_folder, path, 12, capfd) == ""
 
 
 @pytest.mark.processes

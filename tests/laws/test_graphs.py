@@ -25,7 +25,7 @@ from scanflow_serving.results import to_tensors
 from tests.laws import graph_components
 from tests.laws.graph_components import CHANGING, COMBINING, PLAIN, ROUTING, Behaviour
 from tests.laws.strategies import SEEDED
-from tests.unit.serving.harness import Instance, instance
+from tests.unit.serving.serving_harness import Instance, instance
 from tests.waiting import PATIENCE_S
 
 FILE = Path(graph_components.__file__)
@@ -192,7 +192,7 @@ async def check(folder: Path, parts: tuple[Part, ...], values: list[Any], ways: 
     async with instance(folder, *nodes) as here:
         for together in (False, True, True):
             asking = [ask(here, value, ways[place % len(ways)]) for place, value in enumerate(values)]
-            answers = await asyncio.gather(*asking) if together else [await one for one in asking]
+            answers = await asyncio.gather(*asking) if together else [await awaitable for awaitable in asking]
             # They are read when all have come, as a slow client reads.
             for value, answer, right in zip(values, map(read, answers), expected, strict=True):
                 if right is None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from tests.laws.limited_strategies import THEN, Done, Limited, World, explain_refusal
+from tests.laws.limited_strategies import THEN, Done, Limited, Simulation, explain_refusal
 from tests.laws.strategies import SEEDED
 
 _NUMBERS = count(1)
@@ -54,24 +54,24 @@ SERIES = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 1, 1, 0])), m
 
 
 def check(store: Store, strategies: Sequence[Limited], series: Sequence[tuple[int, int]], restart: int) -> None:
-    world = World(store, f"app{next(_NUMBERS)}", strategies)
+    simulation = Simulation(store, f"app{next(_NUMBERS)}", strategies)
     owner: Limited | None = None
     for number, (seconds, value) in enumerate(series):
-        world.now += seconds
+        simulation.now += seconds
         if number == restart:
-            world.start()
-        before = list(world.done)
-        actual = world.fire(value)
-        reasons = world.list_reasons(world.samples[-1])
+            simulation.start()
+        before = list(simulation.done)
+        actual = simulation.fire(value)
+        reasons = simulation.list_reasons(simulation.samples[-1])
         for limited in strategies:
             expected, refused, unanswered = [], 0, 0
             for form in limited.then if value else ():
                 for target in THEN[form][1]:
                     rival = owner if target == "service/serve" else None
-                    why = explain_refusal(limited, target, world.now, before, rival, unanswered)
+                    why = explain_refusal(limited, target, simulation.now, before, rival, unanswered)
                     if why is None:
                         expected.append(target)
-                        before.append(Done(world.now, limited.name, target))
+                        before.append(Done(simulation.now, limited.name, target))
                         owner = limited if target == "service/serve" else owner
                         continue
                     refused += 1
@@ -80,13 +80,13 @@ def check(store: Store, strategies: Sequence[Limited], series: Sequence[tuple[in
                         break  # it was not called, so it requests nothing
             assert [act.target for act in actual if act.strategy == limited.name] == expected, (limited, number)
             assert reasons.get(limited.name, 0) == refused, (limited, number)
-    told = world.list_told()
-    for which in {row[:2] for row in told}:
-        rows = [row for row in told if row[:2] == which]
+    events = simulation.list_decisions()
+    for which in {row[:2] for row in events}:
+        rows = [row for row in events if row[:2] == which]
         acts = sum(row[2] == "act" for row in rows)
         kinds = len({row[2:] for row in rows if row[2] != "act"})
         assert len(rows) - acts <= kinds * (acts + 1), f"people are told again of what stayed the same: {rows}"
-    assert world.replay() == ([], []), "a replay acts, or decides otherwise"
+    assert simulation.replay() == ([], []), "a replay acts, or decides otherwise"
 
 
 def make_rivals(*priorities: int) -> tuple[Limited, ...]:

@@ -22,7 +22,7 @@ import pytest
 from scanflow.errors import NotFoundError
 from scanflow.wire import BatchingOptions
 from scanflow_client.formatting.service_text import format_request_examples
-from tests.laws.served import Refused, ServedModel, serve_model, to_columns
+from tests.laws.model_clients import Refused, ServedModel, serve_model, to_columns
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),
@@ -51,7 +51,7 @@ def list_table_ways(served: ServedModel, table: pd.DataFrame, folder: Path) -> I
     columns = {name: turned[name].to_numpy() for name in turned.columns}
     texts: Any = turned.assign(
         **{
-            name: [str(np.datetime64(one)) for one in column]
+            name: [str(np.datetime64(value)) for value in column]
             for name, column in columns.items()
             if column.dtype.kind == "M"
         }
@@ -115,7 +115,7 @@ def hold(animal: Any, folder: Path) -> int:
             for word, wrong in list_wrong_inputs(asked):
                 for refused in (
                     served.ask_client(wrong),
-                    served.ask_protocol_unfitted(wrong),
+                    served.ask_protocol_raw(wrong),
                     served.ask_seldon(
                         json.loads(wrong.to_json(orient="values", date_format="iso")), list(wrong.columns)
                     ),
@@ -182,7 +182,7 @@ def test_four_hundred_models_are_served_as_they_are(tmp_path: Path) -> None:
     assert count >= 400
 
 
-def save_scaled(folder: Path) -> pd.DataFrame:
+def write_scaled_model(folder: Path) -> pd.DataFrame:
     from tests.laws.zoo import list_animals
 
     animal = next(animal for animal in list_animals() if animal.name == "scaled")
@@ -195,7 +195,7 @@ def save_scaled(folder: Path) -> pd.DataFrame:
 def test_parameters_reach_the_model_or_are_refused(tmp_path: Path) -> None:
     from tests.laws.zoo import list_animals
 
-    table = save_scaled(tmp_path / "scaled")
+    table = write_scaled_model(tmp_path / "scaled")
     columns = {name: table[name].to_numpy() for name in table.columns}
     for batching in (None, BatchingOptions(max_size=16, max_delay_s=0.005)):
         with serve_model(tmp_path / "scaled", batching=batching) as served:
@@ -351,7 +351,7 @@ def test_a_number_that_its_column_cannot_hold_does_not_become_another(tmp_path: 
         assert to_columns(served.ask_client(pd.Series([2**63 - 1], name="x"))) == [[2**63 - 1]]
 
 
-def post_column(served: ServedModel, name: str, datatype: str, data: str, others: dict[str, Any]) -> Any:
+def send_column(served: ServedModel, name: str, datatype: str, data: str, others: dict[str, Any]) -> Any:
     """Ask with one column as the JSON text that a client wrote."""
     tensors = [f'{{"name": "{name}", "datatype": "{datatype}", "shape": [1], "data": {data}}}']
     tensors += [json.dumps({"name": other, "shape": [1], **described}) for other, described in others.items()]
@@ -368,7 +368,7 @@ def test_null_is_a_missing_number_where_these_are_allowed(tmp_path: Path, *, all
     income = {"income": {"datatype": "FP64", "data": [3000.0]}}
     with serve_model(tmp_path / "gaps", allow_nan=allow_nan) as served:
         answers = [
-            post_column(served, "age", "FP64", "[null]", income),
+            send_column(served, "age", "FP64", "[null]", income),
             served.ask_seldon([[None, 3000.0]], ["age", "income"]),
         ]
     expected = predict_plainly(tmp_path / "gaps", pd.DataFrame({"age": [np.nan], "income": [3000.0]}))
@@ -403,7 +403,7 @@ def test_a_number_beyond_its_type_is_refused_also_by_a_model_that_takes_infinity
     with serve_model(tmp_path / "same") as served:
         for refused in (
             served.ask_seldon([[1e300]], ["x"]),
-            post_column(served, "x", "FP32", "[1e300]", {}),
+            send_column(served, "x", "FP32", "[1e300]", {}),
             served.read(served.post("/v2/models/m/infer", gap.encode())),
         ):
             assert isinstance(refused, Refused), refused
@@ -420,9 +420,9 @@ def test_a_value_that_a_column_cannot_hold_is_refused_by_name(tmp_path: Path) ->
     animals["one-hot-strict"].save(tmp_path / "codes")
     with serve_model(tmp_path / "single") as served:
         beyond = [served.ask_seldon([[1e300, 2.0]], ["age", "income"])]
-        beyond.append(post_column(served, "age", "FP32", "[1e300]", {"income": {"datatype": "FP32", "data": [1.0]}}))
+        beyond.append(send_column(served, "age", "FP32", "[1e300]", {"income": {"datatype": "FP32", "data": [1.0]}}))
         beyond.append(
-            post_column(served, "age", "FP32", "[1e300]", {"income": {"datatype": "FP32", "data": [float("nan")]}})
+            send_column(served, "age", "FP32", "[1e300]", {"income": {"datatype": "FP32", "data": [float("nan")]}})
         )
         for refused in beyond:
             assert isinstance(refused, Refused)

@@ -58,18 +58,18 @@ def find_commands(place: str, text: str) -> Iterator[Named]:
         if end < 0:
             end = cut.start() if (cut := END.search(rest)) else len(rest)
         is_certain = not before or before[-1] in BEFORE or before.endswith((": ", "$ "))
-        yield Named(place, split_words(rest[:end]), is_certain)
+        yield Named(place, split_usage(rest[:end]), is_certain)
 
 
 def find_parts(place: str, text: str) -> Iterator[Named]:
     """Yield commands that are named without the program: `services NAME --explain`."""
     for fragment in re.findall(r"`([a-z]+ [^`\n]+)`", text):
-        words = split_words(fragment)
+        words = split_usage(fragment)
         if words[0] in ROOT.commands and any(re.match(r"-{1,2}[a-z]|@latest|[A-Z]{2,}\b", word) for word in words[1:]):
             yield Named(place, words, True)
 
 
-def split_words(text: str) -> list[str]:
+def split_usage(text: str) -> list[str]:
     """Return the words of a command line or of its usage; ``[--stop|--start]`` is two options."""
     text = re.split(r" \| (?=[a-z])", text)[0]  # what another program reads
     text = re.sub(r"\\?[|]", "|", text.replace("...", "").replace("…", ""))
@@ -97,7 +97,7 @@ def find_problem(words: list[str], *, is_certain: bool) -> str:
                     rest[:1] = re.findall(r"\|(--.*)", rest[0])  # ``--rate R|--trace TRACE``
         elif hasattr(command, "commands") and HOLE in word:
             return ""
-        elif hasattr(command, "commands") and not (accepts_words(command) and not names_a_command(command, word)):
+        elif hasattr(command, "commands") and not (accepts_names(command) and not names_a_command(command, word)):
             if unknown := [name for name in word.split("|") if name not in command.commands]:
                 return f"{path} has no command {unknown[0]}"
             command, path = command.commands[word.partition("|")[0]], f"{path} {word}"
@@ -113,7 +113,7 @@ def names_a_command(group: Any, word: str) -> bool:
     return not group.commands.keys().isdisjoint(word.split("|"))
 
 
-def accepts_words(group: Any) -> bool:
+def accepts_names(group: Any) -> bool:
     """Return whether a group takes a name where it is not one of its commands: ``scanflow models NAME``."""
     return "list" in group.commands and group.name == "models"
 
@@ -124,7 +124,7 @@ def collect_options(command: Any) -> dict[str, Any]:
 
 
 def count_arguments(command: Any) -> float:
-    command = command.commands["list"] if hasattr(command, "commands") and accepts_words(command) else command
+    command = command.commands["list"] if hasattr(command, "commands") and accepts_names(command) else command
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     return float("inf") if any(argument.nargs == -1 for argument in arguments) else len(arguments)
 
@@ -161,7 +161,7 @@ def load_pages() -> list[tuple[str, str]]:
 
 def test_every_command_that_is_named_exists_with_its_options() -> None:
     texts = [*load_sources(), *load_pages()]
-    named = [one for place, text in texts for one in (*find_commands(place, text), *find_parts(place, text))]
+    named = [entry for place, text in texts for entry in (*find_commands(place, text), *find_parts(place, text))]
     problems = {
         f"{place}: {' '.join(words)}: {problem}"
         for place, words, is_certain in named
@@ -205,15 +205,15 @@ VARIABLE = re.compile(r"\bSCANFLOW_[A-Z][A-Z_]*[A-Z]\b")
 
 
 def test_every_variable_that_is_named_is_read_or_set() -> None:
-    known = {f"{prefix}{field.upper()}" for model, prefix in SETTINGS.items() for field in model.model_fields}
-    known |= {f"SCANFLOW_SERVER_{field.upper()}" for field in ServerSettings.model_fields}
+    variables = {f"{prefix}{field.upper()}" for model, prefix in SETTINGS.items() for field in model.model_fields}
+    variables |= {f"SCANFLOW_SERVER_{field.upper()}" for field in ServerSettings.model_fields}
     nightly = [
         *(CHECKOUT / "tests" / "science").glob("*.py"),
         CHECKOUT / "tests" / "integration" / "test_home_kills.py",
     ]
     texts = [text for file in nightly for text in read_texts(file)]
-    known |= {text for text in (*(text for _, text in load_sources()), *texts) if VARIABLE.fullmatch(text)}
+    variables |= {text for text in (*(text for _, text in load_sources()), *texts) if VARIABLE.fullmatch(text)}
     scripts = [text for place, text in load_sources() if place.startswith("scanflow/backends/local/mpi/")]
-    known |= {name for text in scripts for name in re.findall(r"\b(SCANFLOW_MPI_\w+)=", text)}
+    variables |= {name for text in scripts for name in re.findall(r"\b(SCANFLOW_MPI_\w+)=", text)}
     named = {(place, name) for place, text in (*load_sources(), *load_pages()) for name in VARIABLE.findall(text)}
-    assert sorted(f"{place}: {name}" for place, name in named if name not in known) == []
+    assert sorted(f"{place}: {name}" for place, name in named if name not in variables) == []

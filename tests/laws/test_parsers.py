@@ -28,7 +28,7 @@ from scanflow.transport.tensors import encode_grpc_request, encode_request
 from scanflow_client import label_files
 from scanflow_serving.grpc_api import read_request, write_response
 from scanflow_serving.inference_problems import ProblemError
-from tests.laws.served import ServedModel, serve_model
+from tests.laws.model_clients import ServedModel, serve_model
 from tests.laws.strategies import SEEDED
 from tests.laws.zoo import TARGET, TRAINED, save_sklearn
 
@@ -44,7 +44,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+def served_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     from sklearn.linear_model import LinearRegression
 
     folder, numbers = tmp_path_factory.mktemp("parsers") / "model", TRAINED[["age", "income"]].astype(float)
@@ -133,8 +133,10 @@ def check_body(served: ServedModel, body: tuple[str, bytes, dict[str, str]]) -> 
 @settings(SEEDED, max_examples=120)
 @example(body=("/api/v1.0/predictions", b'{"jsonData": [null, []], "meta": null}', {}))
 @given(body=bodies())
-def test_no_body_is_an_error_of_the_model_server(served: ServedModel, body: tuple[str, bytes, dict[str, str]]) -> None:
-    check_body(served, body)
+def test_no_body_is_an_error_of_the_model_server(
+    served_model: ServedModel, body: tuple[str, bytes, dict[str, str]]
+) -> None:
+    check_body(served_model, body)
 
 
 def check_message(served: ServedModel, content: bytes) -> None:
@@ -161,8 +163,8 @@ MESSAGE = encode_grpc_request("m", COLUMNS)
 
 @settings(SEEDED, max_examples=120)
 @given(content=mutate(MESSAGE))
-def test_no_message_is_an_error_of_the_model_server(served: ServedModel, content: bytes) -> None:
-    check_message(served, content)
+def test_no_message_is_an_error_of_the_model_server(served_model: ServedModel, content: bytes) -> None:
+    check_message(served_model, content)
 
 
 def _write_table(write: Any, **options: Any) -> bytes:
@@ -206,16 +208,16 @@ def test_no_file_is_more_than_refused(folder: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_bodies_and_messages_are_answered_or_refused(served: ServedModel) -> None:
+def test_ten_thousand_bodies_and_messages_are_answered_or_refused(served_model: ServedModel) -> None:
     @settings(SEEDED, derandomize=False, max_examples=10_000)
     @given(body=bodies())
     def check_bodies(body: tuple[str, bytes, dict[str, str]]) -> None:
-        check_body(served, body)
+        check_body(served_model, body)
 
     @settings(SEEDED, derandomize=False, max_examples=10_000)
     @given(content=mutate(MESSAGE))
     def check_messages(content: bytes) -> None:
-        check_message(served, content)
+        check_message(served_model, content)
 
     check_bodies()
     check_messages()

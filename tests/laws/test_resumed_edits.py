@@ -130,12 +130,12 @@ def check(deployer: EmbeddedDeployer, folder: Path, before: dict[str, str], afte
     edited = next(event for event in events if isinstance(event, RunStarted)).edited
     named = {text.partition(" ")[0] for text in edited}
     expected = read_outputs(deployer, deployer.run(RunRequest(app)).name)
-    found = read_outputs(deployer, resumed.name)
+    outputs = read_outputs(deployer, resumed.name)
     parents = app.workflow().parents
-    assert found.keys() == expected.keys()
-    for step in found:
+    assert outputs.keys() == expected.keys()
+    for step in outputs:
         if not named & {step, *list_ancestors(parents, step)}:
-            assert repr(found[step]) == repr(expected[step]), (step, edited)
+            assert repr(outputs[step]) == repr(expected[step]), (step, edited)
 
 
 @pytest.mark.parametrize("edit", AT_THE_GATE, ids=str)

@@ -36,8 +36,8 @@ from tests.laws.written_tables import (
 @st.composite
 def writings(draw: st.DrawFn) -> Writing:
     decimal = draw(st.sampled_from([".", ","]))
-    separator = draw(st.sampled_from([one for one in SEPARATORS if one != decimal]))
-    grouping = [one for one in ("", "", ",", ".", " ", "'", "\N{NO-BREAK SPACE}") if one != decimal]
+    separator = draw(st.sampled_from([candidate for candidate in SEPARATORS if candidate != decimal]))
+    grouping = [candidate for candidate in ("", "", ",", ".", " ", "'", "\N{NO-BREAK SPACE}") if candidate != decimal]
     encoding = draw(st.sampled_from(ENCODINGS))
     return Writing(
         kind=draw(st.sampled_from(["csv", "csv", "csv", *KINDS])),
@@ -104,27 +104,27 @@ def find_least_p(before: MixedColumn, after: MixedColumn) -> float:
     """Return the smallest p-value of the numbers and of each word's share."""
     numbers = [column.make_numbers() for column in (before, after)]
     shares = [[column.make_texts().count(word) for column in (before, after)] for word in before.words]
-    shares.append([int(np.isnan(one).sum()) for one in numbers])
+    shares.append([int(np.isnan(number).sum()) for number in numbers])
     tables = [[counts, [300 - count for count in counts]] for counts in shares]
     of_shares: list[Any] = [stats.fisher_exact(counts) for counts in tables]
-    of_numbers: Any = stats.ks_2samp(*(one[~np.isnan(one)] for one in numbers))
-    return float(min(of_numbers.pvalue, *(one.pvalue for one in of_shares)))
+    of_numbers: Any = stats.ks_2samp(*(number[~np.isnan(number)] for number in numbers))
+    return float(min(of_numbers.pvalue, *(share.pvalue for share in of_shares)))
 
 
 def check_mixed(folder: Path, before: MixedColumn, after: MixedColumn, endings: tuple[str, str], level: float) -> None:
     files = [
-        write_mixed_column(folder / f"{at}.{end}", one)
-        for at, (one, end) in enumerate(zip((before, after), endings, strict=True))
+        write_mixed_column(folder / f"{at}.{end}", frame)
+        for at, (frame, end) in enumerate(zip((before, after), endings, strict=True))
     ]
     old, new, notes, _left_out = read_pair(files[0], files[1])
-    found, p = compare(old, new), find_least_p(before, after)
-    about = f"{before} against {after} as {endings}: {found.p:.3g}, SciPy {p:.3g}, {notes}"
+    comparison, p = compare(old, new), find_least_p(before, after)
+    about = f"{before} against {after} as {endings}: {comparison.p:.3g}, SciPy {p:.3g}, {notes}"
     assert old.columns["q"].is_numeric is new.columns["q"].is_numeric, about
     is_named = any(note.startswith("'q' is compared as text") for note in notes)
     if p < 1e-6:
-        assert found.drifted or is_named, about
+        assert comparison.drifted or is_named, about
     elif p > 0.1:
-        assert found.p > level, about
+        assert comparison.p > level, about
 
 
 ENDINGS = st.tuples(*[st.sampled_from(["csv", "parquet", "jsonl"])] * 2)
@@ -132,14 +132,14 @@ ENDINGS = st.tuples(*[st.sampled_from(["csv", "parquet", "jsonl"])] * 2)
 
 @settings(SEEDED, max_examples=10)
 @given(pair=pairs_of_mixed_columns(), endings=ENDINGS)
-def test_numbers_with_words_are_judged_by_both(
+def test_numbers_with_text_are_judged_by_both(
     tmp_path_factory: pytest.TempPathFactory, pair: tuple[MixedColumn, MixedColumn], endings: tuple[str, str]
 ) -> None:
     check_mixed(tmp_path_factory.mktemp("mixed"), *pair, endings, level=0.01)
 
 
 @pytest.mark.slow
-def test_three_hundred_columns_of_numbers_with_words_are_judged_by_both(
+def test_three_hundred_columns_of_numbers_with_text_are_judged_by_both(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     @seed(7)

@@ -1,6 +1,6 @@
 """A workflow is its calls by every way in: the command, a server, a notebook, after a kill, from the cache.
 
-The programs are those of ``test_workflows``, many in one workflow, as starting a process takes longer than a step.
+The programs are those of ``test_workflow_semantics``, many in one workflow, as a process takes longer than a step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.settings import Settings
 from tests.conftest import COMMAND, COMMAND_TIMEOUT_S, home_in
 from tests.laws import operations
-from tests.laws.programs import Call, Program, build_application, dump_programs, find_differences
 from tests.laws.strategies import draw_programs, programs
+from tests.laws.workflow_programs import Call, Program, build_application, dump_programs, find_differences
 from tests.nightly import CHECKOUT
 from tests.server import ServerProcess
 from tests.waiting import PATIENCE_S
@@ -159,7 +159,7 @@ for handle in (run, client.run(run.name)):
 
 
 @BATCHES
-def test_from_a_notebook_whose_cells_define_all_functions(kernel: Kernel, count: int, number: int) -> None:
+def test_from_a_notebook_where_the_cells_define_all_functions(kernel: Kernel, count: int, number: int) -> None:
     drawn = draw_programs(count, 600 + number)
     kernel.run(f"import sys\nsys.path.insert(0, {str(CHECKOUT)!r})\nfrom tests.laws import operations, programs")
     kernel.run(Path(operations.__file__).read_text(encoding="utf-8"))

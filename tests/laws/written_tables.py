@@ -62,7 +62,7 @@ def make_table(seed: int, rows: int = 60) -> pd.DataFrame:
             "price": price,
             "share": np.round(generator.random(rows), 4),
             "count": generator.integers(0, 4_000_000, rows),
-            "city": [None if one < 0.1 else names[int(one * 7)] for one in generator.random(rows)],
+            "city": [None if value < 0.1 else names[int(value * 7)] for value in generator.random(rows)],
             "code": [f"{number:05d}" for number in generator.integers(0, 40, rows)],
             "day": days.astype("datetime64[us]"),
             "paid": generator.random(rows) < 0.5,

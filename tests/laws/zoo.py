@@ -232,7 +232,7 @@ def measure_rows(model_input: Any) -> Any:
     return np.linalg.norm(model_input, axis=-1)
 
 
-def count_letters(model_input: Any) -> Any:
+def count_characters(model_input: Any) -> Any:
     return [len(text) for text in model_input["day"]]
 
 
@@ -292,7 +292,7 @@ def list_functions(number: int) -> list[Animal]:
         animal("one-column-measured", measure_rows, numbers[["age"]] - 40, is_open=True),
         animal(
             "dates-as-text-unsigned",
-            count_letters,
+            count_characters,
             table[["code"]].assign(day=" 2024-01-" + table["code"]),
             is_open=True,
         ),

@@ -13,7 +13,7 @@ Draw = Callable[[np.random.Generator, int, bool], Rows]
 """Draw so many rows, drifted or not."""
 
 
-def _named(values: NDArray[Any]) -> Rows:
+def _name_columns(values: NDArray[Any]) -> Rows:
     return {f"c{at}": values[:, at] for at in range(values.shape[1])}
 
 
@@ -25,37 +25,37 @@ def _factors(generator: np.random.Generator, n: int, columns: int = 50, factors:
     return values
 
 
-def all_shifted(g: np.random.Generator, n: int, drifted: bool) -> Rows:
-    return _named(g.normal(size=(n, 50)) + 0.1 * drifted)
+def draw_all_shifted(g: np.random.Generator, n: int, drifted: bool) -> Rows:
+    return _name_columns(g.normal(size=(n, 50)) + 0.1 * drifted)
 
 
-def _one_shifted(by: float) -> Draw:
+def _make_one_shifted(by: float) -> Draw:
     def draw(g: np.random.Generator, n: int, drifted: bool) -> Rows:
         values = g.normal(size=(n, 50))
         values[:, 7] += by * drifted
-        return _named(values)
+        return _name_columns(values)
 
     return draw
 
 
 def variance(g: np.random.Generator, n: int, drifted: bool) -> Rows:
-    return _named(g.normal(size=(n, 50)) * (np.sqrt(1.5) if drifted else 1.0))
+    return _name_columns(g.normal(size=(n, 50)) * (np.sqrt(1.5) if drifted else 1.0))
 
 
 def independent_of_others(g: np.random.Generator, n: int, drifted: bool) -> Rows:
     values = _factors(g, n)
     if drifted:
         values[:, 7] = g.permutation(values[:, 7])
-    return _named(values)
+    return _name_columns(values)
 
 
 def scales(g: np.random.Generator, n: int, drifted: bool) -> Rows:
     values = g.normal(size=(n, 50))
     values[:, 0] += 5 * drifted
-    return _named(values * np.geomspace(1e-2, 1e4, 50))
+    return _name_columns(values * np.geomspace(1e-2, 1e4, 50))
 
 
-def _mixed(g: np.random.Generator, n: int, kind: str | None) -> Rows:
+def _draw_mixed(g: np.random.Generator, n: int, kind: str | None) -> Rows:
     common = g.normal(size=n)
     columns: dict[str, NDArray[Any]] = {f"n{at}": 0.5 * common + g.normal(size=n) for at in range(6)}
     columns["income"] = np.exp(0.5 * g.normal(size=n)) * 1000
@@ -74,20 +74,20 @@ def _mixed(g: np.random.Generator, n: int, kind: str | None) -> Rows:
 
 
 def _mixed_draw(kind: str) -> Draw:
-    return lambda g, n, drifted: _mixed(g, n, kind if drifted else None)
+    return lambda g, n, drifted: _draw_mixed(g, n, kind if drifted else None)
 
 
-def correlated(g: np.random.Generator, n: int, drifted: bool) -> Rows:
+def draw_correlated(g: np.random.Generator, n: int, drifted: bool) -> Rows:
     values = g.normal(size=(n, 10))
     if drifted:
         values = np.sqrt(0.7) * values + np.sqrt(0.3) * g.normal(size=(n, 1))
-    return _named(values)
+    return _name_columns(values)
 
 
 DRIFTS: Mapping[str, Draw] = {
-    "50 columns, all +0.1 sd": all_shifted,
-    "1 of 50 +0.5 sd": _one_shifted(0.5),
-    "1 of 50 +1 sd": _one_shifted(1.0),
+    "50 columns, all +0.1 sd": draw_all_shifted,
+    "1 of 50 +0.5 sd": _make_one_shifted(0.5),
+    "1 of 50 +1 sd": _make_one_shifted(1.0),
     "variance x1.5 in all": variance,
     "1 of 50 made independent of the others": independent_of_others,
     "scales 1e-2 to 1e4, smallest column +5 sd": scales,
@@ -95,6 +95,6 @@ DRIFTS: Mapping[str, Draw] = {
     "category mix .50/.15 to .35/.30": _mixed_draw("categories"),
     "flag 3 % to 10 %": _mixed_draw("flag"),
     "two columns made independent": _mixed_draw("independent"),
-    "10 columns, correlation 0 to .3": correlated,
+    "10 columns, correlation 0 to .3": draw_correlated,
     "missing rate 0 to 5 % in one column": _mixed_draw("missing"),
 }

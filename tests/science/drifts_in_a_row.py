@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanflow.drift.promotion import for_evaluation
 from scanflow.drift.slices import CURRENT
-from tests.science.retrained_models import CLEAN, Samples, compared
+from tests.science.retrained_models import CLEAN, Samples, decide_promotion
 from tests.science.test_promotion_of_models import BUDGET, SHARE
 
 KINDS = ("fog", "stripe", "translate")
@@ -64,9 +64,9 @@ class Network:
         return self
 
     def copy(self, seed: int) -> Network:
-        made = Network(seed)
-        made.model.set_weights(self.model.get_weights())
-        return made
+        network = Network(seed)
+        network.model.set_weights(self.model.get_weights())
+        return network
 
     def predict_proba(self, flat: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(self.model.predict(flat.reshape(-1, 28, 28, 1) / 255, batch_size=512, verbose=0))
@@ -82,7 +82,7 @@ def in_a_row(folder: Path, seed: int) -> Iterator[Promotion]:
         train = Samples(x=clean["x_train"], y=clean["y_train"].astype(np.int64))
         truth = clean["y_test"].astype(np.int64)
         kinds = {CLEAN: clean["x_test"]} | {kind: drifted[kind] for kind in KINDS}
-    known, others = (train.take(rows) for rows in np.split(generator.permutation(len(train.y)), [KNOWN]))
+    reference, others = (train.take(rows) for rows in np.split(generator.permutation(len(train.y)), [KNOWN]))
     sent, unseen = np.split(generator.permutation(len(truth)), [SENT])
     held = np.array([for_evaluation(str(seed).encode() + kinds[CLEAN][at].tobytes()) for at in sent])
     of = {kind: Samples(x=x, y=truth) for kind, x in kinds.items()}
@@ -91,7 +91,7 @@ def in_a_row(folder: Path, seed: int) -> Iterator[Promotion]:
         some = of[kind].take(unseen)
         return float((model.predict(some.x) == some.y).mean())
 
-    champion = Network(seed).fit(known, 6)
+    champion = Network(seed).fit(reference, 6)
     learnt: list[Samples] = []
     earlier: dict[str, Samples] = {}
     for number, kind in enumerate(KINDS):
@@ -103,36 +103,36 @@ def in_a_row(folder: Path, seed: int) -> Iterator[Promotion]:
             picked = unsure[: round(attempt * BUDGET * (1 - SHARE))]
             now = window.take(held).take(slice(round(attempt * BUDGET * SHARE)))
             new = window.take(~held).take(picked)
-            for one in learnt:
-                new = new + one
+            for part in learnt:
+                new = new + part
             again = np.resize(generator.permutation(len(new.y)), round(KNOWN * NEW_SHARE / (1 - NEW_SHARE)))
-            challenger = champion.copy(1000 * seed + 10 * number + attempt).fit(known + new.take(again), 3)
-            found = compared(champion, challenger, {CURRENT: now, **earlier, CLEAN: others})
-            if found.verdict == "promote" or attempt == 2:
+            challenger = champion.copy(1000 * seed + 10 * number + attempt).fit(reference + new.take(again), 3)
+            slices = decide_promotion(champion, challenger, {CURRENT: now, **earlier, CLEAN: others})
+            if slices.verdict == "promote" or attempt == 2:
                 break
-        gains = [true(one, challenger) - true(one, champion) for one in (CLEAN, *earlier)]
+        gains = [true(part, challenger) - true(part, champion) for part in (CLEAN, *earlier)]
         yield Promotion(
             drift=kind,
-            verdict=found.verdict,
+            verdict=slices.verdict,
             before=true(kind, champion),
             after=true(kind, challenger),
-            claimed=(found.low, found.high),
+            claimed=(slices.low, slices.high),
             elsewhere=min(gains),
         )
         learnt.append(window.take(~held).take(picked))
         earlier[kind] = now
-        champion = challenger if found.verdict == "promote" else champion
+        champion = challenger if slices.verdict == "promote" else champion
 
 
 def main(folder: Path, repetitions: int) -> None:
     print("| repetition | drift | verdict | true accuracy | claimed gain | worst true change elsewhere |")
     print("|---|---|---|---|---|---|", flush=True)
     for seed in range(repetitions):
-        for one in in_a_row(folder, seed):
-            low, high = one.claimed
+        for step in in_a_row(folder, seed):
+            low, high = step.claimed
             print(
-                f"| {seed + 1} | {one.drift} | {one.verdict} | {100 * one.before:.1f} to {100 * one.after:.1f} % "
-                f"| {100 * low:+.1f} to {100 * high:+.1f} | {100 * one.elsewhere:+.1f} |",
+                f"| {seed + 1} | {step.drift} | {step.verdict} | {100 * step.before:.1f} to {100 * step.after:.1f} % "
+                f"| {100 * low:+.1f} to {100 * high:+.1f} | {100 * step.elsewhere:+.1f} |",
                 flush=True,
             )
 

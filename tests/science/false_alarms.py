@@ -23,7 +23,7 @@ from scanflow.drift.detectors.table_detector import TableDetector
 from scanflow.drift.segments import compare_by
 from scanflow.drift.table import DataTable
 from tests.science.drifts import DRIFTS, Rows
-from tests.science.retrained_models import everything
+from tests.science.retrained_models import load_samples
 
 LEVEL, LIKELY = 0.01, 0.05
 REFERENCE, SIZES = 1000, (50, 200, 500)
@@ -36,22 +36,24 @@ Kind = Callable[[np.random.Generator, int], Made]
 
 
 def alarms(kind: str, n: int, seed: int) -> bool:
-    made = KINDS[kind](np.random.default_rng([seed, n]), n)
-    return made(LIKELY, 199) and made(LEVEL, 999)
+    table = KINDS[kind](np.random.default_rng([seed, n]), n)
+    return table(LIKELY, 199) and table(LEVEL, 999)
 
 
-def _scored(reference: Any, batch: Any, regimes: Any = None) -> Made:
+def _make_scored_check(reference: Any, batch: Any, regimes: Any = None) -> Made:
     return lambda level, permutations: (
         TableDetector(level=level, permutations=permutations).fit(reference, regimes=regimes).score(batch).drifted
     )
 
 
 def _table(name: str, generator: np.random.Generator, n: int) -> Made:
-    return _scored(*(DRIFTS[name](generator, count, False) for count in (REFERENCE, n)))
+    return _make_scored_check(*(DRIFTS[name](generator, count, False) for count in (REFERENCE, n)))
 
 
 def _heavy(generator: np.random.Generator, n: int) -> Made:
-    return _scored(*({f"c{at}": generator.standard_t(1.5, size=count) for at in range(3)} for count in (REFERENCE, n)))
+    return _make_scored_check(
+        *({f"c{at}": generator.standard_t(1.5, size=count) for at in range(3)} for count in (REFERENCE, n))
+    )
 
 
 def _categories(generator: np.random.Generator, n: int) -> Made:
@@ -62,24 +64,26 @@ def _categories(generator: np.random.Generator, n: int) -> Made:
             for at, levels in enumerate([2, 2, 2, 3, 3, 5, 5, 8, 8, 12])
         }
 
-    return _scored(draw(REFERENCE), draw(n))
+    return _make_scored_check(draw(REFERENCE), draw(n))
 
 
 def _prior(generator: np.random.Generator, n: int) -> Made:
     shares = np.array([0.3, 0.2, 0.15, 0.1, 0.1, 0.06, 0.04, 0.03, 0.015, 0.005])
-    known, new = (generator.choice(10, count, p=shares) for count in (REFERENCE, n))
-    return lambda level, permutations: ClassPrior(level=level, permutations=permutations).fit(known).score(new).drifted
+    reference, new = (generator.choice(10, count, p=shares) for count in (REFERENCE, n))
+    return lambda level, permutations: (
+        ClassPrior(level=level, permutations=permutations).fit(reference).score(new).drifted
+    )
 
 
 def _regimes(share: float, generator: np.random.Generator, n: int) -> Made:
     clean, moved = DRIFTS["mixed table of 11 columns, one +0.25 sd"], DRIFTS["category mix .50/.15 to .35/.30"]
     other = round(share * n)
-    known = [clean(generator, REFERENCE, False), moved(generator, REFERENCE // 2, True)]
+    parts = [clean(generator, REFERENCE, False), moved(generator, REFERENCE // 2, True)]
     batch = [moved(generator, other, True), clean(generator, n - other, False)]
     reference, current = (
-        {name: np.concatenate([one[name] for one in part]) for name in part[0]} for part in (known, batch)
+        {name: np.concatenate([arrays[name] for arrays in part]) for name in part[0]} for part in (parts, batch)
     )
-    return _scored(reference, current, regimes=np.repeat([0, 1], [REFERENCE, REFERENCE // 2]))
+    return _make_scored_check(reference, current, regimes=np.repeat([0, 1], [REFERENCE, REFERENCE // 2]))
 
 
 def _segments(generator: np.random.Generator, n: int) -> Made:
@@ -88,36 +92,36 @@ def _segments(generator: np.random.Generator, n: int) -> Made:
         for count in (REFERENCE, n)
     )
 
-    def made(level: float, permutations: int) -> bool:
+    def check_within_places(level: float, permutations: int) -> bool:
         whole, within = compare_by(reference, batch, "place", level=level)
-        return whole.drifted or any(one.comparison is not None and one.comparison.drifted for one in within)
+        return whole.drifted or any(column.comparison is not None and column.comparison.drifted for column in within)
 
-    return made
+    return check_within_places
 
 
 @cache
 def _network() -> tuple[FittedAutoencoder, Any, Mapping[str, Any]]:
     """Return an autoencoder that learnt from some pictures, the other ones, and what it makes of these."""
-    x = everything().x
+    x = load_samples().x
     learnt, others = np.split(np.random.default_rng(1).permutation(len(x)), [min(1200, len(x) // 4)])
     fitted = Autoencoder(generator=np.random.default_rng(2), held_share=0.1).fit(x[learnt])
     return fitted, x[others], fitted.pictures.build_table(x[others], None)
 
 
-def _divided(count: int, generator: np.random.Generator, n: int) -> tuple[Any, Any]:
+def _split_rows(count: int, generator: np.random.Generator, n: int) -> tuple[Any, Any]:
     order = generator.permutation(count)
     return order[: min(REFERENCE, count - 500)], order[-n:]
 
 
 def _autoencoder(generator: np.random.Generator, n: int) -> Made:
-    _, others, made = _network()
-    reference, batch = _divided(len(others), generator, n)
-    return _scored(*({name: values[rows] for name, values in made.items()} for rows in (reference, batch)))
+    _, others, arrays = _network()
+    reference, batch = _split_rows(len(others), generator, n)
+    return _make_scored_check(*({name: values[rows] for name, values in arrays.items()} for rows in (reference, batch)))
 
 
 def _pictures(generator: np.random.Generator, n: int) -> Made:
-    x = everything().x
-    return _scored(*(x[rows] for rows in _divided(len(x), generator, n)))
+    x = load_samples().x
+    return _make_scored_check(*(x[rows] for rows in _split_rows(len(x), generator, n)))
 
 
 KINDS: Mapping[str, Kind] = {
@@ -137,10 +141,10 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def interval(found: int, of: int) -> tuple[float, float]:
+def interval(count: int, of: int) -> tuple[float, float]:
     """Return the 95 % interval of a share (Clopper and Pearson)."""
-    return float(stats.beta.ppf(0.025, found, of - found + 1)) if found else 0.0, float(
-        stats.beta.ppf(0.975, found + 1, of - found)
+    return float(stats.beta.ppf(0.025, count, of - count + 1)) if count else 0.0, float(
+        stats.beta.ppf(0.975, count + 1, of - count)
     )
 
 

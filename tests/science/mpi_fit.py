@@ -49,14 +49,14 @@ VOLCANO_RUNNING_S = {"DGEMM": 975, "STREAM": 260, "MiniFE": 1029, "RandomRing": 
 Fitted = Mapping[str, float]
 
 
-def parameters_of(programs: Sequence[ProgramModel], contention: Contention) -> dict[str, float]:
+def list_parameters(programs: Sequence[ProgramModel], contention: Contention) -> dict[str, float]:
     """Return what is fitted, by name."""
-    found = {f"{program.name}.seconds": program.seconds for program in programs}
+    metrics = {f"{program.name}.seconds": program.seconds for program in programs}
     memory = {program.name: program for program in programs}
-    found["STREAM.memory_share"] = memory["STREAM"].memory_share
-    found["MiniFE.memory_share"] = memory["MiniFE"].memory_share
-    found["MiniFE.memory_gb_per_s"] = memory["MiniFE"].memory_gb_per_s
-    return found | {name: getattr(contention, name) for name in ("migration", "floating_compute", "floating_mpi")}
+    metrics["STREAM.memory_share"] = memory["STREAM"].memory_share
+    metrics["MiniFE.memory_share"] = memory["MiniFE"].memory_share
+    metrics["MiniFE.memory_gb_per_s"] = memory["MiniFE"].memory_gb_per_s
+    return metrics | {name: getattr(contention, name) for name in ("migration", "floating_compute", "floating_mpi")}
 
 
 def with_parameters(fitted: Fitted) -> tuple[dict[str, ProgramModel], Contention]:
@@ -72,25 +72,25 @@ def with_parameters(fitted: Fitted) -> tuple[dict[str, ProgramModel], Contention
     return programs, contention
 
 
-def simulated(fitted: Fitted, *, seeds: int) -> dict[str, list[float]]:
+def simulate_figure(fitted: Fitted, *, seeds: int) -> dict[str, list[float]]:
     """Return the figure as simulated."""
     programs, contention = with_parameters(fitted)
     jobs = [replace(job, program=programs[job.program.name]) for job in generate_thesis_jobs()]
-    found: dict[str, list[float]] = {name: [] for name in RUNNING_S}
+    durations: dict[str, list[float]] = {name: [] for name in RUNNING_S}
     for scenario in FITTED_SCENARIOS:
         runs = [simulate(jobs, scenario, contention, seed=seed).compute_running_times() for seed in range(seeds)]
-        for name, times in found.items():
+        for name, times in durations.items():
             times.append(fmean(run[name] for run in runs))
-    return found
+    return durations
 
 
 def misfit(fitted: Fitted, *, seeds: int) -> float:
     """Return the mean square of the logarithms of simulated to measured."""
-    found = simulated(fitted, seeds=seeds)
+    simulation = simulate_figure(fitted, seeds=seeds)
     return fmean(
         log(ours / theirs) ** 2
         for name, measured in RUNNING_S.items()
-        for ours, theirs in zip(found[name], measured, strict=True)
+        for ours, theirs in zip(simulation[name], measured, strict=True)
     )
 
 
@@ -98,7 +98,7 @@ def fit(*, seeds: int = 6, evaluations: int = 500) -> dict[str, float]:
     """Return the parameters with the smallest misfit that was found, beginning with the ones in use."""
     from scipy.optimize import minimize
 
-    start = parameters_of(PROGRAMS, CONTENTION)
+    start = list_parameters(PROGRAMS, CONTENTION)
 
     def cost(logarithms: Sequence[float]) -> float:
         fitted = {name: exp(value) for name, value in zip(start, logarithms, strict=True)}
@@ -120,7 +120,8 @@ def fit(*, seeds: int = 6, evaluations: int = 500) -> dict[str, float]:
 
 def row(name: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
     both = (
-        f"{one:,.0f} ({other:,.0f}, {100 * (one / other - 1):+.1f} %)" for one, other in zip(ours, theirs, strict=True)
+        f"{first:,.0f} ({other:,.0f}, {100 * (first / other - 1):+.1f} %)"
+        for first, other in zip(ours, theirs, strict=True)
     )
     return f"| {' | '.join([name, *both])} |"
 
@@ -129,7 +130,7 @@ def show(fitted: Fitted, *, seeds: int = 15) -> None:
     """Print the figures as simulated, with the measured ones: first what was fitted, then what is predicted."""
     print(*(f"{name:24} {value:.4g}" for name, value in fitted.items()), sep="\n")
     print(f"\nFig. 6.6a-e, fitted: root mean square of residuals {100 * misfit(fitted, seeds=seeds) ** 0.5:.1f} %")
-    for name, times in simulated(fitted, seeds=seeds).items():
+    for name, times in simulate_figure(fitted, seeds=seeds).items():
         print(row(name, times, RUNNING_S[name]))
     programs, contention = with_parameters(fitted)
 
@@ -137,27 +138,27 @@ def show(fitted: Fitted, *, seeds: int = 15) -> None:
         own = [replace(job, program=programs[job.program.name]) for job in jobs]
         return [simulate(own, scenario, contention, seed=seed) for seed in range(seeds)]
 
-    found = {one.name: runs(generate_thesis_jobs(), one) for one in SCENARIOS}
-    ours = [median(run.makespan_s for run in some) for some in found.values()]
+    run_times = {mpi_scenario.name: runs(generate_thesis_jobs(), mpi_scenario) for mpi_scenario in SCENARIOS}
+    ours = [median(run.makespan_s for run in some) for some in run_times.values()]
     print("\nMakespans, predicted")
-    print(row("makespan", ours, [MAKESPANS_S[name] for name in found]))
-    base = list(found).index("Kubeflow")
+    print(row("makespan", ours, [MAKESPANS_S[name] for name in run_times]))
+    base = list(run_times).index("Kubeflow")
     theirs = list(MAKESPANS_S.values())
-    for name, one, other in zip(found, ours, theirs, strict=True):
-        simulated_, measured = one / ours[base], other / theirs[base]
+    for name, simulated_s, other in zip(run_times, ours, theirs, strict=True):
+        simulated_, measured = simulated_s / ours[base], other / theirs[base]
         print(f"{name:9} {simulated_:.3f} ({measured:.3f}, {100 * (simulated_ / measured - 1):+.1f} %)")
     print("\nFig. 6.6f, predicted")
-    responses = [median(run.response_s for run in found[name]) for name in RESPONSE_S]
+    responses = [median(run.response_s for run in run_times[name]) for name in RESPONSE_S]
     print(row("response", responses, list(RESPONSE_S.values())))
     print("\nFig. 6.4 and 6.5, ten DGEMM jobs, predicted")
-    alone = [runs(generate_dgemm_jobs(), one) for one in FITTED_SCENARIOS]
+    alone = [runs(generate_dgemm_jobs(), mpi_scenario) for mpi_scenario in FITTED_SCENARIOS]
     print(row("running", [median(run.running_s / 10 for run in some) for some in alone], DGEMM_RUNNING_S))
     print(row("response", [median(run.response_s for run in some) for some in alone], DGEMM_RESPONSE_S))
-    volcano = [found["Volcano"][seed].compute_running_times() for seed in range(seeds)]
+    volcano = [run_times["Volcano"][seed].compute_running_times() for seed in range(seeds)]
     print("\nFig. 6.8, Volcano: RandomRing and FFT fitted, the others predicted")
     for name, measured_s in VOLCANO_RUNNING_S.items():
         print(row(name, [fmean(run[name] for run in volcano)], [measured_s]))
 
 
 if __name__ == "__main__":
-    show(fit() if "fit" in sys.argv else parameters_of(PROGRAMS, CONTENTION))
+    show(fit() if "fit" in sys.argv else list_parameters(PROGRAMS, CONTENTION))

@@ -35,15 +35,15 @@ def _noisy(x: Pictures, generator: np.random.Generator) -> Pictures:
     return np.clip(x + generator.normal(0, 0.45, x.shape), 0, 1)
 
 
-def _moved(x: Pictures, _: np.random.Generator) -> Pictures:
+def _move(x: Pictures, _: np.random.Generator) -> Pictures:
     return np.roll(x, 1, axis=2)
 
 
-def _turned(x: Pictures, _: np.random.Generator) -> Pictures:
+def _turn(x: Pictures, _: np.random.Generator) -> Pictures:
     return np.transpose(x, (0, 2, 1))
 
 
-def _hidden(x: Pictures, generator: np.random.Generator) -> Pictures:
+def _hide(x: Pictures, generator: np.random.Generator) -> Pictures:
     seen = x.copy()
     rows = generator.integers(1, 6, len(x))
     for picture, row in zip(seen, rows, strict=True):
@@ -54,9 +54,9 @@ def _hidden(x: Pictures, generator: np.random.Generator) -> Pictures:
 DRIFTS: Mapping[str, Callable[[Pictures, np.random.Generator], Pictures]] = {
     CLEAN: lambda x, _: x,
     "noise": _noisy,
-    "moved": _moved,
-    "turned": _turned,
-    "hidden": _hidden,
+    "moved": _move,
+    "turned": _turn,
+    "hidden": _hide,
 }
 
 
@@ -65,22 +65,22 @@ class Samples:
     x: Pictures
     y: NDArray[np.int64]
 
-    def drifted(self, drift: str, generator: np.random.Generator) -> Samples:
+    def apply_drift(self, drift: str, generator: np.random.Generator) -> Samples:
         return Samples(x=DRIFTS[drift](self.x, generator), y=self.y)
 
     def take(self, at: Any) -> Samples:
         return Samples(x=self.x[at], y=self.y[at])
 
-    def scored(self, model: Any) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = model.predict_proba(self.x.reshape(len(self.y), -1))
-        return found
+    def score(self, model: Any) -> NDArray[np.float64]:
+        probabilities: NDArray[np.float64] = model.predict_proba(self.x.reshape(len(self.y), -1))
+        return probabilities
 
     def __add__(self, other: Samples) -> Samples:
         return Samples(x=np.concatenate([self.x, other.x]), y=np.concatenate([self.y, other.y]))
 
 
 @cache
-def everything() -> Samples:
+def load_samples() -> Samples:
     if file := os.environ.get("SCANFLOW_SCIENCE_DATA"):
         with np.load(file) as arrays:
             x, y = (np.concatenate([arrays[f"{of}_train"], arrays[f"{of}_test"]]) for of in "xy")
@@ -123,11 +123,11 @@ class Digits:
 
     def __post_init__(self) -> None:
         self.generator = np.random.default_rng(self.seed)
-        whole = everything()
+        whole = load_samples()
         order = self.generator.permutation(len(whole.y))
-        known = 300 if len(order) < 2000 else 600
-        self.known, stream, self.clean, self.unseen = (
-            whole.take(part) for part in np.split(order, np.array([0, 800, 1150]) + known)
+        size = 300 if len(order) < 2000 else 600
+        self.reference, stream, self.clean, self.unseen = (
+            whole.take(part) for part in np.split(order, np.array([0, 800, 1150]) + size)
         )
         salt = str(self.seed).encode()
         held = np.array([for_evaluation(salt + picture.tobytes()) for picture in stream.x])
@@ -139,20 +139,20 @@ class Digits:
 
     def model(self, seed: int, *more: Samples) -> MLPClassifier:
         """Train a network on what was known and more."""
-        given = self.known
-        for one in more:
-            given = given + one
-        made = MLPClassifier((48,), alpha=1e-3, max_iter=40, learning_rate_init=5e-3, random_state=seed)
+        reference = self.reference
+        for part in more:
+            reference = reference + part
+        classifier = MLPClassifier((48,), alpha=1e-3, max_iter=40, learning_rate_init=5e-3, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return made.fit(given.x.reshape(len(given.y), -1), given.y)
+            return classifier.fit(reference.x.reshape(len(reference.y), -1), reference.y)
 
     def window(self, drift: str, champion: Any, budget: int, share: float) -> tuple[Samples, Samples]:
         """Return what is labelled of a window: to learn from, what the champion is unsure of; and to evaluate by."""
-        evaluated = self.evaluated.drifted(drift, self.generator)
+        evaluated = self.evaluated.apply_drift(drift, self.generator)
         drawn = self.generator.permutation(len(evaluated.y))[: round(budget * share)]
-        learnt = self.learnt.drifted(drift, self.generator)
-        sure = learnt.scored(champion).max(axis=1)
+        learnt = self.learnt.apply_drift(drift, self.generator)
+        sure = learnt.score(champion).max(axis=1)
         return learnt.take(np.argsort(sure)[: budget - len(drawn)]), evaluated.take(drawn)
 
     def pair(self, kind: str, drift: str, budget: int, share: float) -> Pair:
@@ -162,13 +162,13 @@ class Digits:
         """
         old = self.champion
         picks, evaluated = self.window(drift, old, budget, share)
-        known = self.known
-        self.known = known.take(slice(60 if kind == "alone" else None))
+        points = self.reference
+        self.reference = points.take(slice(60 if kind == "alone" else None))
         new = self.model(self.seed + 1000, picks.take(slice({"nothing": 0, "little": 30}.get(kind))))
-        self.known = known
+        self.reference = points
         true = {name: self.truth(of, old, new) for name, of in ((CURRENT, drift), (CLEAN, CLEAN))}
         slices = {CURRENT: evaluated, CLEAN: self.clean}
-        now, half = (compared(old, new, slices, recent={CLEAN: share}) for share in (0.0, 0.5))
+        now, half = (decide_promotion(old, new, slices, recent={CLEAN: share}) for share in (0.0, 0.5))
         return Pair(
             kind=kind,
             drift=drift,
@@ -185,7 +185,7 @@ class Digits:
         the standard error of that: a digit that is drifted several times counts once."""
         gains = []
         for _ in range(4 if len(self.unseen.y) < 1000 else 1):
-            seen = self.unseen.drifted(drift, self.generator)
+            seen = self.unseen.apply_drift(drift, self.generator)
             gains.append(right(new, seen).astype(float) - right(old, seen))
         of_digits = np.mean(gains, axis=0)
         return float(of_digits.mean()), float(of_digits.std() / np.sqrt(len(of_digits)))
@@ -195,11 +195,13 @@ def right(model: Any, samples: Samples) -> NDArray[np.bool_]:
     return np.asarray(model.predict(samples.x.reshape(len(samples.y), -1)) == samples.y)
 
 
-def compared(champion: Any, challenger: Any, slices: Mapping[str, Samples], **options: Any) -> PromotionDecision:
+def decide_promotion(
+    champion: Any, challenger: Any, slices: Mapping[str, Samples], **options: Any
+) -> PromotionDecision:
     """Decide as the planner does, from both models' answers to each slice."""
-    found = []
+    slices_ = []
     for name, samples in slices.items():
         old, new = right(champion, samples), right(challenger, samples)
         counts = {"n": len(old), "champion_right": int(old.sum()), "challenger_right": int(new.sum())}
-        found.append(Slice(name=name, **counts, gained=int((new & ~old).sum())))
-    return decide(found, **options)
+        slices_.append(Slice(name=name, **counts, gained=int((new & ~old).sum())))
+    return decide(slices_, **options)

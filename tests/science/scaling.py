@@ -40,16 +40,16 @@ class Trace:
     slower: Callable[[float], float] = lambda _: 1.0
 
 
-def _between(begin: float, end: float, inside: float, outside: float) -> Callable[[float], float]:
+def _make_step_load(begin: float, end: float, inside: float, outside: float) -> Callable[[float], float]:
     return lambda t: inside if begin <= t / 60 < end else outside
 
 
 TRACES = {
     "steady 22 rps": Trace(60, lambda _: 22.0),
     "diurnal 5-59 rps": Trace(120, lambda t: 32 - 27 * math.cos(2 * math.pi * t / 7200)),
-    "step 10, 60, 10 rps": Trace(80, _between(20, 60, 60, 10)),
-    "spike above the maximum": Trace(120, _between(40, 50, 200, 10)),
-    "service 4 times slower": Trace(120, lambda _: 22.0, _between(40, 55, 4.0, 1.0)),
+    "step 10, 60, 10 rps": Trace(80, _make_step_load(20, 60, 60, 10)),
+    "spike above the maximum": Trace(120, _make_step_load(40, 50, 200, 10)),
+    "service 4 times slower": Trace(120, lambda _: 22.0, _make_step_load(40, 55, 4.0, 1.0)),
 }
 
 Service = Callable[[np.random.Generator], float]
@@ -107,8 +107,8 @@ def simulate(trace: Trace, rule: Rule, *, seed: int, service: str = "M", start_s
     peak = max(trace.rate(t) for t in np.arange(0, end, 1.0))
     times = np.cumsum(generator.exponential(1 / peak, int(end * peak * 1.1 + 100)))
     times = times[times < end]
-    kept = generator.random(len(times)) * peak < np.array([trace.rate(t) for t in times])
-    arrivals: list[float] = [*times[kept], math.inf]
+    mask = generator.random(len(times)) * peak < np.array([trace.rate(t) for t in times])
+    arrivals: list[float] = [*times[mask], math.inf]
     waiting: deque[float] = deque()
     busy: list[tuple[float, float]] = []  # when it is done, when it came
     starting: list[float] = []
@@ -117,7 +117,7 @@ def simulate(trace: Trace, rule: Rule, *, seed: int, service: str = "M", start_s
     minutes: list[list[float]] = [[] for _ in range(trace.minutes)]
     place, used, changes, now = 0, 0.0, 0, 0.0
 
-    def window_of(seconds: float) -> Window:
+    def make_window(seconds: float) -> Window:
         seconds = min(seconds, max(now, 1e-9))
         since = now - seconds
         came = int(np.searchsorted(came_array, now) - np.searchsorted(came_array, since))
@@ -145,7 +145,7 @@ def simulate(trace: Trace, rule: Rule, *, seed: int, service: str = "M", start_s
             look_at += POLLING_S
             while log and log[0][0] < now - 120:
                 log.popleft()
-            before, wanted = wanted, rule.look(now, window_of)
+            before, wanted = wanted, rule.look(now, make_window)
             changes += wanted != before
             while ready + len(starting) < wanted:
                 starting.append(now + start_s)
@@ -157,7 +157,7 @@ def simulate(trace: Trace, rule: Rule, *, seed: int, service: str = "M", start_s
         while waiting and len(busy) < ready:
             came = waiting.popleft()
             heapq.heappush(busy, (now + draw(generator) / SERVICE_RATE * trace.slower(now), came))
-    within = [float(np.quantile(one, 0.95)) <= SLO_S if one else not waiting for one in minutes]
+    within = [float(np.quantile(minute, 0.95)) <= SLO_S if minute else not waiting for minute in minutes]
     return Result(100 * float(np.mean(within)), used / 3600, changes + rule.actions)
 
 
@@ -170,13 +170,15 @@ class Hpa:
 
     def look(self, now: float, window: Callable[[float], Window]) -> int:
         seen = window(POLLING_S)
-        ratio, found = seen.rate / seen.ready / self.target, self.count
+        ratio, count = seen.rate / seen.ready / self.target, self.count
         if abs(ratio - 1) > 0.1:
-            found = min(max(math.ceil(seen.ready * ratio), 1), MAX)
-        self.past.append((now, found))
+            count = min(max(math.ceil(seen.ready * ratio), 1), MAX)
+        self.past.append((now, count))
         while self.past[0][0] <= now - 300:
             self.past.popleft()
-        self.count = found if found >= self.count else min(self.count, max(one for _, one in self.past))
+        self.count = (
+            count if count >= self.count else min(self.count, max(recommendation for _, recommendation in self.past))
+        )
         return self.count
 
 
@@ -188,42 +190,46 @@ class Ours:
         self.past, self.thresholds = [Recommendation(0.0, instances)], list[Recommendation]()
 
     def look(self, now: float, window: Callable[[float], Window]) -> int:
-        seen, load = window(POLLING_S), load_of(window)
+        seen, load = window(POLLING_S), make_load_reader(window)
         if self.tuned and load is not None and now % WATCH_S == 0:
             self.thresholds = [
-                one for one in self.thresholds if one.at > now - OPTIONS["stabilization_window_s"].default
+                threshold
+                for threshold in self.thresholds
+                if threshold.at > now - OPTIONS["stabilization_window_s"].default
             ]
-            target, made = compute_threshold(
+            target, new_threshold = compute_threshold(
                 self.scaling, load, load.rate / load.ready, self.thresholds, now=now, target_p95_s=SLO_S, lowest=1.0
             )
-            self.thresholds.append(made)
+            self.thresholds.append(new_threshold)
             if target is not None:
                 self.scaling = self.scaling.replace(target=target)
                 self.actions += 1
-        sample = seen.rate / seen.ready if self.scaling.metric == "rps" else p95_of(seen)
+        sample = seen.rate / seen.ready if self.scaling.metric == "rps" else compute_p95(seen)
         observed = Observation(at=now, sample=sample, ready=seen.ready, active=now, load=load)
-        found = decide(self.scaling, self.count, observed, self.past)
-        self.past = [one for one in self.past if one.at > now - cast("float", self.scaling.stabilization_window_s)]
-        self.past.append(found.recommended)
-        self.count = found.wanted
+        decision = decide(self.scaling, self.count, observed, self.past)
+        self.past = [
+            count for count in self.past if count.at > now - cast("float", self.scaling.stabilization_window_s)
+        ]
+        self.past.append(decision.recommended)
+        self.count = decision.wanted
         return self.count
 
 
-def p95_of(window: Window) -> float | None:
+def compute_p95(window: Window) -> float | None:
     """Return the percentile as a service reports it: from the buckets of its histogram."""
     counts = np.searchsorted(np.sort(window.times), [*BUCKETS, math.inf], side="right")
     return compute_quantile(dict(zip([*BUCKETS, math.inf], map(float, counts), strict=True)), 0.95)
 
 
-def load_of(window: Callable[[float], Window]) -> Load | None:
-    def measured(seconds: float) -> Load | None:
+def make_load_reader(window: Callable[[float], Window]) -> Load | None:
+    def measure_load(seconds: float) -> Load | None:
         seen = window(seconds)
         if not seen.times:
             return None
-        mean_s, p95_s = float(np.mean(seen.times)), p95_of(seen) or 0.0
+        mean_s, p95_s = float(np.mean(seen.times)), compute_p95(seen) or 0.0
         return Load(rate=seen.rate, ready=seen.ready, done=seen.done, mean_s=mean_s, p95_s=p95_s)
 
-    return compute_latest_load(measured(WINDOW_S), measured(POLLING_S))
+    return compute_latest_load(measure_load(WINDOW_S), measure_load(POLLING_S))
 
 
 RULES: dict[str, Callable[[], Rule]] = {
@@ -235,14 +241,16 @@ RULES: dict[str, Callable[[], Rule]] = {
 }
 
 
-def measured(load: str, rule: str, *, seeds: int, service: str = "M", start_s: float = 30.0) -> Result:
+def simulate_runs(load: str, rule: str, *, seeds: int, service: str = "M", start_s: float = 30.0) -> Result:
     """Return the mean of some runs."""
     runs = [simulate(TRACES[load], RULES[rule](), seed=seed, service=service, start_s=start_s) for seed in range(seeds)]
-    return Result(*(float(np.mean([getattr(one, name) for one in runs])) for name in Result._fields))
+    return Result(*(float(np.mean([getattr(run, name) for run in runs])) for name in Result._fields))
 
 
 if __name__ == "__main__":
     print(f"| load | {' | '.join(RULES)} |\n|---|{'---|' * len(RULES)}")
     for load in TRACES:
-        cells = [measured(load, rule, seeds=2) for rule in RULES]
-        print(f"| {load} | {' | '.join(f'{one.within:.1f} / {one.hours:.2f} / {one.actions:.0f}' for one in cells)} |")
+        cells = [simulate_runs(load, rule, seeds=2) for rule in RULES]
+        print(
+            f"| {load} | {' | '.join(f'{cell.within:.1f} / {cell.hours:.2f} / {cell.actions:.0f}' for cell in cells)} |"
+        )

@@ -32,7 +32,7 @@ def pair(name: str, seed: int) -> tuple[Rows, Rows]:
     return DRIFTS[name](generator, REFERENCE, False), DRIFTS[name](generator, CURRENT, True)
 
 
-def ours(reference: Rows, current: Rows) -> bool:
+def detect_with_scanflow(reference: Rows, current: Rows) -> bool:
     return compare(DataTable.from_data(reference), DataTable.from_data(current), level=LEVEL).drifted
 
 
@@ -49,22 +49,22 @@ def test_a_default_that_a_form_fills_in_is_seen_and_named(share: float, of_8: in
         generator = np.random.default_rng(seed)
         reference, current = customers(generator, REFERENCE), customers(generator, CURRENT, default=share)
         columns = compare(DataTable.from_data(reference), DataTable.from_data(current), level=LEVEL).drifted_columns
-        named += [(one.name, one.test, *one.current) for one in columns[:1]] == [("age", "value", "40")]
+        named += [(column.name, column.test, *column.current) for column in columns[:1]] == [("age", "value", "40")]
     assert named >= of_8
 
 
 def _p_values(reference: Rows, current: Rows) -> np.ndarray:
     """Return SciPy's p-value of each column: Kolmogorov-Smirnov for numbers, chi square for others."""
-    found = []
+    p_values = []
     for name, before in reference.items():
         after = current[name]
         if before.dtype.kind == "f" and len(np.unique(before)) > 10:
-            found.append(stats.ks_2samp(before[~np.isnan(before)], after[~np.isnan(after)])[1])
+            p_values.append(stats.ks_2samp(before[~np.isnan(before)], after[~np.isnan(after)])[1])
             continue
         levels = sorted({*map(str, before), *map(str, after)})
         counts = [[(side.astype(str) == level).sum() for level in levels] for side in (before, after)]
-        found.append(stats.chi2_contingency(np.array(counts))[1] if len(levels) > 1 else 1.0)
-    return np.array(found)
+        p_values.append(stats.chi2_contingency(np.array(counts))[1] if len(levels) > 1 else 1.0)
+    return np.array(p_values)
 
 
 def per_column(reference: Rows, current: Rows) -> bool:
@@ -99,8 +99,8 @@ def mmd(reference: Rows, current: Rows, permutations: int = 200) -> bool:
     signs = np.full(len(points), -1 / (len(points) - new))
     signs[-new:] = 1 / new
     drawn = np.random.default_rng(0).permuted(np.tile(signs, (permutations, 1)), axis=1)
-    found = np.einsum("ij,jk,ik->i", (both := np.vstack([signs, drawn])), kernel, both, optimize=True)
-    return bool((found[1:] >= found[0]).sum() + 1 <= LEVEL * (permutations + 1))
+    statistics = np.einsum("ij,jk,ik->i", (both := np.vstack([signs, drawn])), kernel, both, optimize=True)
+    return bool((statistics[1:] >= statistics[0]).sum() + 1 <= LEVEL * (permutations + 1))
 
 
 def c2st(reference: Rows, current: Rows) -> bool:
@@ -111,15 +111,15 @@ def c2st(reference: Rows, current: Rows) -> bool:
     order = np.random.default_rng(0)
     old_rows, new_rows = order.permutation(len(points) - new)[:new], len(points) - new + order.permutation(new)
     half = new // 2
-    learnt, kept = (np.concatenate([old_rows[at], new_rows[at]]) for at in (slice(0, half), slice(half, new)))
+    learnt, rest = (np.concatenate([old_rows[at], new_rows[at]]) for at in (slice(0, half), slice(half, new)))
     is_new = np.arange(len(points)) >= len(points) - new
     forest = RandomForestClassifier(100, random_state=0, n_jobs=1).fit(points[learnt], is_new[learnt])
-    right = int((forest.predict(points[kept]) == is_new[kept]).sum())
-    return bool(stats.binomtest(right, len(kept), alternative="greater").pvalue <= LEVEL)
+    right = int((forest.predict(points[rest]) == is_new[rest]).sum())
+    return bool(stats.binomtest(right, len(rest), alternative="greater").pvalue <= LEVEL)
 
 
 CONTENDERS: Mapping[str, Callable[[Rows, Rows], bool]] = {
-    "scanflow": ours,
+    "scanflow": detect_with_scanflow,
     "SciPy per column": per_column,
     "Evidently's rule": half_of_columns,
     "MMD": mmd,
@@ -127,19 +127,19 @@ CONTENDERS: Mapping[str, Callable[[Rows, Rows], bool]] = {
 }
 
 
-def _found(contender: str, name: str, seed: int) -> bool:
+def _detect(contender: str, name: str, seed: int) -> bool:
     return CONTENDERS[contender](*pair(name, seed))
 
 
 def power(contender: str, name: str, repetitions: int, *, over: object = map) -> float:
-    found: Iterable[bool] = over(partial(_found, contender, name), range(repetitions))  # type: ignore[operator]
-    return float(np.mean(list(found)))
+    detections: Iterable[bool] = over(partial(_detect, contender, name), range(repetitions))  # type: ignore[operator]
+    return float(np.mean(list(detections)))
 
 
-def seldom(found: int, repetitions: int) -> bool:
+def seldom(value: int, repetitions: int) -> bool:
     """Return whether so many alarms are as 0.5 to 2 % give, but for once in ten thousand times."""
     low, high = stats.binom.ppf([5e-5], repetitions, 0.005)[0], stats.binom.ppf([1 - 5e-5], repetitions, 0.02)[0]
-    return bool(low <= found <= high)
+    return bool(low <= value <= high)
 
 
 @pytest.mark.parametrize("name", DRIFTS)
@@ -164,9 +164,9 @@ def print_power(over: object, repetitions: int) -> None:
     print("| drift |", " | ".join(CONTENDERS), "|\n|---|" + "---|" * len(CONTENDERS))
     means = dict.fromkeys(CONTENDERS, 0.0)
     for name in DRIFTS:
-        found = {contender: power(contender, name, repetitions, over=over) for contender in CONTENDERS}
-        means = {contender: means[contender] + value / len(DRIFTS) for contender, value in found.items()}
-        print(f"| {name} |", " | ".join(f"{value:.2f}" for value in found.values()), "|", flush=True)
+        powers = {contender: power(contender, name, repetitions, over=over) for contender in CONTENDERS}
+        means = {contender: means[contender] + value / len(DRIFTS) for contender, value in powers.items()}
+        print(f"| {name} |", " | ".join(f"{value:.2f}" for value in powers.values()), "|", flush=True)
     print("| mean |", " | ".join(f"{value:.2f}" for value in means.values()), "|\n")
 
 

@@ -21,7 +21,7 @@ pytestmark = [
 
 
 def test_each_of_three_drifts_is_followed_by_a_promotion_that_is_real() -> None:
-    made = list(in_a_row(DATA, 0))
-    assert [(one.drift, one.verdict) for one in made] == [(kind, "promote") for kind in KINDS]
-    assert all(one.after > one.before + 0.05 for one in made), made
-    assert all(one.elsewhere > -0.03 for one in made), made
+    steps = list(in_a_row(DATA, 0))
+    assert [(step.drift, step.verdict) for step in steps] == [(kind, "promote") for kind in KINDS]
+    assert all(step.after > step.before + 0.05 for step in steps), steps
+    assert all(step.elsewhere > -0.03 for step in steps), steps

@@ -33,39 +33,41 @@ class Estimate:
 
 @cache
 def estimates() -> Sequence[Estimate]:
-    found = []
+    estimates_ = []
     for seed in range(SEEDS):
         digits = Digits(seed)
         model = digits.model(seed)
         answers = right(model, digits.clean)
-        known = Calibration.fit(digits.clean.scored(model), answers)
+        calibration = Calibration.fit(digits.clean.score(model), answers)
         for drift in DRIFTS:
-            window = digits.unseen.drifted(drift, digits.generator)
-            scores = window.scored(model)
-            estimated, sure = known.estimate(scores).value, float(scores.max(axis=1).mean())
+            window = digits.unseen.apply_drift(drift, digits.generator)
+            scores = window.score(model)
+            estimated, sure = calibration.estimate(scores).value, float(scores.max(axis=1).mean())
             true = float(right(model, window).mean())
-            found.append(Estimate(drift, float(answers.mean()), estimated, sure, true))
-    return found
+            estimates_.append(Estimate(drift, float(answers.mean()), estimated, sure, true))
+    return estimates_
 
 
-def missed(drift: str, of: str = "estimated") -> float:
-    return float(np.mean([abs(getattr(one, of) - one.true) for one in estimates() if one.drift == drift]))
+def compute_mean_error(drift: str, of: str = "estimated") -> float:
+    return float(
+        np.mean([abs(getattr(estimate, of) - estimate.true) for estimate in estimates() if estimate.drift == drift])
+    )
 
 
 def test_without_drift_the_estimate_is_right_and_the_scores_alone_are_not() -> None:
-    assert missed(CLEAN) < 0.03 < missed(CLEAN, "sure")
+    assert compute_mean_error(CLEAN) < 0.03 < compute_mean_error(CLEAN, "sure")
 
 
 def test_what_the_model_is_unsure_of_is_seen_as_a_loss() -> None:
-    for one in estimates():
-        if one.drift in {"noise", "moved", "hidden"}:
-            assert one.estimated < one.expected - 0.05
+    for estimate in estimates():
+        if estimate.drift in {"noise", "moved", "hidden"}:
+            assert estimate.estimated < estimate.expected - 0.05
 
 
 def main() -> None:
     for drift in DRIFTS:
-        some = [one for one in estimates() if one.drift == drift]
-        means = (np.mean([getattr(one, of) for one in some]) for of in ("true", "estimated", "sure"))
+        some = [estimate for estimate in estimates() if estimate.drift == drift]
+        means = (np.mean([getattr(estimate, of) for estimate in some]) for of in ("true", "estimated", "sure"))
         print(f"| {drift} | " + " | ".join(f"{100 * mean:.1f} %" for mean in means) + " |")
 
 

@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.science, pytest.mark.timeout(3600 if LONG else 600)]
 def day(seed: int, effect: float, *, noise: float = 0.25, wander: float = 0.1) -> Iterator[Window]:
     """Yield a window a minute. ``effect``: so many times as slow is the service beside the workflow."""
     generator = np.random.default_rng(seed)
-    drift, running, left = 0.0, False, 0
+    drift, running, remaining_looks = 0.0, False, 0
     for minute in range(LOOKS):
-        if left == 0:
-            running, left = not running, int(generator.integers(5, 40))
-        left -= 1
+        if remaining_looks == 0:
+            running, remaining_looks = not running, int(generator.integers(5, 40))
+        remaining_looks -= 1
         load = 20 + 12 * np.sin(2 * np.pi * minute / 360) + generator.normal(0, 1)
         drift = 0.95 * drift + generator.normal(0, wander * np.sqrt(1 - 0.95**2))
         latency = 0.03 / (1 - load / 50) * np.exp(drift + generator.normal(0, noise))
@@ -37,11 +37,15 @@ def day(seed: int, effect: float, *, noise: float = 0.25, wander: float = 0.1) -
         yield Window(ended=60.0 * minute, point=point, revision="r", beside=JOB if running else frozenset())
 
 
-def first(seed: int, effect: float, **known: float) -> tuple[int, Disturbance] | None:
+def first(seed: int, effect: float, **options: float) -> tuple[int, Disturbance] | None:
     """Return at which look it is moved, and why; None: it is not."""
     watch = InterferenceWatch()
     return next(
-        ((look, found) for look, window in enumerate(day(seed, effect, **known)) if (found := watch.observe(window))),
+        (
+            (look, disturbance)
+            for look, window in enumerate(day(seed, effect, **options))
+            if (disturbance := watch.observe(window))
+        ),
         None,
     )
 
@@ -51,13 +55,13 @@ def first(seed: int, effect: float, **known: float) -> tuple[int, Disturbance] |
     [(1.0, 0.0, 0.04), (1.1, 0.0, 0.2), (1.5, 0.8, 1.0), (2.0, 0.99, 1.0), (3.0, 0.99, 1.0)],
 )
 def test_a_neighbour_is_moved_as_often_as_it_should_be(effect: float, least: float, most: float) -> None:
-    found = [first(seed, effect) for seed in range(DAYS)]
-    looks = [one[0] for one in found if one is not None]
+    detections = [first(seed, effect) for seed in range(DAYS)]
+    looks = [detection[0] for detection in detections if detection is not None]
     share = len(looks) / DAYS
     if LONG:
-        ratios = [one[1].slowdown.ratio for one in found if one is not None]
-        said = f"{median(looks):.0f} looks, {median(ratios):.2f} times" if looks else "-"
-        print(f"\neffect {effect:.1f}: moved within 12 h in {share:.1%} of {DAYS} days; median {said}")
+        ratios = [detection[1].slowdown.ratio for detection in detections if detection is not None]
+        summary = f"{median(looks):.0f} looks, {median(ratios):.2f} times" if looks else "-"
+        print(f"\neffect {effect:.1f}: moved within 12 h in {share:.1%} of {DAYS} days; median {summary}")
     assert least <= share <= most
 
 
@@ -69,11 +73,11 @@ def test_a_move_stands_where_it_helped_and_else_not(effect: float, least: float,
     """
     verdicts = []
     for seed in range(10 * DAYS):
-        before = [one.point for one in day(seed, 2.0) if one.beside][:12]
-        after = [one.point for one in day(seed + 10_000, 2.0 / effect) if one.beside]
+        before = [window.point for window in day(seed, 2.0) if window.beside][:12]
+        after = [window.point for window in day(seed + 10_000, 2.0 / effect) if window.beside]
         verdicts.append(compare_move(before, after)[1])
     assert None not in verdicts
-    share = float(np.mean([one is True for one in verdicts]))
+    share = float(np.mean([verdict is True for verdict in verdicts]))
     if LONG:
         print(f"\nmove that makes it {effect:.1f} times as quick: stands in {share:.1%} of {len(verdicts)}")
     assert least <= share <= most

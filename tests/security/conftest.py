@@ -17,11 +17,11 @@ from tests.unit.server.answering import answering
 
 @pytest.fixture
 def context(home: Path) -> Iterator[ServerContext]:
-    made = make_context(ServerSettings(library=Settings(home=home, slots=2)))
-    migrate(made.store)
-    register_home(made)
-    yield made
-    made.store.close()
+    context = make_context(ServerSettings(library=Settings(home=home, slots=2)))
+    migrate(context.store)
+    register_home(context)
+    yield context
+    context.store.close()
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
 from tests.server import ServerProcess, bearer
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 EXPERIMENTS = [str(number) for number in range(30)]
 ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 
 
 @dataclass(frozen=True)
-class Door:
+class TeamsServer:
     """A server's MLflow, with tokens by who has them."""
 
     server: ServerProcess
@@ -59,7 +59,7 @@ def _api(path: str) -> str:
 
 
 @contextmanager
-def serve_teams(home: Path, database: str | None) -> Iterator[Door]:
+def serve_teams(home: Path, database: str | None) -> Iterator[TeamsServer]:
     """Serve a home's tracker, made before there were teams, at its server's door."""
     place = locate_tracker(home, database)
     write_old_rows(home, database)
@@ -69,16 +69,16 @@ def serve_teams(home: Path, database: str | None) -> Iterator[Door]:
         mlflow = subprocess.Popen(command, env={**os.environ, **variables}, stderr=log)
     server = ServerProcess(home, environ=variables)
     try:
-        until(lambda: (path := find_server_socket(place)) is not None and is_listening(path), "MLflow listens")
+        wait_until(lambda: (path := find_server_socket(place)) is not None and is_listening(path), "MLflow listens")
         server.start()
         tokens = {"owner": server.token, "step": make_step_token(server.token, "shop", "alpha")}
         for name, role, team in (
             ("alpha", "editor", "alpha"), ("beta", "editor", "beta"), ("viewer", "viewer", "beta"),
             ("default", "editor", "default"),
         ):  # fmt: skip
-            made = server.api.post("/tokens", json={"name": name, "role": role, "team": team})
-            tokens[name] = made.json()["token"]
-        yield Door(server, tokens, place.tracking_uri)
+            response = server.api.post("/tokens", json={"name": name, "role": role, "team": team})
+            tokens[name] = response.json()["token"]
+        yield TeamsServer(server, tokens, place.tracking_uri)
     finally:
         server.close()
         mlflow.terminate()
@@ -133,14 +133,16 @@ def see(client: Any) -> dict[str, list[Any]]:
     everyones = client.search_model_versions()
     assert sorted(map(_describe_version, everyones)) == sorted(map(_describe_version, versions))
     return {
-        "experiments": sorted((one.name, one.lifecycle_stage, _tags(one)) for one in experiments),
-        "runs": sorted(
-            (one.info.run_name, str(one.data.params), str(one.data.metrics), _tags(one.data)) for one in runs
+        "experiments": sorted(
+            (experiment.name, experiment.lifecycle_stage, _tags(experiment)) for experiment in experiments
         ),
-        "files": sorted(str(_list_files(client, one.info.run_id)) for one in runs),
-        "models": sorted((one.name, str({**one.aliases}).replace("'", ""), _tags(one)) for one in models),
+        "runs": sorted(
+            (run.info.run_name, str(run.data.params), str(run.data.metrics), _tags(run.data)) for run in runs
+        ),
+        "files": sorted(str(_list_files(client, run.info.run_id)) for run in runs),
+        "models": sorted((item.name, str({**item.aliases}).replace("'", ""), _tags(item)) for item in models),
         "versions": sorted(map(_describe_version, versions)),
-        "logged models": sorted((one.name, str(one.status)) for one in logged),
+        "logged models": sorted((logged_model.name, str(logged_model.status)) for logged_model in logged),
     }
 
 

@@ -16,10 +16,10 @@ from scanflow.http.home_token import read_home_token
 from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, intent_store
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.server import bearer
-from tests.unit.server.keeping import known_by
-from tests.waiting import patient, until
+from tests.unit.server.server_rows import read_from_store
+from tests.waiting import patient, wait_until
 
 HTTP = http_client(timeout=patient(60))
 HERE = {"url": "http://127.0.0.1:9", "pid": 5}
@@ -42,10 +42,10 @@ class Hosting(MemoryAgents):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given: dict[str, HostedAgent] = {}
+        self.agents_by_name: dict[str, HostedAgent] = {}
 
     def start(self, agent: HostedAgent, **more: Any) -> bool:
-        self.given[agent.name] = agent
+        self.agents_by_name[agent.name] = agent
         return super().start(agent, **more)
 
 
@@ -54,7 +54,7 @@ class Shop:
 
     def __init__(self, context: ServerContext, url: str, folder: Path) -> None:
         self.context, self.url, self.folder = context, url, folder
-        self.hosting, self.made = Hosting(), 0
+        self.hosting, self.token_count = Hosting(), 0
         context.agents = self.hosting
         self.home = bearer(str(read_home_token(context.settings.home)))
         self.controller = AgentsController(context)
@@ -68,7 +68,7 @@ class Shop:
             "team": "red",
             "app_dir": str(self.folder),
             "workflows": [],
-            "agents": [{"name": one, "modules": list(modules)} for one in ("watcher", "other")],
+            "agents": [{"name": agent, "modules": list(modules)} for agent in ("watcher", "other")],
         }
         self.ask("PUT", f"/agents/shop/{name}", self.home, {"application": document}).raise_for_status()
         for _ in range(2):  # one of another generation is stopped first
@@ -77,21 +77,21 @@ class Shop:
     def ask(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> httpx2.Response:
         return HTTP.request(method, f"{self.url}{path}", headers=headers, json=body)
 
-    def own(self, name: str = "watcher") -> dict[str, str]:
-        token = self.hosting.given[name].token
+    def own_token(self, name: str = "watcher") -> dict[str, str]:
+        token = self.hosting.agents_by_name[name].token
         assert token is not None
         return bearer(token.get_secret_value())
 
     def report(self, *strategies: StrategyLimits, headers: dict[str, str] | None = None) -> httpx2.Response:
-        body = [one.model_dump(mode="json") for one in strategies]
-        return self.ask("PUT", "/agents/shop/watcher/strategies", headers or self.own(), body)
+        body = [strategy.model_dump(mode="json") for strategy in strategies]
+        return self.ask("PUT", "/agents/shop/watcher/strategies", headers or self.own_token(), body)
 
     def make_token(self, team: str = "red", role: str = "agent") -> dict[str, str]:
-        self.made += 1
-        body = {"name": f"by-hand-{self.made}", "team": team, "role": role}
-        made = self.ask("POST", "/tokens", self.home, body)
-        made.raise_for_status()
-        return bearer(made.json()["token"])
+        self.token_count += 1
+        body = {"name": f"by-hand-{self.token_count}", "team": team, "role": role}
+        response = self.ask("POST", "/tokens", self.home, body)
+        response.raise_for_status()
+        return bearer(response.json()["token"])
 
     def want(self, headers: dict[str, str], **changes: Any) -> dict[str, Any]:
         reply = self.ask("POST", "/intents", headers, {**INTENT, **changes})
@@ -101,7 +101,7 @@ class Shop:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed() -> Iterator[None]:
+def closed_strategies() -> Iterator[None]:
     yield
     HTTP.close()
 
@@ -131,7 +131,7 @@ EXCESSES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", list(EXCESSES))
-def test_with_a_token_made_by_hand_nothing_is_carried_out_that_the_stored_strategies_do_not_have(
+def test_with_a_token_made_by_hand_nothing_is_carried_out_that_the_saved_strategies_do_not_have(
     shop: Shop, what: str
 ) -> None:
     assert shop.report(SCALE.model_copy(update={"autonomy": "approve" if what == "autonomy" else "auto"})).is_success
@@ -139,48 +139,48 @@ def test_with_a_token_made_by_hand_nothing_is_carried_out_that_the_stored_strate
     decision = shop.want(by_hand, **{"autonomy": "auto", **EXCESSES[what]})
     assert decision["verdict"] == "approve", "a person is asked"
     assert "Approve it: scanflow approve" in decision["reason"]
-    stored = known_by(shop.context.store, intent_store.get, "i1")
+    stored = read_from_store(shop.context.store, intent_store.get, "i1")
     assert (stored.action.state, stored.intent.priority <= 1) == ("pending", True)
     with shop.context.store.read() as connection:
         assert intent_store.list_due(connection) == [], "nothing is to be done"
 
 
 @pytest.mark.parametrize("who", ["own", "by hand", "home"])
-def test_what_the_stored_strategy_has_is_carried_out_whoever_sends_it(shop: Shop, who: str) -> None:
+def test_what_the_saved_strategy_has_is_carried_out_whoever_sends_it(shop: Shop, who: str) -> None:
     shop.report(SCALE.model_copy(update={"autonomy": "auto"}))
-    headers = {"own": shop.own(), "by hand": shop.make_token(), "home": shop.home}[who]
+    headers = {"own": shop.own_token(), "by hand": shop.make_token(), "home": shop.home}[who]
     less = {"id": "j1", "key": "watcher/less/1"}
     assert shop.want(headers, **less, autonomy="suggest")["verdict"] == "suggest", "less stays as it is"
     assert shop.want(headers, autonomy="auto")["verdict"] == "act"
 
 
 def test_until_an_agent_has_reported_its_strategies_its_intents_wait_for_approval(shop: Shop) -> None:
-    assert shop.want(shop.own(), autonomy="auto")["verdict"] == "approve"
+    assert shop.want(shop.own_token(), autonomy="auto")["verdict"] == "approve"
 
 
-def test_what_an_agent_reports_first_is_stored_until_it_is_deployed_again(shop: Shop) -> None:
+def test_what_an_agent_reports_first_is_saved_until_it_is_deployed_again(shop: Shop) -> None:
     more = SCALE.model_copy(update={"autonomy": "auto", "priority": 1000})
     assert shop.report(SCALE).status_code == 204
     assert shop.report(more).status_code == 204
     path = "/agents/shop/watcher/strategies"
     assert shop.ask("GET", path, shop.home).json() == [SCALE.model_dump(mode="json")]
-    assert shop.want(shop.own(), autonomy="auto")["verdict"] == "approve"
+    assert shop.want(shop.own_token(), autonomy="auto")["verdict"] == "approve"
     assert "Deploy it again" in shop.ask("GET", "/agents/shop/watcher", shop.home).json()["error"]
-    before = shop.own()
+    before = shop.own_token()
     shop.deploy("watcher")
-    assert shop.own() != before, "the same application starts anew, as its strategies are others"
+    assert shop.own_token() != before, "the same application starts anew, as its strategies are others"
     assert shop.ask("GET", path, shop.home).json() == []
     shop.report(more)
     assert shop.ask("GET", "/agents/shop/watcher", shop.home).json()["error"] is None
-    assert shop.want(shop.own(), id="i2", key="watcher/scale/2", autonomy="auto")["verdict"] in {"act", "queue"}
+    assert shop.want(shop.own_token(), id="i2", key="watcher/scale/2", autonomy="auto")["verdict"] in {"act", "queue"}
 
 
-def test_strategies_are_stored_for_the_agent_itself_and_for_an_editor_alone(shop: Shop) -> None:
-    for headers in (shop.make_token(), shop.own("other"), shop.make_token(role="viewer")):
+def test_strategies_are_saved_for_the_agent_itself_and_for_an_editor_alone(shop: Shop) -> None:
+    for headers in (shop.make_token(), shop.own_token("other"), shop.make_token(role="viewer")):
         assert shop.report(SCALE, headers=headers).status_code == 403
     for headers in (shop.make_token("blue"), shop.make_token("blue", "editor")):
         assert shop.report(SCALE, headers=headers).status_code == 404
-    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
+    assert read_from_store(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
     assert shop.report(SCALE, headers=shop.make_token(role="editor")).status_code == 204
     changed = shop.ask("GET", "/events?after=0", shop.home).text
     assert '"agent.limits"' in changed, "who widens what an agent may do leaves a trace"
@@ -205,20 +205,20 @@ def test_a_secret_in_an_action_as_a_value_is_compared_and_not_shown(shop: Shop) 
     assert (shown.status_code, "hunter2" in shown.text) == (200, False)
     wanted = {"primitive": "run_workflow", "target": "workflow/train", "fields": ["running"], "priority": 0}
     other = {"id": "i2", "key": "watcher/scale/2", "arguments": {"workflow": "train"}}
-    refused = shop.want(shop.own(), **{**wanted, **other}, autonomy="auto")
+    refused = shop.want(shop.own_token(), **{**wanted, **other}, autonomy="auto")
     assert (refused["verdict"], "hunter2" in refused["reason"]) == ("approve", False)
-    assert shop.want(shop.own(), **wanted, arguments=arguments, autonomy="auto")["verdict"] == "act"
+    assert shop.want(shop.own_token(), **wanted, arguments=arguments, autonomy="auto")["verdict"] == "act"
 
 
-def test_what_an_earlier_deployment_reports_is_not_stored_for_the_next_one(
+def test_what_an_earlier_deployment_reports_is_not_saved_for_the_next_one(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = shop.own()
+    earlier = shop.own_token()
     assert shop.report(headers=earlier).status_code == 204
     monkeypatch.setattr(shop.context.token_notifier, "notify", lambda: None)  # as where another server changes tokens
     shop.deploy("watcher", modules=("b.py",))
     assert shop.report(SCALE, headers=earlier).status_code == 401
-    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
+    assert read_from_store(shop.context.store, agent_store.find, "shop", "watcher").strategies is None
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_what_an_earlier_deployment_reports_is_not_stored_for_the_next_one(
     ],
 )
 def test_an_agent_s_own_token_speaks_for_no_other_agent(shop: Shop, method: str, path: str, body: Any) -> None:
-    refused = shop.ask(method, path, shop.own(), body)
+    refused = shop.ask(method, path, shop.own_token(), body)
     assert (refused.status_code, "for that agent alone" in refused.json()["detail"]) == (403, True)
 
 
@@ -250,16 +250,16 @@ def test_an_agent_s_own_token_speaks_for_that_agent(shop: Shop) -> None:
         ("POST", "/labels", {"app": "shop", "team": "red", "items": [{"id": "a"}]}),
         ("PATCH", "/labels", {"labels": [{"id": "a", "label": 1}]}),
     ):
-        assert shop.ask(method, path, shop.own(), body).is_success, path
+        assert shop.ask(method, path, shop.own_token(), body).is_success, path
 
 
 def test_a_token_is_made_at_an_agent_s_start_and_is_gone_at_its_end(shop: Shop) -> None:
-    first, other = shop.own(), shop.own("other")
+    first, other = shop.own_token(), shop.own_token("other")
     assert first != other
     shop.controller.tick()
-    assert shop.own() == first, "it is the same for as long as the agent runs"
+    assert shop.own_token() == first, "it is the same for as long as the agent runs"
     shop.deploy("watcher", modules=("b.py",))
-    second = shop.own()
+    second = shop.own_token()
     assert [shop.ask("GET", "/runs", headers).status_code for headers in (first, second, other)] == [401, 200, 200]
     shop.ask("DELETE", "/agents/shop/watcher", shop.home)
     assert [shop.ask("GET", "/runs", headers).status_code for headers in (second, other)] == [401, 200]
@@ -270,30 +270,30 @@ def test_a_token_is_made_at_an_agent_s_start_and_is_gone_at_its_end(shop: Shop) 
 
 
 def test_agents_and_their_tokens_outlive_the_server(shop: Shop) -> None:
-    own, version = shop.own(), shop.hosting.show("shop", "red", "watcher").version
-    shop.hosting.given.clear()
+    own, version = shop.own_token(), shop.hosting.show("shop", "red", "watcher").version
+    shop.hosting.agents_by_name.clear()
     AgentsController(shop.context).tick()  # as of a server that was started anew
-    assert (shop.own(), shop.hosting.show("shop", "red", "watcher").version) == (own, version)
+    assert (shop.own_token(), shop.hosting.show("shop", "red", "watcher").version) == (own, version)
     assert shop.ask("GET", "/runs", own).status_code == 200
 
 
 def test_the_database_does_not_hold_a_token_nor_what_makes_one_alone(shop: Shop) -> None:
-    row = known_by(shop.context.store, agent_store.find, "shop", "watcher")
-    token = shop.own()["authorization"].removeprefix("Bearer ")
+    row = read_from_store(shop.context.store, agent_store.find, "shop", "watcher")
+    token = shop.own_token()["authorization"].removeprefix("Bearer ")
     assert token not in row.model_dump_json()
     assert row.token_salt is not None
-    other = known_by(shop.context.store, agent_store.find, "shop", "other")
+    other = read_from_store(shop.context.store, agent_store.find, "shop", "other")
     assert len({row.token_salt, row.token_hash, other.token_salt}) == 3
 
 
 def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another_team_s(shop: Shop) -> None:
     blue = shop.make_token("blue")
-    told = []
+    texts = []
     for name in ("watcher", "nobody"):
         refused = shop.ask("POST", f"/agents/shop/{name}/heartbeat", blue, HERE)
         assert refused.status_code == 404
-        told.append(refused.text.replace(name, "NAME"))
-    assert told[0] == told[1]
+        texts.append(refused.text.replace(name, "NAME"))
+    assert texts[0] == texts[1]
     for number in range(3):
         assert (
             shop.ask(
@@ -310,16 +310,16 @@ def test_a_heartbeat_of_an_unknown_agent_makes_none_and_tells_nothing_of_another
 
 def test_a_token_made_by_hand_does_not_say_where_an_agent_is(shop: Shop) -> None:
     by_hand = shop.make_token()
-    assert shop.ask("POST", "/agents/shop/watcher/heartbeat", shop.own(), HERE).status_code == 204
+    assert shop.ask("POST", "/agents/shop/watcher/heartbeat", shop.own_token(), HERE).status_code == 204
     for body in (HERE, {**HERE, "url": "http://127.0.0.1:666"}):
         assert shop.ask("POST", "/agents/shop/watcher/heartbeat", by_hand, body).status_code == 403
-    assert known_by(shop.context.store, agent_store.find, "shop", "watcher").url == HERE["url"]
+    assert read_from_store(shop.context.store, agent_store.find, "shop", "watcher").url == HERE["url"]
 
 
 def test_the_stream_of_a_stopped_agent_ends(shop: Shop) -> None:
-    headers = {**shop.own(), "accept": "text/event-stream"}
+    headers = {**shop.own_token(), "accept": "text/event-stream"}
     with HTTP.stream("GET", f"{shop.url}/events", headers=headers) as reply:
         assert reply.status_code == 200
-        until(lambda: shop.context.streams.open == 1, "the stream is open")
+        wait_until(lambda: shop.context.streams.open == 1, "the stream is open")
         shop.ask("DELETE", "/agents/shop/watcher", shop.home)
-        until(lambda: shop.context.streams.open == 0, "the server has ended it")
+        wait_until(lambda: shop.context.streams.open == 0, "the server has ended it")

@@ -77,13 +77,13 @@ def generous_umask() -> Iterator[None]:
 
 def open_to_others(home: Path) -> list[str]:
     """Return what others may read or enter, but for what a step itself wrote into its output folder."""
-    found = []
+    odd_modes = []
     for path in [home, *home.rglob("*")]:
         mode = path.lstat().st_mode
         users = "/outputs/" in str(path) and ".outputs" not in str(path) and path.is_file()
         if not (stat.S_ISLNK(mode) or users) and mode & (stat.S_IRWXG | stat.S_IRWXO):
-            found.append(f"{stat.filemode(mode)} {path.relative_to(home)}")
-    return found
+            odd_modes.append(f"{stat.filemode(mode)} {path.relative_to(home)}")
+    return odd_modes
 
 
 @pytest.mark.processes
@@ -93,8 +93,8 @@ def test_a_run_and_a_service_leave_nothing_that_others_may_read(cli: Cli, home: 
     assert cli("deploy", f"{app}:means").returncode == 0
     assert cli("predict", "means", "--data", "[[1, 2, 3]]").returncode == 0
     assert open_to_others(home) == []
-    kept = [path.name for path in home.rglob("*")]
-    assert {"journal.db", "spec.json", "exit", "stdout.log", "lock", "service.lock", "instance.json"} <= set(kept)
+    names = [path.name for path in home.rglob("*")]
+    assert {"journal.db", "spec.json", "exit", "stdout.log", "lock", "service.lock", "instance.json"} <= set(names)
     assert cli("logs", "@latest", "told").stdout.strip() == "0o22", "a step sees another umask than its user's"
 
 

@@ -32,9 +32,9 @@ def two(context: ServerContext, url: str) -> Two:
 
 def send(two: Two, headers: dict[str, str], content: bytes) -> str:
     body = {"pickled": base64.b64encode(content).decode(), **read_versions()}
-    made = HTTP.post(f"{two.url}/functions", json=body, headers=headers)
-    assert made.status_code == 201, made.text
-    return str(made.json()["name"])
+    response = HTTP.post(f"{two.url}/functions", json=body, headers=headers)
+    assert response.status_code == 201, response.text
+    return str(response.json()["name"])
 
 
 def ask_for_run(two: Two, headers: dict[str, str], team: str, function: str, route: str = "runs") -> Any:
@@ -60,7 +60,7 @@ def test_a_function_is_kept_signed_and_is_never_loaded_by_the_server(two: Two, t
 def test_another_team_that_knows_a_functions_name_is_answered_as_if_it_were_not_there(two: Two, route: str) -> None:
     alpha, beta = two.token("alpha", "editor"), two.token("beta", "editor")
     name = send(two, alpha, pickle.dumps(len))
-    theirs, nobodys = (ask_for_run(two, beta, "beta", one, route) for one in (name, "0" * 64 + ".pickle"))
+    theirs, nobodys = (ask_for_run(two, beta, "beta", file, route) for file in (name, "0" * 64 + ".pickle"))
     assert (theirs.status_code, nobodys.status_code) == (404, 404), theirs.text
     assert theirs.text.replace(name, "") == nobodys.text.replace("0" * 64 + ".pickle", "")
     assert send(two, beta, pickle.dumps(len)) == name, "who has the content itself may send it"
@@ -72,14 +72,14 @@ def test_no_route_gives_a_function_back(two: Two, method: str) -> None:
     alpha = two.token("alpha", "editor")
     name = send(two, alpha, pickle.dumps(len))
     for headers in (alpha, two.token("beta", "admin"), two.home):
-        found = HTTP.request(method, f"{two.url}/functions/{name}", headers=headers)
-        assert found.status_code in {404, 405}, found.text
+        response = HTTP.request(method, f"{two.url}/functions/{name}", headers=headers)
+        assert response.status_code in {404, 405}, response.text
 
 
 def test_a_function_beyond_the_limit_is_refused_before_it_is_kept(two: Two) -> None:
     body = {"pickled": base64.b64encode(bytes(MAX_BYTES + 2**17)).decode(), **read_versions()}
-    found = HTTP.post(f"{two.url}/functions", json=body, headers=two.token("alpha", "editor"))
-    assert found.status_code == 413, found.text
+    response = HTTP.post(f"{two.url}/functions", json=body, headers=two.token("alpha", "editor"))
+    assert response.status_code == 413, response.text
     assert list(two.context.settings.home.rglob("*.pickle")) == []
 
 

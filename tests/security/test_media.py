@@ -16,9 +16,9 @@ from hypothesis import HealthCheck
 from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow_server.app import create_app
 from scanflow_server.server_context import ServerContext
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.security.test_teams import ROUTES, Two
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 HTTP = http_client(timeout=patient(60))
 FORM = {"files": {"file": ("model.pkl", b"\x80\x04N.", "application/octet-stream")}, "data": {"name": "alpha"}}
@@ -42,15 +42,15 @@ def two(context: ServerContext, url: str) -> Two:
 
 
 def test_a_body_of_several_parts_is_refused_by_each_route_with_what_to_send(two: Two) -> None:
-    before = two.kept()
+    before = two.count_rows()
     writes = [route for route in ROUTES if not route.startswith("GET ")]
     assert len(writes) > 20
     for route in writes:
-        found = two.ask(route, two.home, two.alphas, json=None, **FORM)
-        assert found.status_code == 415, (route, found.text)
-        assert "Send JSON with the header Content-Type: application/json" in found.json()["detail"], route
-        assert found.headers["content-type"] == "application/problem+json", route
-    assert two.kept() == before
+        response = two.ask(route, two.home, two.alphas, json=None, **FORM)
+        assert response.status_code == 415, (route, response.text)
+        assert "Send JSON with the header Content-Type: application/json" in response.json()["detail"], route
+        assert response.headers["content-type"] == "application/problem+json", route
+    assert two.count_rows() == before
 
 
 class EndlessLog:
@@ -73,7 +73,7 @@ def list_streams(document: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_stream_begins_whatever_it_is_asked_for_and_leaves_nothing_behind(two: Two) -> None:
+def test_a_stream_begins_whatever_is_requested_and_leaves_nothing_behind(two: Two) -> None:
     import schemathesis
 
     document = create_app(two.context, control=False).openapi()
@@ -88,7 +88,7 @@ def test_a_stream_begins_whatever_it_is_asked_for_and_leaves_nothing_behind(two:
             check(case)  # noqa: B023  it is asked at once
 
         EXAMPLES(hypothesis.given(case=schema[path]["GET"].as_strategy())(ask))()
-    until(lambda: two.context.streams.open == 0, "all streams have ended")
+    wait_until(lambda: two.context.streams.open == 0, "all streams have ended")
     assert psutil.Process(os.getpid()).memory_info().rss - before < MOST_GROWTH_BYTES
 
 

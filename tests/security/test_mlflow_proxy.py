@@ -24,10 +24,10 @@ from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.forwarding import MAX_CONNECTIONS
 from scanflow_server.mlflow_access import MAX_DOCUMENT_BYTES, MAX_QUERY_BYTES
 from scanflow_server.server_context import ServerContext
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.server import bearer
 from tests.unit.server.answering import answering
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, patient, wait_until
 
 BLOCK = bytes(range(256)) * 256
 
@@ -55,14 +55,14 @@ class Upstream:
 
 @pytest.fixture
 def upstream(context: ServerContext) -> Iterator[Upstream]:
-    made = Upstream()
+    upstream = Upstream()
     with listen_as_server(locate_tracker(context.settings.home)) as listener:
-        server = uvicorn.Server(uvicorn.Config(made, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
+        server = uvicorn.Server(uvicorn.Config(upstream, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            until(lambda: server.started, "the stand-in answers")
-            yield made
+            wait_until(lambda: server.started, "the stand-in answers")
+            yield upstream
         finally:
             server.should_exit = True
             thread.join(PATIENCE_S)
@@ -77,8 +77,8 @@ def url(context: ServerContext, upstream: Upstream) -> Iterator[str]:
 
 @pytest.fixture
 def client() -> Iterator[httpx2.Client]:
-    with http_client(timeout=patient(60)) as made:
-        yield made
+    with http_client(timeout=patient(60)) as client:
+        yield client
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_browser_is_led_to_the_login_and_back(url: str, client: httpx2.Client,
     assert foreign.status_code == 403
 
 
-def test_mlflow_hears_the_team_of_the_token_and_no_other(
+def test_mlflow_receives_the_team_of_the_token_and_no_other(
     url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     editor = make_token(url, client, owner, name="e", role="editor", team="data")
@@ -267,7 +267,7 @@ def test_one_token_has_a_share_of_the_files_that_are_sent_at_once(
     try:
         for connection in uploads:
             connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-        until(lambda: upstream.begun == len(uploads), "its share is taken")
+        wait_until(lambda: upstream.begun == len(uploads), "its share is taken")
         refused = client.put(f"{url}/{FILE}", content=b"x", headers=editor)
         assert "the most that one token may have" in refused.json()["message"]
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -275,10 +275,10 @@ def test_one_token_has_a_share_of_the_files_that_are_sent_at_once(
     finally:
         for connection in uploads:
             connection.close()
-    until(lambda: client.put(f"{url}/{FILE}", content=b"x", headers=editor).status_code == 200, "it is given back")
+    wait_until(lambda: client.put(f"{url}/{FILE}", content=b"x", headers=editor).status_code == 200, "it is given back")
 
 
-def test_an_escaped_question_mark_hides_nothing(
+def test_an_escaped_query_mark_hides_nothing(
     url: str, client: httpx2.Client, owner: dict[str, str], upstream: Upstream
 ) -> None:
     viewer = make_token(url, client, owner, name="v", role="viewer")

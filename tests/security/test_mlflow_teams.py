@@ -18,7 +18,7 @@ from scanflow.app.application_files import dump_json
 from scanflow_server.mlflow_access import classify_request
 from tests.conftest import home_in
 from tests.databases import private_postgres
-from tests.security.mlflow_teams import ARTIFACTS, Door, do_work, see, serve_teams
+from tests.security.mlflow_teams import ARTIFACTS, TeamsServer, do_work, see, serve_teams
 from tests.server import bearer
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -26,7 +26,7 @@ OTHERS = ("beta", "viewer", "default")
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def door(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Door]:
+def teams_server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[TeamsServer]:
     with home_in(tmp_path_factory.mktemp(f"teams-{request.param}")) as home:
         if request.param == "sqlite":
             with serve_teams(home, None) as served:
@@ -38,7 +38,7 @@ def door(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
                     yield served
 
 
-def make_things(door: Door, team: str, number: int = 2) -> dict[str, str]:
+def make_things(door: TeamsServer, team: str, number: int = 2) -> dict[str, str]:
     """Return the names of something of each kind of a team."""
 
     def do(method: str, path: str, **body: Any) -> Any:
@@ -65,12 +65,12 @@ def make_things(door: Door, team: str, number: int = 2) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def things(door: Door) -> dict[str, str]:
-    return make_things(door, "alpha")
+def things(teams_server: TeamsServer) -> dict[str, str]:
+    return make_things(teams_server, "alpha")
 
 
 def test_what_a_team_makes_is_its_own_and_what_it_sees_is_what_a_home_without_teams_shows(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    teams_server: TeamsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
 
@@ -80,14 +80,14 @@ def test_what_a_team_makes_is_its_own_and_what_it_sees_is_what_a_home_without_te
     for team in ("alpha", "default"):
         shown = {}
         for caller in callers:
-            with door.client(caller) as client:
+            with teams_server.client(caller) as client:
                 shown[caller] = see(client)
         before = see(alone)
         do_work(alone, team, tmp_path)
-        with door.client(team) as client:
+        with teams_server.client(team) as client:
             do_work(client, team, tmp_path)
         for caller in callers:
-            with door.client(caller) as client:
+            with teams_server.client(caller) as client:
                 now = see(client)
             if caller == team:
                 new = {kind: subtract(now[kind], shown[caller][kind]) for kind in now}
@@ -105,10 +105,12 @@ def subtract(rows: list[Any], others: list[Any]) -> list[Any]:
     return rest
 
 
-def test_what_was_there_before_teams_is_the_team_s_that_it_names_or_the_default_team_s(door: Door) -> None:
+def test_what_was_there_before_teams_is_the_team_s_that_it_names_or_the_default_team_s(
+    teams_server: TeamsServer,
+) -> None:
     shown = {}
     for caller in ("alpha", "beta", "default"):
-        with door.client(caller) as client:
+        with teams_server.client(caller) as client:
             names = {experiment.name for experiment in client.search_experiments()}
             models = {model.name for model in client.search_registered_models()}
             shown[caller] = {name for name in names | models if name.startswith(("old", "scanflow-", "Default"))}
@@ -119,11 +121,15 @@ def test_what_was_there_before_teams_is_the_team_s_that_it_names_or_the_default_
     }
 
 
-def test_the_team_s_viewers_steps_and_admins_of_all_teams_see_it(door: Door, things: dict[str, str]) -> None:
+def test_the_team_s_viewers_steps_and_admins_of_all_teams_see_it(
+    teams_server: TeamsServer, things: dict[str, str]
+) -> None:
     for caller in ("alpha", "step", "owner"):
-        assert door.do(caller, "GET", "/runs/get", params={"run_id": things["run_id"]})["run"]["data"]["metrics"]
-        assert door.do(caller, "GET", "/registered-models/get", params={"name": things["name"]})
-        assert door.send(caller, "GET", f"{ARTIFACTS}/{things['folder']}/secret.txt").content == b"alpha's"
+        assert teams_server.do(caller, "GET", "/runs/get", params={"run_id": things["run_id"]})["run"]["data"][
+            "metrics"
+        ]
+        assert teams_server.do(caller, "GET", "/registered-models/get", params={"name": things["name"]})
+        assert teams_server.send(caller, "GET", f"{ARTIFACTS}/{things['folder']}/secret.txt").content == b"alpha's"
 
 
 def list_routes() -> list[tuple[str, str]]:
@@ -157,7 +163,9 @@ def read_rows(database: str) -> dict[str, set[str]]:
 UNSCOPED = re.compile(r"/|/version|/health|/static-files/.*|.*/server-info|/graphql")
 
 
-def test_no_route_answers_with_or_changes_what_is_another_team_s(door: Door, things: dict[str, str]) -> None:
+def test_no_route_answers_with_or_changes_what_is_another_team_s(
+    teams_server: TeamsServer, things: dict[str, str]
+) -> None:
     """Every route that MLflow registers is sent all names that there are of another team's things."""
     extra = {
         "experiment_ids": [things["experiment_id"]], "run_ids": [things["run_id"]], "metric_key": "m", "key": "m",
@@ -165,7 +173,7 @@ def test_no_route_answers_with_or_changes_what_is_another_team_s(door: Door, thi
         "tags": [{"key": "k", "value": "stolen"}], "artifact_path": "secret.txt", "stage": "Production",
     }  # fmt: skip
     names = {**things, **extra}
-    before, shown, attacked = read_rows(door.database), [], 0
+    before, shown, attacked = read_rows(teams_server.database), [], 0
     secrets = {"alpha's", *(things[key] for key in ("run_id", "model_id", "trace_id", "dataset_id"))}
     for method, rule in list_routes():
         if UNSCOPED.fullmatch(rule):
@@ -174,59 +182,59 @@ def test_no_route_answers_with_or_changes_what_is_another_team_s(door: Door, thi
             r"<(?:path:)?(\w+)>", lambda match: str(names.get(match[1], f"{things['folder']}/secret.txt")), rule
         )
         content = {"params": {**things, **extra, "tags": ""}} if method == "GET" else {"json": names}
-        reply = door.send("beta", method, path, **content)
+        reply = teams_server.send("beta", method, path, **content)
         attacked += 1
         if reply.status_code == 200 and any(secret in reply.text for secret in {"alpha-", *secrets}):
             shown.append((method, rule, reply.text))
     assert shown == []
     assert attacked > 100, attacked
-    after = read_rows(door.database)
+    after = read_rows(teams_server.database)
     assert {name: rows - after[name] for name, rows in before.items() if rows - after[name]} == {}
-    made = [row for name, rows in after.items() for row in rows - before[name]]
-    assert [row for row in made if any(secret in row for secret in secrets)] == []
-    assert door.send("alpha", "GET", f"{ARTIFACTS}/{things['folder']}/secret.txt").content == b"alpha's"
+    new_rows = [row for name, rows in after.items() for row in rows - before[name]]
+    assert [row for row in new_rows if any(secret in row for secret in secrets)] == []
+    assert teams_server.send("alpha", "GET", f"{ARTIFACTS}/{things['folder']}/secret.txt").content == b"alpha's"
 
 
 REFERENCES: Mapping[str, Callable[[dict[str, str]], Any]] = {
     **{key: itemgetter(key) for key in ("experiment_id", "run_id", "model_id", "trace_id", "dataset_id", "source")},
     "run_uuid": itemgetter("run_id"), "request_id": itemgetter("trace_id"), "source_run_id": itemgetter("run_id"),
-    "experiment_ids": lambda one: [one["experiment_id"]], "run_ids": lambda one: [one["run_id"]],
-    "trace_ids": lambda one: [one["trace_id"]], "request_ids": lambda one: [one["trace_id"]],
-    "models": lambda one: [{"model_id": one["model_id"], "step": 1}],
-    "metrics": lambda one: [{"key": "q", "value": 1, "timestamp": 1, "step": 0, "model_id": one["model_id"]}],
-    "items": lambda one: [{"item_id": one["trace_id"], "item_type": "TRACE"}],
+    "experiment_ids": lambda entry: [entry["experiment_id"]], "run_ids": lambda entry: [entry["run_id"]],
+    "trace_ids": lambda entry: [entry["trace_id"]], "request_ids": lambda entry: [entry["trace_id"]],
+    "models": lambda entry: [{"model_id": entry["model_id"], "step": 1}],
+    "metrics": lambda entry: [{"key": "q", "value": 1, "timestamp": 1, "step": 0, "model_id": entry["model_id"]}],
+    "items": lambda entry: [{"item_id": entry["trace_id"], "item_type": "TRACE"}],
 }  # fmt: skip
 """The fields by which one thing names another, and their values for a team's things."""
 
 
 @pytest.mark.parametrize("key", REFERENCES)
 def test_what_is_the_team_s_own_takes_nothing_of_another_team(
-    door: Door, things: dict[str, str], key: str, request: pytest.FixtureRequest
+    teams_server: TeamsServer, things: dict[str, str], key: str, request: pytest.FixtureRequest
 ) -> None:
     """Every route is sent names of the team's own things, and one of another team's."""
-    own = make_things(door, "beta", 10 + [*REFERENCES].index(key) + request.session.testscollected)
+    own = make_things(teams_server, "beta", 10 + [*REFERENCES].index(key) + request.session.testscollected)
     extra = {"metric_key": "m", "key": "k", "value": "1", "alias": "new", "version": "1", "timestamp": 5, "path": "a"}
     names: dict[str, Any] = {**extra, "name": own["name"], **{name: of(own) for name, of in REFERENCES.items()}}
     names[key] = REFERENCES[key](things)
-    before, shown, answered = read_rows(door.database), [], 0
+    before, shown, answered = read_rows(teams_server.database), [], 0
     ids = [things[name] for name in ("run_id", "model_id", "trace_id", "dataset_id")]
     ends = re.compile(r".*(delete|remove|rename|abort).*")
     routes = [route for route in list_routes() if not UNSCOPED.fullmatch(route[1]) and "/ajax-api/2" not in route[1]]
     for method, rule in sorted(routes, key=lambda route: (route[0] == "DELETE" or bool(ends.match(route[1])), route)):
         path = re.sub(r"<(?:path:)?(\w+)>", lambda match: str(names.get(match[1], f"{own['folder']}/a")), rule)
         content = {"params": names} if method == "GET" else {"json": names}
-        reply = door.send("beta", method, path, **content)
+        reply = teams_server.send("beta", method, path, **content)
         answered += reply.status_code == 200
         if reply.status_code == 200 and ("alpha-" in reply.text or "alpha's" in reply.text):
             shown.append((method, rule, reply.text))
     assert shown == []
     assert answered > 20, answered
-    after = read_rows(door.database)
+    after = read_rows(teams_server.database)
     gone = [row for name, rows in before.items() for row in rows - after[name]]
     assert [row for row in gone if "alpha" in row or any(id in row for id in ids)] == []
     # MLflow keeps the name of an issue's run without looking at it: a text, by which nothing is read
-    made = [row for name, rows in after.items() if name != "issues" for row in rows - before[name]]
-    assert [row for row in made if any(id in row for id in ids)] == []
+    new_rows = [row for name, rows in after.items() if name != "issues" for row in rows - before[name]]
+    assert [row for row in new_rows if any(id in row for id in ids)] == []
 
 
 def build_spans(trace: str) -> bytes:
@@ -241,29 +249,29 @@ def build_spans(trace: str) -> bytes:
 
 
 def test_a_trace_s_id_which_its_sender_chooses_leads_to_no_other_team_s_trace(
-    door: Door, things: dict[str, str]
+    teams_server: TeamsServer, things: dict[str, str]
 ) -> None:
     def send_spans(caller: str, trace: str, experiment: str, run: str = "") -> int:
         headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": experiment}
         headers |= {"x-mlflow-run-id": run} if run else {}
-        return door.send(caller, "POST", "/v1/traces", content=build_spans(trace), headers=headers).status_code
+        return teams_server.send(caller, "POST", "/v1/traces", content=build_spans(trace), headers=headers).status_code
 
     def start_trace(trace: str) -> int:
         location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": own["experiment_id"]}}
         info = {"trace_id": trace, "trace_location": location, "request_time": "2026-01-01T00:00:00Z", "state": "OK"}
         body = {"trace": {"trace_info": info}}
-        return door.send("beta", "POST", "/api/3.0/mlflow/traces", json=body).status_code
+        return teams_server.send("beta", "POST", "/api/3.0/mlflow/traces", json=body).status_code
 
-    own, trace = make_things(door, "beta", 3), "01" * 16
+    own, trace = make_things(teams_server, "beta", 3), "01" * 16
     assert send_spans("alpha", trace, things["experiment_id"]) == 200
-    before = read_rows(door.database)
+    before = read_rows(teams_server.database)
     assert send_spans("beta", trace, things["experiment_id"]) == 404
     assert send_spans("beta", trace, own["experiment_id"]) == 404
     assert start_trace(things["trace_id"]) == start_trace(f"tr-{trace}") == 404
-    assert read_rows(door.database) == before
+    assert read_rows(teams_server.database) == before
     assert send_spans("beta", "02" * 16, own["experiment_id"], things["run_id"]) == 200
     assert start_trace("tr-" + "03" * 16) == 200
-    after = read_rows(door.database)
+    after = read_rows(teams_server.database)
     assert [row for name in after for row in after[name] - before[name] if things["run_id"] in row] == []
 
 
@@ -277,28 +285,32 @@ GRAPH_QUERIES = (
 
 
 @pytest.mark.parametrize("query", GRAPH_QUERIES)
-def test_graph_queries_answer_with_the_team_s_own(door: Door, things: dict[str, str], query: str) -> None:
+def test_graph_queries_answer_with_the_team_s_own(
+    teams_server: TeamsServer, things: dict[str, str], query: str
+) -> None:
     body = {"query": query.format(**things)}
-    own, other = (door.send(caller, "POST", "/graphql", json=body).text for caller in ("alpha", "beta"))
+    own, other = (teams_server.send(caller, "POST", "/graphql", json=body).text for caller in ("alpha", "beta"))
     assert any(secret in own for secret in ("alpha-", things["run_id"], "secret.txt")), own
     assert not any(secret in other for secret in ("alpha-", "secret.txt", things["folder"])), other
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_streamed_files_of_another_team_are_not_there(door: Door, things: dict[str, str], method: str) -> None:
+def test_streamed_files_of_another_team_are_not_there(
+    teams_server: TeamsServer, things: dict[str, str], method: str
+) -> None:
     named = (f"{ARTIFACTS}/{things['folder']}/secret.txt", f"{ARTIFACTS}/{things['folder']}/%2573ecret.txt")
-    assert [door.send("beta", method, name).status_code for name in named] == [404, 404]
-    listed = door.send("beta", "GET", ARTIFACTS, params={"path": things["folder"]})
+    assert [teams_server.send("beta", method, name).status_code for name in named] == [404, 404]
+    listed = teams_server.send("beta", "GET", ARTIFACTS, params={"path": things["folder"]})
     assert (listed.status_code, "secret.txt" in listed.text) == (404, False)
-    assert door.send("beta", "GET", ARTIFACTS).status_code == 404
+    assert teams_server.send("beta", "GET", ARTIFACTS).status_code == 404
 
 
-def test_no_name_place_or_owner_of_another_team_is_taken(door: Door, things: dict[str, str]) -> None:
-    own = door.do("beta", "POST", "/experiments/create", json={"name": "beta-work-2"})["experiment_id"]
-    run = door.do("beta", "POST", "/runs/create", json={"experiment_id": own})["run"]["info"]
+def test_no_name_place_or_owner_of_another_team_is_taken(teams_server: TeamsServer, things: dict[str, str]) -> None:
+    own = teams_server.do("beta", "POST", "/experiments/create", json={"name": "beta-work-2"})["experiment_id"]
+    run = teams_server.do("beta", "POST", "/runs/create", json={"experiment_id": own})["run"]["info"]
     new = {"experiment_id": own, "timestamp_ms": 1}
-    trace = door.do("beta", "POST", "/traces", json=new)["trace_info"]["request_id"]
-    door.do("beta", "POST", "/registered-models/create", json={"name": "beta-model-2"})
+    trace = teams_server.do("beta", "POST", "/traces", json=new)["trace_info"]["request_id"]
+    teams_server.do("beta", "POST", "/registered-models/create", json={"name": "beta-model-2"})
     model, version = {"name": "beta-model-2"}, {"name": "beta-model-2", "run_id": run["run_id"]}
     place, other, logged = things["place"], things["run_id"], things["model_id"]
     inside = f"{run['artifact_uri']}/../../../{things['folder']}/secret.txt"
@@ -328,27 +340,27 @@ def test_no_name_place_or_owner_of_another_team_is_taken(door: Door, things: dic
         ("/experiments/create", {"name": "b3", "tags": [team]}),
         ("/runs/create", {"experiment_id": things["experiment_id"]}),
     ):
-        reply = door.send("beta", "POST", path, json=body)
+        reply = teams_server.send("beta", "POST", path, json=body)
         assert reply.status_code in {400, 404, 422}, (path, body, reply.text)
     for tag in ("mlflow.artifactLocation", "mlflow.trace.archiveLocation"):
-        reply = door.send("beta", "PATCH", f"/traces/{trace}/tags", json={"key": tag, "value": place})
+        reply = teams_server.send("beta", "PATCH", f"/traces/{trace}/tags", json={"key": tag, "value": place})
         assert reply.status_code in {404, 422}
     for content in ({"json": {**model, "key": "scanflow.team"}}, {"params": {**model, "key": "scanflow.team"}}):
-        assert door.send("beta", "DELETE", "/registered-models/delete-tag", **content).status_code in {400, 422}
-    with door.client("beta") as client:
+        assert teams_server.send("beta", "DELETE", "/registered-models/delete-tag", **content).status_code in {400, 422}
+    with teams_server.client("beta") as client:
         assert {"b2", "b3"}.isdisjoint(experiment.name for experiment in client.search_experiments())
         assert client.search_model_versions("name = 'beta-model-2'") == []
 
 
 def test_a_taken_name_is_refused_by_mlflow_s_client_too(
-    door: Door, things: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    teams_server: TeamsServer, things: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", door.tokens["beta"])
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", teams_server.tokens["beta"])
     monkeypatch.setattr(mlflow, "get_tracking_uri", mlflow.get_tracking_uri)
     before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"{door.server.url}/mlflow")
+    mlflow.set_tracking_uri(f"{teams_server.server.url}/mlflow")
     try:
         with pytest.raises(mlflow.MlflowException, match=f"The name '{things['experiment_name']}' is taken"):
             mlflow.set_experiment(things["experiment_name"])
@@ -358,32 +370,36 @@ def test_a_taken_name_is_refused_by_mlflow_s_client_too(
         mlflow.set_tracking_uri(before)
 
 
-def test_a_version_of_the_team_s_own_is_made_and_read(door: Door, things: dict[str, str]) -> None:
+def test_a_version_of_the_team_s_own_is_made_and_read(teams_server: TeamsServer, things: dict[str, str]) -> None:
     for source in (things["source"], f"models:/{things['name']}/1", f"{things['place']}/model"):
         body = {"name": things["name"], "source": source}
         body |= {} if source.startswith("models:") else {"run_id": things["run_id"]}
-        door.do("alpha", "POST", "/model-versions/create", json=body)
+        teams_server.do("alpha", "POST", "/model-versions/create", json=body)
     file = {"name": things["name"], "version": "1", "path": "secret.txt"}
-    own, other = (door.send(caller, "GET", "/model-versions/get-artifact", params=file) for caller in ("alpha", "beta"))
+    own, other = (
+        teams_server.send(caller, "GET", "/model-versions/get-artifact", params=file) for caller in ("alpha", "beta")
+    )
     assert (own.content, other.status_code) == (b"alpha's", 404)
 
 
 @pytest.mark.parametrize("value", ["alpha", "", "*"])
-def test_a_header_of_the_sender_s_own_changes_nothing(door: Door, things: dict[str, str], value: str) -> None:
+def test_a_header_of_the_sender_s_own_changes_nothing(
+    teams_server: TeamsServer, things: dict[str, str], value: str
+) -> None:
     header = {"x-scanflow-team": value}
-    reply = door.send("beta", "GET", "/runs/get", params={"run_id": things["run_id"]}, headers=header)
+    reply = teams_server.send("beta", "GET", "/runs/get", params={"run_id": things["run_id"]}, headers=header)
     assert reply.status_code == 404
 
 
 def test_a_deployment_of_another_team_s_model_fails_as_if_it_were_not_there(
-    door: Door, things: dict[str, str], tmp_path: Path
+    teams_server: TeamsServer, things: dict[str, str], tmp_path: Path
 ) -> None:
     for number, name in enumerate((f"{things['name']}@champion", "nonesuch@champion")):
         node = sf.Service(name="net", model=f"models:/{name}")
         workflow = sf.Workflow(name=f"net{number}", type="online", nodes=[node])
         app = sf.Application(name="b", team="beta", app_dir=tmp_path, workflows=[workflow], tracker=sf.Tracker())
         body = {"application": json.loads(dump_json(app))}
-        begun = door.server.api.post("/services", json=body, headers=bearer(door.tokens["beta"]))
-        ended = door.server.operation(begun)
+        begun = teams_server.server.api.post("/services", json=body, headers=bearer(teams_server.tokens["beta"]))
+        ended = teams_server.server.operation(begun)
         model = name.partition("@")[0]
         assert f"There is no model '{model}' of the team 'beta'." in ended["problem"]["detail"]

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.asking import http_client
 from tests.conftest import Cli
+from tests.http_requests import http_client
 from tests.server import bearer
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 CANARY = re.compile(r"canary-[a-z]+-[0-9]+")
 """Each secret has a name of its own in it, so that a failure says which one is where."""
@@ -156,7 +156,7 @@ Strategy(name="judged", when=look, if_=judge, then=do.run_workflow("good"))
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def planted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files = {"app.py": APP, "script.py": SCRIPT, "model.py": MODEL, "watch.py": WATCH}
     files |= {"kept.txt": "canary-file-9\n", "other.py": "import os; print('other', dict(os.environ))"}
     for name, text in files.items():
@@ -172,13 +172,13 @@ def find_canaries(text: str | bytes) -> list[str]:
 
 
 def assert_no_canary(texts: dict[str, str]) -> None:
-    assert {name: found for name, text in texts.items() if (found := find_canaries(text))} == {}
+    assert {name: canaries for name, text in texts.items() if (canaries := find_canaries(text))} == {}
 
 
 def assert_no_canary_in(folder: Path) -> None:
     assert find_canaries("\n".join(map(str, folder.rglob("*")))) == [], "in no name either"
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    assert {str(path): found for path in files if (found := find_canaries(path.read_bytes()))} == {}
+    assert {str(path): canaries for path in files if (canaries := find_canaries(path.read_bytes()))} == {}
 
 
 def read_command_lines() -> dict[str, str]:
@@ -194,9 +194,9 @@ def read_command_lines() -> dict[str, str]:
 def assert_steps_got_their_secrets(cli: Cli) -> None:
     shown = json.loads(cli("show", "@latest", "--json").stdout)
     folder = Path(shown["folder"]) / "outputs"
-    told = json.loads((folder / "script" / "told.json").read_text())
+    document = json.loads((folder / "script" / "told.json").read_text())
     address = len(VARIABLES["DATABASE"])
-    assert told == {"visible": 0, "length": 13, "database": address, "mode": "plain", "plain": "-x"}
+    assert document == {"visible": 0, "length": 13, "database": address, "mode": "plain", "plain": "-x"}
     result = json.loads((folder / "use" / ".outputs" / "result").read_text())
     assert result == {"token": 18, "deep": 13, "number": 42, "key": 17}
     lengths = [json.loads((folder / "each" / str(index) / ".outputs" / "result").read_text()) for index in (0, 1)]
@@ -204,7 +204,7 @@ def assert_steps_got_their_secrets(cli: Cli) -> None:
 
 
 @pytest.mark.processes
-def test_runs_and_failures_leave_no_secret_anywhere(cli: Cli, home: Path, planted: Path) -> None:
+def test_runs_and_failures_leave_no_secret_anywhere(cli: Cli, home: Path, planted_folder: Path) -> None:
     ran = cli("run", "app.py:good")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert_steps_got_their_secrets(cli)
@@ -232,7 +232,7 @@ def test_runs_and_failures_leave_no_secret_anywhere(cli: Cli, home: Path, plante
 
 
 @pytest.mark.processes
-def test_a_server_its_services_and_agents_show_no_secret(cli: Cli, home: Path, planted: Path) -> None:
+def test_a_server_its_services_and_agents_show_no_secret(cli: Cli, home: Path, planted_folder: Path) -> None:
     assert cli("up", "--no-tracker").returncode == 0
     try:
         url = json.loads(cli("status", "--json").stdout)["server"]["url"]
@@ -270,7 +270,7 @@ def wait_for_agent(client: httpx2.Client) -> None:
         entries = client.get("/agents/planted/watch/journal").text
         return "no rule for" in entries and "wrong: ***" in entries
 
-    until(has_journal, "the agent has sensed and judged")
+    wait_until(has_journal, "the agent has sensed and judged")
 
 
 def read_all(client: httpx2.Client, url: str, token: str) -> dict[str, str]:
@@ -294,7 +294,7 @@ def read_all(client: httpx2.Client, url: str, token: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("words", [["check", "app.py"], ["run", "app.py:good"], ["deploy", "app.py:digits"]])
 def test_a_missing_secret_is_named_before_anything_starts(
-    cli: Cli, home: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    cli: Cli, home: Path, planted_folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name)
@@ -304,8 +304,8 @@ def test_a_missing_secret_is_named_before_anything_starts(
     assert json.loads(cli("runs", "--json").stdout) == []
 
 
-def test_a_plain_secret_is_refused_where_it_would_be_stored(cli: Cli, planted: Path) -> None:
-    (planted / "app.py").write_text(
+def test_a_plain_secret_is_refused_where_it_would_be_saved(cli: Cli, planted_folder: Path) -> None:
+    (planted_folder / "app.py").write_text(
         APP.replace('sf.secret("env:SERVICE_KEY")', '"canary-plain-1"').replace("KEY", "API_KEY")
     )
     refused = cli("deploy", "app.py:digits")

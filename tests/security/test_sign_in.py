@@ -22,7 +22,7 @@ from scanflow_server.audit import FREE_FAILURES
 from scanflow_server.page_sessions import COOKIE
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in import LIFETIME_S
-from tests.asking import HTTP, http_client
+from tests.http_requests import HTTP, http_client
 from tests.identity_provider import (
     CLIENT,
     LED,
@@ -32,7 +32,7 @@ from tests.identity_provider import (
     StandInProvider,
     browsing,
     configure,
-    standing_in,
+    serve_identity_provider,
 )
 from tests.server import bearer
 
@@ -44,16 +44,16 @@ OTHER = ECKey.generate_key("P-256", {"kid": "first"})
 @pytest.fixture
 def provider(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInProvider]:
     monkeypatch.setattr("scanflow_server.audit.MAX_DELAY_S", 0.0)
-    with standing_in(NOW) as made:
-        context.clock = lambda: made.now
-        configure(context, made)
-        yield made
+    with serve_identity_provider(NOW) as server:
+        context.clock = lambda: server.now
+        configure(context, server)
+        yield server
 
 
 @pytest.fixture
 def browser(context: ServerContext, provider: StandInProvider) -> Iterator[Browser]:
-    with browsing(context) as made:
-        yield made
+    with browsing(context) as browser:
+        yield browser
 
 
 def as_admin(context: ServerContext) -> dict[str, str]:
@@ -68,32 +68,32 @@ def encode(part: bytes) -> str:
     return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
 
 
-def unsigned(claims: Claims) -> str:
+def encode_unsigned(claims: Claims) -> str:
     return f"{encode(json.dumps({'alg': 'none'}).encode())}.{encode(json.dumps(claims).encode())}."
 
 
-def signed_with_public_key(claims: Claims) -> str:
+def encode_with_public_key(claims: Claims) -> str:
     """Sign with what everybody knows of the provider's RSA key, as if it were a shared secret."""
     header = {"alg": "HS256", "kid": "rsa"}  # by hand: the library refuses to do so
     signed = f"{encode(json.dumps(header).encode())}.{encode(json.dumps(claims).encode())}"
     return f"{signed}.{encode(hmac.digest(RSA.as_pem(private=False), signed.encode(), 'sha256'))}"
 
 
-def signed_with_secret(claims: Claims) -> str:
+def encode_with_secret(claims: Claims) -> str:
     return jwt.encode({"alg": "HS256", "kid": "oct"}, claims, OctKey.import_key("a secret: of the client"))
 
 
-def signed_with_another_key(claims: Claims) -> str:
+def encode_with_another_key(claims: Claims) -> str:
     return jwt.encode({"alg": "ES256", "kid": "first"}, claims, OTHER)
 
 
-def signed_with_an_enclosed_key(claims: Claims) -> str:
+def encode_with_an_enclosed_key(claims: Claims) -> str:
     header = {"alg": "ES256", "kid": "first", "jwk": OTHER.as_dict(private=False)}
     return jwt.encode(header, claims, OTHER)
 
 
 FORGERIES: tuple[Callable[[Claims], str], ...] = (
-    unsigned, signed_with_public_key, signed_with_secret, signed_with_another_key, signed_with_an_enclosed_key,
+    encode_unsigned, encode_with_public_key, encode_with_secret, encode_with_another_key, encode_with_an_enclosed_key,
 )  # fmt: skip
 WRONG: tuple[Claims, ...] = (
     {"iss": "https://elsewhere.example"}, {"iss": None}, {"aud": "another"}, {"aud": None}, {"aud": []},
@@ -104,7 +104,7 @@ WRONG: tuple[Claims, ...] = (
 
 
 @pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
-def test_an_id_token_that_the_provider_did_not_sign_is_refused(browser: Browser, provider: StandInProvider) -> None:
+def test_an_id_token_without_the_providers_signature_is_refused(browser: Browser, provider: StandInProvider) -> None:
     secret = {"kty": "oct", "kid": "oct", "k": encode(SECRET.encode())}
     provider.keys = [provider.key, RSA, secret, {"kty": 1}]
     for sign in FORGERIES:
@@ -163,7 +163,7 @@ def test_a_way_back_counts_once_in_the_browser_where_it_began(
     assert provider.asked.count("/realm/token") == 1
 
 
-def test_a_sign_in_that_is_refused_is_not_recorded_as_of_whose_session_the_browser_has(
+def test_a_sign_in_that_is_refused_is_not_recorded_for_the_user_of_the_browsers_session(
     browser: Browser, context: ServerContext
 ) -> None:
     back = browser.visit_provider()
@@ -180,13 +180,17 @@ def test_a_sign_in_that_took_too_long_is_refused(browser: Browser, provider: Sta
     assert "longer than 10 minutes" in browser.come_back(back).text
 
 
-def test_a_code_that_the_provider_refuses_and_its_own_errors_are_told_plainly(
+def test_a_code_that_the_provider_refuses_and_its_own_errors_are_reported_plainly(
     browser: Browser, provider: StandInProvider, context: ServerContext
 ) -> None:
     back = browser.visit_provider()
     state = back.partition("state=")[2]
-    told = browser.come_back(f"{browser.url}/login/callback?error=access_denied<b>&state={state}")
-    assert (told.status_code, "access_denied&lt;b&gt;" in told.text, "<b>" in told.text) == (401, True, False)
+    response = browser.come_back(f"{browser.url}/login/callback?error=access_denied<b>&state={state}")
+    assert (response.status_code, "access_denied&lt;b&gt;" in response.text, "<b>" in response.text) == (
+        401,
+        True,
+        False,
+    )
     stolen = browser.visit_provider().replace("code=", "code=x")
     assert "refused the code: &#39;invalid_grant&#39;" in browser.come_back(stolen).text
     mixed = browser.visit_provider().replace("iss=", "iss=x")
@@ -293,9 +297,9 @@ def test_a_session_ends_at_its_time_and_with_a_log_out(
     provider.now += 8 * 3600 + 1
     assert browser.get("/").headers["location"] == "/login"
     browser.sign_in()
-    kept = browser.cookies[COOKIE]
+    session = browser.cookies[COOKIE]
     assert browser.post("/logout", headers={"origin": browser.url}).status_code == 303
-    assert HTTP.get(f"{browser.url}/", headers={"cookie": f"{COOKIE}={kept}"}).headers["location"] == "/login"
+    assert HTTP.get(f"{browser.url}/", headers={"cookie": f"{COOKIE}={session}"}).headers["location"] == "/login"
     rows = [row for row in HTTP.get(f"{browser.url}/api/v1/tokens", headers=as_admin(context)).json() if row["person"]]
     assert [(row["name"], row["revoked"]) for row in rows] == [
         ("ada@example.org:1", None), ("ada@example.org:2", provider.now),
@@ -326,8 +330,8 @@ def test_a_token_that_a_person_makes_has_the_persons_rights_and_an_end(
     provider.changes = {"groups": ["vision-staff"]}
     browser.sign_in()
     assert HTTP.post(f"{api}/labels", json={**labels, "team": "vision"}, headers=mine).status_code == 201
-    other, *_, made = read_audit(context, browser)
-    assert (made["who"], made["role"], "and made the token 'ada@example.org:1'" in made["what"]) == (
+    other, *_, last = read_audit(context, browser)
+    assert (last["who"], last["role"], "and made the token 'ada@example.org:1'" in last["what"]) == (
         "ada@example.org", "editor", True,
     )  # fmt: skip
     assert (other["who"], other["role"]) == ("ada@example.org", "editor")
@@ -362,7 +366,7 @@ def test_failed_sign_ins_are_counted_and_slowed(browser: Browser, context: Serve
     assert 'scanflow_sign_ins_total{outcome="succeeded"} 1.0' in metrics
 
 
-def test_a_provider_that_is_down_or_never_ends_is_told_and_waited_for_within_limits(
+def test_a_provider_that_is_down_or_never_ends_is_reported_and_waited_for_within_limits(
     browser: Browser, provider: StandInProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scanflow_server.identity_provider.TIMEOUT_S", 0.2)
@@ -378,8 +382,8 @@ def test_a_provider_that_is_down_or_never_ends_is_told_and_waited_for_within_lim
         await asyncio.sleep(3600)
 
     monkeypatch.setattr("scanflow_server.identity_provider.request_json", never)
-    told = browser.come_back(waiting)
-    assert (told.status_code, "did not answer within 0.2 s" in told.text) == (503, True)
+    response = browser.come_back(waiting)
+    assert (response.status_code, "did not answer within 0.2 s" in response.text) == (503, True)
 
 
 def test_no_page_and_no_step_has_the_secret(
@@ -390,5 +394,5 @@ def test_no_page_and_no_step_has_the_secret(
     assert "OIDC_SECRET" not in context.environ
     assert "shh" not in repr(context.settings)
     (context.settings.home / "client-secret").unlink()
-    told = browser.sign_in()
-    assert (told.status_code, "client-secret" in told.text) == (503, False)
+    response = browser.sign_in()
+    assert (response.status_code, "client-secret" in response.text) == (503, False)

@@ -21,11 +21,11 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
 from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store
 from scanflow_server.store.label_store import LabelCandidate
-from tests.asking import http_client
-from tests.permitting import permit_strategies
+from tests.http_requests import http_client
+from tests.permissions import permit_strategies
 from tests.server import bearer
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import requested, stored
+from tests.unit.server.server_rows import make_action_row, make_request_row
 from tests.waiting import patient
 
 HTTP = http_client(timeout=patient(60))
@@ -122,15 +122,15 @@ class Two:
 
     def token(self, team: str | None, role: str, **more: Any) -> dict[str, str]:
         body = {"name": f"{team or 'all'}-{role}", "team": team, "role": role, **more}
-        made = HTTP.post(f"{self.url}/tokens", json=body, headers=self.home)
-        assert made.status_code in {201, 503, 409}, made.text
-        return bearer(made.json()["token"])
+        response = HTTP.post(f"{self.url}/tokens", json=body, headers=self.home)
+        assert response.status_code in {201, 503, 409}, response.text
+        return bearer(response.json()["token"])
 
-    def entered(self, team: str, app: str) -> str:
+    def enter_run(self, team: str, app: str) -> str:
         """Return the name of a run that was asked for, and that no controller drives."""
-        made = HTTP.post(f"{self.url}/runs", json={"application": batch(app, team)}, headers=self.home)
-        assert made.status_code == 201, made.text
-        return str(made.json()["name"])
+        response = HTTP.post(f"{self.url}/runs", json={"application": batch(app, team)}, headers=self.home)
+        assert response.status_code == 201, response.text
+        return str(response.json()["name"])
 
     def ask(self, route: str, headers: dict[str, str], names: Mapping[str, str], **more: Any) -> httpx2.Response:
         method, _, path = route.partition(" ")
@@ -155,12 +155,12 @@ class Two:
         others = {name: value.replace("alpha", "omega") for name, value in self.alphas.items()}
         return others | {"runs.run": "x" * len(self.run), "operations.id": "deploy-bbbbbbbbbbbb"}
 
-    def kept(self) -> list[int]:
+    def count_rows(self) -> list[int]:
         """Return how many rows there are of everything that could be changed or made."""
         with self.context.store.read() as connection:
             return [
-                len(found)
-                for found in (
+                len(rows)
+                for rows in (
                     run_store.list_active(connection),
                     intent_store.list_open_changes(connection),
                     application_store.list_all(connection),
@@ -176,21 +176,21 @@ class Two:
         whose: dict[str, Any] = {"app": "alpha-app", "team": "alpha"}
         with context.store.write() as connection:
             agent_store.put(connection, app="alpha-app", name="alpha-agent", team="alpha", document=APP, source=None)
-        self.run = self.entered("alpha", "alpha-app")
+        self.run = self.enter_run("alpha", "alpha-app")
         service = a_service("alpha-service", "ready").model_copy(update=whose)
         context.deployer.services = lambda *_, **__: [service]  # type: ignore[method-assign]
         context.deployer.service = lambda name: service  # type: ignore[method-assign]
         with context.store.write() as connection:
-            intent_store.add(connection, requested("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
+            intent_store.add(connection, make_request_row("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
             application_store.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
-            intent_store.add(connection, stored("alpha-intent", "pending", "approve", **whose, key="alpha"))
+            intent_store.add(connection, make_action_row("alpha-intent", "pending", "approve", **whose, key="alpha"))
             label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
             label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
             event_store.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closed() -> Iterator[None]:
+def closed_labels() -> Iterator[None]:
     yield
     HTTP.close()
 
@@ -214,34 +214,38 @@ def test_every_route_is_among_those_that_are_attacked(context: ServerContext) ->
 
 @pytest.mark.parametrize("role", get_args(Role))
 def test_each_role_is_let_do_what_it_may_and_nothing_else(two: Two, role: Any) -> None:
-    headers, before = two.token(None, role), two.kept()
+    headers, before = two.token(None, role), two.count_rows()
     for permission, routes in NEEDED.items():
         allowed = permission in PERMISSIONS[role]
         for route in routes:
             if allowed and permission != "read":
                 continue  # it would be done
-            found = two.ask(route, headers, two.nobodys)
-            assert (found.status_code != 403) is allowed, (route, found.text)
-            assert allowed or "scanflow token make" in found.json()["detail"], "it says who can change that"
-    assert two.kept() == before
+            response = two.ask(route, headers, two.nobodys)
+            assert (response.status_code != 403) is allowed, (route, response.text)
+            assert allowed or "scanflow token make" in response.json()["detail"], "it says who can change that"
+    assert two.count_rows() == before
 
 
 def test_what_another_team_has_is_answered_as_what_is_not_there(two: Two) -> None:
-    headers, before = two.token("beta", "admin"), two.kept()
+    headers, before = two.token("beta", "admin"), two.count_rows()
     for route in NAMED:
-        found = two.ask(route, headers, two.alphas)
-        assert found.status_code == 404, (route, found.text)
-        told = found.text
+        response = two.ask(route, headers, two.alphas)
+        assert response.status_code == 404, (route, response.text)
+        texts = response.text
         for name, value in two.alphas.items():
-            told = told.replace(value, two.nobodys[name])
-        assert "alpha" not in told, route
-        assert two.ask(route, headers, two.nobodys).text == told, route
-    assert two.kept() == before
+            texts = texts.replace(value, two.nobodys[name])
+        assert "alpha" not in texts, route
+        assert two.ask(route, headers, two.nobodys).text == texts, route
+    assert two.count_rows() == before
 
 
 def test_no_list_tells_of_another_team(two: Two) -> None:
     beta, alpha = two.token("beta", "admin"), two.token("alpha", "admin")
-    for route in [one for one in NEEDED["read"] + NEEDED["administer"] if one.startswith("GET") and "{" not in one]:
+    for route in [
+        candidate
+        for candidate in NEEDED["read"] + NEEDED["administer"]
+        if candidate.startswith("GET") and "{" not in candidate
+    ]:
         theirs, own = two.ask(route, beta, {}), two.ask(route, alpha, {})
         assert "alpha" not in theirs.text, route
         if route == "GET /metrics":
@@ -249,26 +253,26 @@ def test_no_list_tells_of_another_team(two: Two) -> None:
         else:
             assert "alpha" in own.text, f"{route}: its own team sees it"
         if route == "GET /status":
-            counts = [set(found.json()["counts"].values()) for found in (theirs, own)]
+            counts = [set(response.json()["counts"].values()) for response in (theirs, own)]
             assert (counts[0], theirs.json()["home"], theirs.json()["database"]) == ({0}, "", "")
             assert 0 not in counts[1]
 
 
 @pytest.mark.parametrize("route", ["PATCH /labels", "POST /labels/{id}"])
 def test_what_another_team_wants_labelled_is_not_labelled(two: Two, route: str) -> None:
-    found = two.ask(route, two.token("beta", "editor"), two.alphas)
-    assert found.status_code == 404
+    response = two.ask(route, two.token("beta", "editor"), two.alphas)
+    assert response.status_code == 404
     with two.context.store.read() as connection:
         assert label_store.list_labels(connection, state="given") == []
 
 
 def test_what_says_another_team_is_refused_before_anything_is_made(two: Two) -> None:
-    headers, before = two.token("beta", "admin"), two.kept()
+    headers, before = two.token("beta", "admin"), two.count_rows()
     for route in sorted(SAYS_THE_TEAM):
-        found = two.ask(route, headers, two.alphas)
-        assert (found.status_code, found.json()["type"]) == (403, "urn:scanflow:error:ForbiddenError"), route
-        assert "'beta'" in found.json()["detail"]
-    assert two.kept() == before
+        answer = two.ask(route, headers, two.alphas)
+        assert (answer.status_code, answer.json()["type"]) == (403, "urn:scanflow:error:ForbiddenError"), route
+        assert "'beta'" in answer.json()["detail"]
+    assert two.count_rows() == before
 
 
 @pytest.mark.parametrize("filters", [{"team": "alpha"}, {"app": "alpha-app"}, {"app": "alpha-app", "team": "alpha"}])
@@ -278,21 +282,21 @@ def test_no_filter_leads_to_another_team_s_things(two: Two, filters: dict[str, s
         assert HTTP.get(f"{two.url}/{path}", params=filters, headers=headers).json() == []
     if "team" not in filters:
         assert HTTP.get(f"{two.url}/events", params=filters, headers=headers).json() == []
-    found = HTTP.get(f"{two.url}/applications/alpha-app", params=filters, headers=headers)
-    assert found.status_code in {404, 422}
+    response = HTTP.get(f"{two.url}/applications/alpha-app", params=filters, headers=headers)
+    assert response.status_code in {404, 422}
 
 
 def test_the_newest_run_is_the_team_s_own(two: Two) -> None:
     beta = two.token("beta", "viewer")
     assert HTTP.get(f"{two.url}/runs/@latest", headers=beta).status_code == 404
-    own = two.entered("beta", "b")
-    two.entered("alpha", "alpha-app")
+    own = two.enter_run("beta", "b")
+    two.enter_run("alpha", "alpha-app")
     assert HTTP.get(f"{two.url}/runs/@latest", headers=beta).json()["name"] == own
     assert HTTP.get(f"{two.url}/runs/@latest-1", headers=beta).status_code == 404
 
 
 def test_a_run_of_one_s_own_takes_no_application_of_another_team(two: Two) -> None:
-    beta, own = two.token("beta", "editor"), two.entered("beta", "b")
+    beta, own = two.token("beta", "editor"), two.enter_run("beta", "b")
     for what, more in (("resume", {}), ("spin", {"step": "fit"})):
         sent = HTTP.post(f"{two.url}/runs/{own}/{what}", json={"application": APP, **more}, headers=beta)
         assert sent.status_code == 403, sent.text
@@ -315,8 +319,8 @@ def test_a_key_that_another_team_has_used_tells_nothing(two: Two) -> None:
 def test_the_name_of_another_team_s_service_is_taken_and_no_more_is_said(two: Two) -> None:
     taken = {**APP, "name": "mine", "team": "beta", "agents": []}
     body = {"application": taken, "workflow": "alpha-service"}
-    found = HTTP.post(f"{two.url}/services", json=body, headers=two.token("beta", "editor"))
-    assert (found.status_code, "taken" in found.text, "alpha-app" in found.text) == (422, True, False)
+    response = HTTP.post(f"{two.url}/services", json=body, headers=two.token("beta", "editor"))
+    assert (response.status_code, "taken" in response.text, "alpha-app" in response.text) == (422, True, False)
 
 
 def test_another_team_s_service_is_no_backup(two: Two) -> None:
@@ -324,20 +328,20 @@ def test_another_team_s_service_is_no_backup(two: Two) -> None:
     others = two.context.deployer.services()
     two.context.deployer.services = lambda *_, **__: [mine, *others]  # type: ignore[method-assign]
     sent = {"json": {"backup": "alpha-service"}, "headers": two.token("beta", "editor")}
-    found = HTTP.patch(f"{two.url}/services/mine", **sent)  # type: ignore[arg-type]
-    assert (found.status_code, "alpha-service" in found.text) == (404, True)
+    response = HTTP.patch(f"{two.url}/services/mine", **sent)  # type: ignore[arg-type]
+    assert (response.status_code, "alpha-service" in response.text) == (404, True)
 
 
-def test_what_one_team_tells_another_does_not_hear(two: Two) -> None:
-    told = HTTP.post(f"{two.url}/events", json=SENT["POST /events"], headers=two.token("beta", "agent")).json()
+def test_what_one_team_reports_another_does_not_receive(two: Two) -> None:
+    reports = HTTP.post(f"{two.url}/events", json=SENT["POST /events"], headers=two.token("beta", "agent")).json()
     alpha = HTTP.get(f"{two.url}/events", headers=two.token("alpha", "viewer")).json()
-    assert told[0]["id"] not in [one["id"] for one in alpha], "not even under the name of its application"
+    assert reports[0]["id"] not in [event["id"] for event in alpha], "not even under the name of its application"
     stream = {"accept": "text/event-stream"} | two.token("beta", "viewer")
     with HTTP.stream("GET", f"{two.url}/events?seen=true", headers=stream) as reply:
         lines = reply.iter_lines()
         first = [next(lines) for _ in range(3)]
     assert "alpha-thing" not in "".join(first)
-    assert f"id: {told[0]['id']}" in first
+    assert f"id: {reports[0]['id']}" in first
 
 
 def test_an_open_stream_tells_nothing_more_when_its_token_is_revoked(two: Two) -> None:
@@ -346,8 +350,8 @@ def test_an_open_stream_tells_nothing_more_when_its_token_is_revoked(two: Two) -
         blocks = reply.iter_text()
         assert "alpha-thing" in "".join(next(blocks) for _ in range(2))
         HTTP.delete(f"{two.url}/tokens/alpha-viewer", headers=two.home).raise_for_status()
-        told = [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "later"}]
-        HTTP.post(f"{two.url}/events", json=told, headers=agent).raise_for_status()
+        events = [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "later"}]
+        HTTP.post(f"{two.url}/events", json=events, headers=agent).raise_for_status()
         with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
             assert not any("later" in block for block in blocks)
 
@@ -361,28 +365,28 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
         ) as browser:
             shown[team] = browser.post("/login", data={"token": token, "next": "/labels"}).text
             key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
-            given = browser.post("/labels", data={**key, "label": "3"})
-            assert given.status_code == (403 if team == "alpha" else 404), given.text
+            response = browser.post("/labels", data={**key, "label": "3"})
+            assert response.status_code == (403 if team == "alpha" else 404), response.text
             if team == "beta":
                 assert browser.get("/labels", params=key).status_code == 404
                 assert browser.get("/labels/picture", params=key).status_code == 404
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
-    pages = Pages(_nothing, context=two.context, sessions=Sessions(_nobody))
+    pages = Pages(_return_none, context=two.context, sessions=Sessions(_find_no_token))
     paths = {route.path for route in pages.routes}
     attacked = {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}
     assert paths == attacked, "each is attacked here"
     sign_in = SignInSettings(issuer="https://id.example", groups=(GroupRule("g", "t", "viewer"),))
     two.context.settings = two.context.settings.model_copy(update={"sign_in": sign_in})
-    pages = Pages(_nothing, context=two.context, sessions=Sessions(_nobody))
+    pages = Pages(_return_none, context=two.context, sessions=Sessions(_find_no_token))
     in_test_sign_in = {"/login/oidc", "/login/callback"}
     assert {route.path for route in pages.routes} == attacked | in_test_sign_in
 
 
-async def _nothing(*_: Any) -> None:
+async def _return_none(*_: Any) -> None:
     return None
 
 
-async def _nobody(_token: str) -> TokenHolder | None:
+async def _find_no_token(_token: str) -> TokenHolder | None:
     return None
 
 
@@ -390,10 +394,10 @@ def test_an_admin_of_a_team_gives_no_more_than_it_has(two: Two) -> None:
     alpha, beta = two.token("alpha", "admin"), two.token("beta", "admin")
     for team in ("alpha", None, "beta"):
         body = {"name": f"eve-{team or 'own'}", "team": team, "role": "admin"}
-        made = HTTP.post(f"{two.url}/tokens", json=body, headers=beta)
-        assert made.status_code == (403 if team == "alpha" else 201)
-        assert team == "alpha" or made.json()["team"] == "beta"
-    assert {one["team"] for one in HTTP.get(f"{two.url}/tokens", headers=beta).json()} == {"beta"}
+        response = HTTP.post(f"{two.url}/tokens", json=body, headers=beta)
+        assert response.status_code == (403 if team == "alpha" else 201)
+        assert team == "alpha" or response.json()["team"] == "beta"
+    assert {token["team"] for token in HTTP.get(f"{two.url}/tokens", headers=beta).json()} == {"beta"}
     assert HTTP.delete(f"{two.url}/tokens/alpha-admin", headers=beta).status_code == 404
     assert HTTP.delete(f"{two.url}/tokens/home", headers=beta).status_code == 404
     assert HTTP.get(f"{two.url}/status", headers=alpha).status_code == 200
@@ -415,7 +419,7 @@ def test_an_agent_s_token_reaches_its_own_team_alone_and_is_no_editor_s(two: Two
     assert two.ask("POST /intents", agent, {}, json=own).status_code == 200
     for route in (*NEEDED["change"], *NEEDED["approve"], *NEEDED["administer"]):
         assert two.ask(route, agent, two.alphas).status_code == 403, route
-    entered = two.entered("beta", "b")
+    entered = two.enter_run("beta", "b")
     assert two.ask("GET /runs/{run}", agent, {**two.alphas, "runs.run": entered}).status_code == 404
 
 
@@ -423,15 +427,15 @@ def hosted_token(two: Two) -> dict[str, str]:
     """Return the token that the host of the alphas' agent is given."""
     hosted: list[HostedAgent] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(two.context.agents, "start", lambda one, **_: hosted.append(one))
+        patch.setattr(two.context.agents, "start", lambda hosted_agent, **_: hosted.append(hosted_agent))
         AgentsController(two.context).tick()
-    (given,) = hosted
-    assert given.token is not None
-    assert given.peer_token is not None
+    (agent_spec,) = hosted
+    assert agent_spec.token is not None
+    assert agent_spec.peer_token is not None
     home = str(read_home_token(two.context.settings.home))
-    assert home not in str(given)
-    assert HTTP.get(f"{two.url}/runs", headers=bearer(given.peer_token.get_secret_value())).status_code == 401
-    return bearer(given.token.get_secret_value())
+    assert home not in str(agent_spec)
+    assert HTTP.get(f"{two.url}/runs", headers=bearer(agent_spec.peer_token.get_secret_value())).status_code == 401
+    return bearer(agent_spec.token.get_secret_value())
 
 
 @pytest.mark.parametrize("where", ["home", "later", "secrets", "around"])
@@ -443,19 +447,19 @@ def test_a_server_on_a_cluster_hands_none_of_its_files_to_a_team(two: Two, tmp_p
         two.token("beta", "editor"),
         {"home": home, "later": home / "runs/new", "secrets": tmp_path}.get(where),
     )
-    given = str(folder or home / ".." / "..")
-    for body in ({"app_dir": given}, {"app_dir": "/nowhere/at/all"}):
-        source = {"source": given} if "nowhere" in body["app_dir"] else {}
+    app_dir = str(folder or home / ".." / "..")
+    for body in ({"app_dir": app_dir}, {"app_dir": "/nowhere/at/all"}):
+        source = {"source": app_dir} if "nowhere" in body["app_dir"] else {}
         app = {"application": {**batch("mine", "beta"), **body}, **source}
-        found = HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta)
-        assert (found.status_code, "SCANFLOW_TEAM_FOLDERS" in found.text) == (403, True), given
+        response = HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta)
+        assert (response.status_code, "SCANFLOW_TEAM_FOLDERS" in response.text) == (403, True), app_dir
     two.context.settings = two.context.settings.model_copy(update={"team_folders": f"/x:{tmp_path}"})
     app = {"application": {**batch("mine", "beta"), "app_dir": str(tmp_path)}}
     assert HTTP.put(f"{two.url}/applications/mine", json=app, headers=beta).status_code == 200
 
 
 @pytest.mark.parametrize("place", ["http://evil.example:80", "http://127.0.0.1:80"])
-def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
+def test_an_agent_elsewhere_is_not_called_for_its_journal_and_sent_no_token(
     two: Two, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     asked: list[str] = []
@@ -470,9 +474,9 @@ def test_an_agent_elsewhere_is_not_asked_for_its_journal_and_sent_no_token(
 def test_why_a_caller_may_not_says_who_can_help() -> None:
     ada = TokenHolder("ada", "viewer", "vision")
     assert explain_refusal(ada, "read", "vision") is None
-    said = explain_refusal(ada, "change", "vision")
-    assert said is not None
-    assert "the role 'editor'" in said
-    assert "--team vision --role editor" in said
+    refusal = explain_refusal(ada, "change", "vision")
+    assert refusal is not None
+    assert "the role 'editor'" in refusal
+    assert "--team vision --role editor" in refusal
     assert "all teams" in str(explain_refusal(ada, "read", None))
     assert explain_refusal(TokenHolder("root", "admin"), "administer", None) is None

@@ -145,8 +145,8 @@ class StandIn:
     def logs(self, name: str, instance: str | None = None) -> FileLogs:
         def look() -> tuple[list[tuple[str, Path]], bool]:
             record = self.service(name)
-            names = [one.instance for one in record.instances if instance in {None, one.instance}]
-            return [(one, self.folder / f"{one}.log") for one in names], False
+            names = [entry.instance for entry in record.instances if instance in {None, entry.instance}]
+            return [(label, self.folder / f"{label}.log") for label in names], False
 
         return FileLogs(look)
 

@@ -116,8 +116,8 @@ def test_agents_are_listed_with_what_their_sensors_did_and_missed(run: Run) -> N
     _, checker, tracker, after = run(answers, "agents").stdout.splitlines()
     assert (checker.split()[0], tracker.split()[-2:]) == ("checker", ["3", "1"])
     assert after == "Show one: scanflow agents mnist:checker"
-    told = json.loads(run(answers, "agents", "--json").stdout)
-    assert (told[0]["sensors"], told[1]["sensors"]) == (None, [COUNT])
+    document = json.loads(run(answers, "agents", "--json").stdout)
+    assert (document[0]["sensors"], document[1]["sensors"]) == (None, [COUNT])
     for target in ("tracker", "mnist:tracker", "mnist/tracker"):
         lines = run(answers, "agents", target).stdout.splitlines()
         assert lines[3] == f"mnist:tracker, at {AGENT_URL}"
@@ -136,8 +136,8 @@ def test_no_agent_is_said_to_be_so_and_an_unknown_one_is_refused(run: Run) -> No
 
 def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, folder: Path) -> None:
     server = Answers({f"PUT /agents/mnist/{name}": CHECKER | {"name": name} for name in ("tracker", "checker")})
-    told = run(server, "agents", "--start", "app.py").stdout
-    assert "mnist:tracker  stopped\nmnist:checker  stopped\n" in told
+    output = run(server, "agents", "--start", "app.py").stdout
+    assert "mnist:tracker  stopped\nmnist:checker  stopped\n" in output
     assert server.places == ["PUT /agents/mnist/tracker", "PUT /agents/mnist/checker"]
     body = server.asked[0][2]
     assert body["source"] == str(folder / "app.py")
@@ -147,8 +147,8 @@ def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, f
     assert server.places == ["PUT /agents/mnist/checker"]
     with pytest.raises(NotFoundError, match="has no agent 'chekcer'"):
         run(server, "agents", "--start", "app.py:chekcer")
-    known = [CHECKER, TRACKER, TRACKER | {"app": "other"}]
-    server = Answers({"GET /agents": known, **{f"DELETE /agents/mnist/{one['name']}": one for one in known}})
+    agents = [CHECKER, TRACKER, TRACKER | {"app": "other"}]
+    server = Answers({"GET /agents": agents, **{f"DELETE /agents/mnist/{agent['name']}": agent for agent in agents}})
     assert run(server, "agents", "--stop", "mnist").stdout.startswith("mnist:checker  stopped\n")
     assert server.places[1:] == ["DELETE /agents/mnist/checker", "DELETE /agents/mnist/tracker"]
     (folder / "alone.py").write_text(APP.partition("    agents=[")[0] + ")\n")
@@ -157,23 +157,23 @@ def test_all_agents_of_an_application_are_started_and_stopped_or_one(run: Run, f
 
 
 def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [{"id": one, "at": 1.0, "kind": "sample", "subject": "count", "body": {}} for one in range(1, 8)]
+    entries = [{"id": entry, "at": 1.0, "kind": "sample", "subject": "count", "body": {}} for entry in range(1, 8)]
 
     def journal(request: httpx2.Request) -> Any:
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
-        return [one for one in entries if int(str(one["id"])) > after][:limit]
+        return [entry for entry in entries if int(str(entry["id"])) > after][:limit]
 
     monkeypatch.setattr(agent_client, "PAGE_SIZE", 3)
     words = ("agents", "tracker", "--journal", "--limit", "4")
-    known = {"GET /agents": [TRACKER], "GET /agents/mnist/tracker/journal": journal}
-    assert [one["id"] for one in json.loads(run(known, *words, "--json").stdout)] == [4, 5, 6, 7]
-    assert len(run(known, *words).stdout.splitlines()) == 4
+    fields = {"GET /agents": [TRACKER], "GET /agents/mnist/tracker/journal": journal}
+    assert [entry["id"] for entry in json.loads(run(fields, *words, "--json").stdout)] == [4, 5, 6, 7]
+    assert len(run(fields, *words).stdout.splitlines()) == 4
     entries.clear()
-    assert "The journal is empty" in run(known, *words).stdout
+    assert "The journal is empty" in run(fields, *words).stdout
 
 
 @pytest.mark.parametrize(
-    ("known", "words", "error", "told"),
+    ("agents", "words", "error", "message"),
     [
         ([CHECKER, TRACKER], "mnist --journal", InvalidError, "mnist:checker, mnist:tracker"),
         ([CHECKER], "checker --journal", UnavailableError, "mnist:checker is stopped"),
@@ -183,14 +183,14 @@ def test_a_journal_ends_with_the_newest_entries_however_long_it_is(run: Run, mon
     ],
 )
 def test_what_cannot_be_done_with_agents_says_why(
-    run: Run, known: list[Any], words: str, error: type[Exception], told: str
+    run: Run, agents: list[Any], words: str, error: type[Exception], message: str
 ) -> None:
     stopped = UnavailableError("The agent mnist:checker is stopped, so its journal cannot be read.")
-    with pytest.raises(error, match=told):
-        run({"GET /agents": known, "GET /agents/mnist/checker/journal": stopped}, "agents", *words.split())
+    with pytest.raises(error, match=message):
+        run({"GET /agents": agents, "GET /agents/mnist/checker/journal": stopped}, "agents", *words.split())
 
 
-def test_why_lists_what_was_wanted_and_tells_the_story_of_one(run: Run) -> None:
+def test_why_lists_intents_and_explains_one(run: Run) -> None:
     story = {"lines": ["sample    count", "effect    none yet"], "action": action().model_dump(mode="json")}
     server = Answers({"GET /intents": [story["action"]], "GET /intents/a1/why": story})
     heads, row, after = run(server, "why", "--limit", "5").stdout.splitlines()
@@ -210,9 +210,9 @@ def queue(*waiting: Action) -> Callable[[httpx2.Request], Any]:
     def answer(request: httpx2.Request) -> Any:
         query = request.url.params
         return [
-            one.model_dump(mode="json")
-            for one in waiting
-            if query.get("state") in {None, one.state} and query.get("verdict") in {None, one.decision.verdict}
+            action.model_dump(mode="json")
+            for action in waiting
+            if query.get("state") in {None, action.state} and query.get("verdict") in {None, action.decision.verdict}
         ][: int(query["limit"])]
 
     return answer
@@ -226,14 +226,14 @@ def test_what_waits_for_approval_is_listed_before_what_is_only_suggested(run: Ru
     assert 'run_workflow(workflow="training")  workflow/training  n >= 1000, n=1204' in first
     assert (first.split()[0], second.split()[0]) == ("a1", "s1")
     assert after.startswith("Approve: scanflow approve a1.")
-    assert [one["id"] for one in json.loads(run(answers, "approve", "--json").stdout)] == ["a1", "s1"]
+    assert [entry["id"] for entry in json.loads(run(answers, "approve", "--json").stdout)] == ["a1", "s1"]
     part = Slice(name="current", n=59, champion_right=42, challenger_right=55, gained=14)
     evidence = decide([part]).evidence(champion=1, version=3, run="bold-fox-1").model_dump(mode="json")
     sample = Sample(id="s1", agent="e", sensor="s", at=1.0, value={"evidence": evidence}, cause="call:1")
     waits = action("a2")
     waits = waits.model_copy(update={"intent": waits.intent.model_copy(update={"sample": sample})})
-    told = run({"GET /intents": queue(waits)}, "approve").stdout.splitlines()
-    assert told[2].startswith(f"a2: {format_decision(evidence)}")
+    lines = run({"GET /intents": queue(waits)}, "approve").stdout.splitlines()
+    assert lines[2].startswith(f"a2: {format_decision(evidence)}")
     nothing = run({"GET /intents": []}, "approve")
     assert nothing.stdout == "No action is waiting for approval. See what was done: scanflow why\n"
 
@@ -245,9 +245,9 @@ def test_an_action_is_approved_or_refused_with_a_reason(run: Run) -> None:
         "POST /intents/a2/refuse": action("a2", "refused", "refuse").model_dump(mode="json"),
     }
     server = Answers(answers)
-    told = run(server, "approve", "a1", "--reason", "looks right").stdout
-    assert told.startswith('a1  run_workflow(workflow="training") on workflow/training: about to start.')
-    assert told.endswith("See its effect: scanflow why a1\n")
+    output = run(server, "approve", "a1", "--reason", "looks right").stdout
+    assert output.startswith('a1  run_workflow(workflow="training") on workflow/training: about to start.')
+    assert output.endswith("See its effect: scanflow why a1\n")
     assert server.asked[-1] == ("POST /intents/a1/approve", {}, {"reason": "looks right"})
     refused = run(server, "approve", "@latest", "--refuse", "--json")
     assert Action.model_validate_json(refused.stdout).id == "a2"
@@ -306,11 +306,11 @@ def test_labels_are_given_one_by_one_or_from_a_file_all_at_once(run: Run, tmp_pa
     file.write_text('\ufeffid,label,score\nimg/17,7,0.5\nb,007,0.4\nc, ,0.3\nd,"a, b",\n')
     server = Answers({"PATCH /labels": [{"id": str(number)} for number in range(5)]})
     words = ("labels", "--app", "mnist", "--team", "vision", "--from", str(file), "--give", "e=NaN", "-g", 'f={"x": 1}')
-    told = run(server, *words).stdout
-    assert told == "Labels given: 5; rows without a label: 1. List the remaining samples: scanflow labels\n"
+    output = run(server, *words).stdout
+    assert output == "Labels given: 5; rows without a label: 1. List the remaining samples: scanflow labels\n"
     ((place, _, body),) = server.asked
     assert (place, body["app"], body["team"]) == ("PATCH /labels", "mnist", "vision")
-    assert [(one["id"], one["label"], one.get("line")) for one in body["labels"]] == [
+    assert [(label["id"], label["label"], label.get("line")) for label in body["labels"]] == [
         ("img/17", 7, 2), ("b", "007", 3), ("d", "a, b", 5), ("e", "NaN", None), ("f", {"x": 1}, None),
     ]  # fmt: skip
     run(server, "labels", "--give", "a=7", "--replace")
@@ -326,8 +326,8 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
         {"id": "r/1", "app": "a", "team": "", "guess": 3, "purpose": "train"},
     ]
     file = tmp_path / "rows.csv"
-    told = run({"GET /labels": queue}, "labels", "--export", str(file)).stdout
-    assert told == f"{file}: 2 samples. Fill in its column 'label', then: scanflow labels --from {file}\n"
+    output = run({"GET /labels": queue}, "labels", "--export", str(file)).stdout
+    assert output == f"{file}: 2 samples. Fill in its column 'label', then: scanflow labels --from {file}\n"
     assert "no file was written" in run({"GET /labels": []}, "labels", "--export", str(tmp_path / "none.csv")).stdout
     assert not (tmp_path / "none.csv").exists()
     text = file.read_text()
@@ -351,7 +351,7 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
 
 
 @pytest.mark.parametrize(
-    ("file", "words", "told"),
+    ("file", "words", "message"),
     [
         (b"id,lable\n1,2\n", "--from labels.csv", "has no column 'label'"),
         (b"", "--from labels.csv", "'labels.csv' is empty"),
@@ -365,9 +365,9 @@ def test_the_queue_goes_into_a_file_with_its_columns_names_which_comes_back_with
         (b"", "--give a=1 --export x.csv", "exclude each other"),
     ],
 )
-def test_labels_that_cannot_be_read_send_nothing(run: Run, folder: Path, file: bytes, words: str, told: str) -> None:
+def test_labels_that_cannot_be_read_send_nothing(run: Run, folder: Path, file: bytes, words: str, message: str) -> None:
     (folder / "labels.csv").write_bytes(file)
     server = Answers({"PATCH /labels": []})
-    with pytest.raises(UsageError, match=re.escape(told)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         run(server, "labels", *words.split())
     assert server.asked == []

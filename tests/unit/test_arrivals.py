@@ -67,10 +67,10 @@ def test_a_poisson_process_has_the_gaps_of_one_and_its_rate_where_that_changes()
     assert len(due) == pytest.approx(20_000, abs=4 * math.sqrt(20_000))
     assert statistics.mean(gaps) == pytest.approx(0.001, rel=0.03)
     assert statistics.stdev(gaps) == pytest.approx(0.001, rel=0.05)  # of an exponential: its mean
-    found = RateTrace(((0, 100), (10, 100), (10, 900), (20, 900))).generate_arrivals(poisson=7)
-    fast = sum(at >= 10 for at in found)
+    arrivals = RateTrace(((0, 100), (10, 100), (10, 900), (20, 900))).generate_arrivals(poisson=7)
+    fast = sum(at >= 10 for at in arrivals)
     assert fast == pytest.approx(9000, abs=4 * math.sqrt(9000))
-    assert len(found) - fast == pytest.approx(1000, abs=4 * math.sqrt(1000))
+    assert len(arrivals) - fast == pytest.approx(1000, abs=4 * math.sqrt(1000))
 
 
 def test_steps_a_sine_and_a_recorded_rate() -> None:
@@ -85,7 +85,7 @@ def test_steps_a_sine_and_a_recorded_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: build_constant_rate(0, 10), "always 0"),
         (lambda: build_constant_rate(-1, 10), "0 or more"),
@@ -102,6 +102,6 @@ def test_steps_a_sine_and_a_recorded_rate() -> None:
         (lambda: parse_trace("ramp:1", 1), "steps:50,100,200"),
     ],
 )
-def test_what_is_no_rate_is_refused(make: object, told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
+def test_what_is_no_rate_is_refused(make: object, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         make()  # type: ignore[operator]

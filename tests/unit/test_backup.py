@@ -32,7 +32,7 @@ OUTPUTS = "environments/scanflow-shop-data/runs/calm-fox-1/outputs"
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def saved_home(tmp_path: Path) -> Path:
     """A home with a run, and what a backup has to take or leave."""
     home = tmp_path / "saved"
     outputs = home / OUTPUTS
@@ -69,10 +69,10 @@ def list_content(folder: Path) -> dict[str, object]:
     return content
 
 
-def test_what_is_restored_is_what_was_saved(saved: Path, tmp_path: Path) -> None:
-    file = save(saved)
+def test_what_is_restored_is_what_was_saved(saved_home: Path, tmp_path: Path) -> None:
+    file = save(saved_home)
     result = restore_home(file, now := tmp_path / "new" / "now")
-    assert list_content(now) == list_content(saved)
+    assert list_content(now) == list_content(saved_home)
     assert result.home == str(now)
     private = [path for path in (now, *now.rglob("*"), file) if not path.is_symlink()]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in private} == {0}
@@ -80,18 +80,18 @@ def test_what_is_restored_is_what_was_saved(saved: Path, tmp_path: Path) -> None
     now.rename(tmp_path / "then")
     now.mkdir()
     restore_home(file, now)
-    assert list_content(now) == list_content(saved), "into an empty folder, too"
+    assert list_content(now) == list_content(saved_home), "into an empty folder, too"
 
 
-def test_databases_are_saved_as_they_are_at_one_moment_while_they_are_written(saved: Path, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(saved / "journal.db", isolation_level=None)) as made:
-        made.executescript(
+def test_databases_are_saved_as_they_are_at_one_moment_while_they_are_written(saved_home: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(saved_home / "journal.db", isolation_level=None)) as database:
+        database.executescript(
             "PRAGMA journal_mode = WAL; CREATE TABLE a (n); CREATE TABLE b (n); PRAGMA wal_autocheckpoint = 0"
         )
     over, begun = threading.Event(), threading.Event()
 
     def write() -> None:
-        with closing(sqlite3.connect(saved / "journal.db", isolation_level=None, timeout=60)) as connection:
+        with closing(sqlite3.connect(saved_home / "journal.db", isolation_level=None, timeout=60)) as connection:
             while not over.is_set():
                 connection.executescript("BEGIN IMMEDIATE; INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT")
                 begun.set()
@@ -100,7 +100,7 @@ def test_databases_are_saved_as_they_are_at_one_moment_while_they_are_written(sa
     writer.start()
     begun.wait()
     try:
-        file = save(saved)
+        file = save(saved_home)
     finally:
         over.set()
         writer.join()
@@ -111,47 +111,47 @@ def test_databases_are_saved_as_they_are_at_one_moment_while_they_are_written(sa
     assert not list((tmp_path / "now").glob("journal.db-*"))
 
 
-def test_what_names_processes_of_the_saved_home_is_left_out(saved: Path, tmp_path: Path) -> None:
-    attempt = saved / "environments" / "e" / "runs" / "r" / "steps" / "s" / "1"
+def test_what_names_processes_of_the_saved_home_is_left_out(saved_home: Path, tmp_path: Path) -> None:
+    attempt = saved_home / "environments" / "e" / "runs" / "r" / "steps" / "s" / "1"
     attempt.mkdir(parents=True)
     os.mkfifo(attempt / "alive")
     for name in ("spec.json", "started", "claim", "exit.part", "stdout.log"):
         (attempt / name).write_text("{}")
-    (saved / OUTPUTS / "train" / "started").write_text("a step's own file")
+    (saved_home / OUTPUTS / "train" / "started").write_text("a step's own file")
     for folder in ("venvs/abc", "server/daemons/server"):
-        (saved / folder).mkdir(parents=True)
-    (saved / "server" / "up.json").write_text("{}")
-    restore_home(save(saved), now := tmp_path / "now")
-    assert {path.name for path in (now / attempt.relative_to(saved)).iterdir()} == {"spec.json", "stdout.log"}
+        (saved_home / folder).mkdir(parents=True)
+    (saved_home / "server" / "up.json").write_text("{}")
+    restore_home(save(saved_home), now := tmp_path / "now")
+    assert {path.name for path in (now / attempt.relative_to(saved_home)).iterdir()} == {"spec.json", "stdout.log"}
     assert (now / OUTPUTS / "train" / "started").exists()
     assert not (now / "venvs").exists()
     assert list((now / "server").iterdir()) == []
 
 
 def test_a_backup_replaces_nothing_and_says_what_it_cannot_hold(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = save(saved)
+    file = save(saved_home)
     before = file.read_bytes()
     with pytest.raises(InvalidError, match="exists already"):
-        save(saved)
+        save(saved_home)
     assert file.read_bytes() == before
     with pytest.raises(UsageError, match="would lie in the home"):
-        save_home(Settings(home=saved), saved / "backup.tar.gz")
+        save_home(Settings(home=saved_home), saved_home / "backup.tar.gz")
     with pytest.raises(UsageError, match="nothing to save"):
         save_home(Settings(home=tmp_path / "none"), tmp_path / "other")
     with pytest.raises(
         UsageError, match=r"SCANFLOW_TRACKER_URI names a database elsewhere.*env -u SCANFLOW_TRACKER_URI"
     ):
-        save_home(Settings(home=saved, tracker_uri="sqlite:////x.db"), tmp_path / "other")
+        save_home(Settings(home=saved_home, tracker_uri="sqlite:////x.db"), tmp_path / "other")
     monkeypatch.setenv("SCANFLOW_DATABASE_URL", "postgresql://host/db")
     with pytest.raises(UsageError, match="SCANFLOW_DATABASE_URL"):
-        save(saved, "other")
+        save(saved_home, "other")
     monkeypatch.delenv("SCANFLOW_DATABASE_URL")
-    damage_page(saved / "journal.db")
+    damage_page(saved_home / "journal.db")
     with pytest.raises(UnavailableError, match=r"journal\.db.*damaged"):
-        save(saved, "other")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, saved.name]
+        save(saved_home, "other")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, saved_home.name]
 
 
 def damage_page(path: Path) -> None:
@@ -163,12 +163,12 @@ def damage_page(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_home_is_never_replaced(saved: Path, tmp_path: Path) -> None:
-    file = save(saved)
+def test_a_home_is_never_replaced(saved_home: Path, tmp_path: Path) -> None:
+    file = save(saved_home)
     (other := tmp_path / "other").mkdir()
     (other / "mine").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for target in (saved, other, other / "mine", tmp_path / "link"):
+    for target in (saved_home, other, other / "mine", tmp_path / "link"):
         with pytest.raises(UsageError, match="is not empty"):
             restore_home(file, target)
     assert [path.name for path in other.iterdir()] == ["mine"]
@@ -278,9 +278,9 @@ def test_what_is_no_backup_is_said_to_be_none(tmp_path: Path) -> None:
 
 
 def test_a_restore_that_fails_in_the_middle_leaves_nothing(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = save(saved)
+    file = save(saved_home)
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -292,4 +292,4 @@ def test_a_restore_that_fails_in_the_middle_leaves_nothing(
     (tmp_path / ".now.restoring" / "of a killed one").mkdir(parents=True)
     assert not (tmp_path / "now").exists()
     restore_home(file, tmp_path / "now")
-    assert list_content(tmp_path / "now") == list_content(saved)
+    assert list_content(tmp_path / "now") == list_content(saved_home)

@@ -26,13 +26,13 @@ def benchmark(**metric: object) -> Benchmark:
     )
 
 
-def results(one: Benchmark) -> Results:
+def results(benchmark: Benchmark) -> Results:
     samples: dict[str, list[Mapping[str, float]]] = {
         "Scanflow": [{"p50": 2.0}, {"p50": 4.0}, {"p50": 3.0}],
         "Scanflow, cold": [{"p50": 9.0}],
         "Other": [{"p50": 8.0}, {"p50": 4.0}, {"p50": 6.0}],
     }
-    return Results(benchmark=one, samples=samples)
+    return Results(benchmark=benchmark, samples=samples)
 
 
 def test_the_others_are_set_against_the_first_column_round_by_round() -> None:
@@ -50,7 +50,7 @@ def test_the_others_are_set_against_the_first_column_round_by_round() -> None:
         ({"bar": 1.3, "against": "Other"}, "≤ 1.3× Other; it is 0.50×"),
     ],
 )
-def test_a_bar_says_what_it_is_held_against(metric: dict[str, object], bar: str) -> None:
+def test_a_bar_says_what_it_is_compared_with(metric: dict[str, object], bar: str) -> None:
     assert f"| latency | {bar} |" in table(SECTION, [results(benchmark(**metric))])
 
 
@@ -58,11 +58,11 @@ def test_a_contender_that_failed_is_not_passed_over() -> None:
     def break_(folder: Path) -> Mapping[str, float]:
         raise NotMeasuredError("it broke")
 
-    one = Benchmark(
+    single = Benchmark(
         name="one", section=SECTION, metrics=benchmark().metrics, contenders={"Scanflow": break_}, how="asked"
     )
-    said: list[str] = []
-    found = interleave(one, ["Scanflow"], rounds=1, say=said.append)
-    assert found.failures == {"Scanflow": "it broke"}
-    assert "| latency | not measured |" in table(SECTION, [found])
-    assert any("it broke" in line for line in said)
+    messages: list[str] = []
+    results = interleave(single, ["Scanflow"], rounds=1, say=messages.append)
+    assert results.failures == {"Scanflow": "it broke"}
+    assert "| latency | not measured |" in table(SECTION, [results])
+    assert any("it broke" in line for line in messages)

@@ -35,9 +35,9 @@ class Time:
 
 @pytest.fixture
 def authority(tmp_path: Path) -> CertificateAuthority:
-    made = CertificateAuthority(tmp_path)
-    made.create("test")
-    return made
+    authority = CertificateAuthority(tmp_path)
+    authority.create("test")
+    return authority
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_the_homes_own_certificate_is_renewed_a_month_before_it_expires(tmp_path
     past = CertificateAuthority(tmp_path, clock=lambda: datetime.now(UTC) - timedelta(days=370))
     past.create("test")
     old = past.ensure("server", ["models.example"])
-    given = TlsFiles(certificate=str(tmp_path / "given.pem"), key=str(tmp_path / "given.key"))
-    renew_certificate(tmp_path, given)
+    files = TlsFiles(certificate=str(tmp_path / "given.pem"), key=str(tmp_path / "given.key"))
+    renew_certificate(tmp_path, files)
     authority = CertificateAuthority(tmp_path)
     assert authority.list_issued() == [old]
     own = TlsFiles(certificate=str(old.certificate), key=str(old.key))

@@ -62,8 +62,8 @@ def test_a_client_without_a_server_names_the_one_that_is_up(home: Path) -> None:
 
 
 def test_actions_are_listed_explained_and_decided() -> None:
-    known = action(state="succeeded", verdict="act")
-    of_a1 = known.model_dump(mode="json")
+    a1 = action(state="succeeded", verdict="act")
+    of_a1 = a1.model_dump(mode="json")
     server = Answers(
         {
             "GET /intents": [of_a1],
@@ -73,10 +73,10 @@ def test_actions_are_listed_explained_and_decided() -> None:
         }
     )
     client = asks(server)
-    assert client.intents(app="mnist", state="succeeded") == [known]
+    assert client.intents(app="mnist", state="succeeded") == [a1]
     assert server.asked[-1][1] == {"app": "mnist", "state": "succeeded", "limit": "20"}
     assert str(client.why()) == "sample  count\neffect  none yet"
-    assert client.approve("a1", reason="looks right") == known
+    assert client.approve("a1", reason="looks right") == a1
     assert server.asked[-1][2] == {"reason": "looks right"}
     assert client.revert().state == "reverted", "the newest that was done"
     server.answers["GET /intents"] = []
@@ -96,7 +96,7 @@ def test_labels_are_listed_to_the_last_and_given_together(monkeypatch: pytest.Mo
     client = asks(server)
     assert client.labels(limit=None) == queue
     assert client.labels(limit=1) == queue[:1]
-    assert [one["id"] for one in client.give_labels({"b": 3, "a": 7}, app="mnist", replace=True)] == ["b", "a"]
+    assert [label["id"] for label in client.give_labels({"b": 3, "a": 7}, app="mnist", replace=True)] == ["b", "a"]
     labels = [{"id": "b", "label": 3}, {"id": "a", "label": 7}]
     assert server.asked[-1][2] == {"labels": labels, "app": "mnist", "replace": True}
     client.give_labels(labels)
@@ -111,7 +111,7 @@ def test_events_are_the_newest_and_following_goes_on_for_as_long_as_is_said(monk
         if request.url.path.endswith("/newest"):
             return httpx2.Response(200, json=events(4)[0].model_dump(mode="json"))
         if (last := request.headers.get("last-event-id")) is None:
-            return httpx2.Response(200, json=[one.model_dump(mode="json") for one in events(2, 3, 4)])
+            return httpx2.Response(200, json=[event.model_dump(mode="json") for event in events(2, 3, 4)])
         opened.append(last)
         new = events(int(last) + 1)[0]
         return httpx2.Response(200, content=f"id: {new.id}\ndata: {new.model_dump_json()}\n\n".encode())
@@ -120,7 +120,7 @@ def test_events_are_the_newest_and_following_goes_on_for_as_long_as_is_said(monk
     assert client.events(limit=2) == events(3, 4)
     assert client.events(limit=0) == []
     following = client.events(limit=1, follow=True, timeout_s=2.5)  # and each stream takes a second
-    assert [one.id for one in following] == [4, 5, 6, 7], "each once, until the time is over"
+    assert [event.id for event in following] == [4, 5, 6, 7], "each once, until the time is over"
     assert opened == ["4", "5", "6"], "the stream is opened anew from where it stood"
 
 
@@ -132,16 +132,16 @@ def test_strategies_of_an_application_need_no_server(home: Path, tmp_path: Path)
     )
     tracker = sf.Agent(name="tracker", modules=["tracker.py"])
     app = sf.Application(name="shop", app_dir=str(tmp_path), agents=[tracker])
-    assert [one["name"] for one in sf.Client().strategies(app)] == ["daily"]
+    assert [strategy["name"] for strategy in sf.Client().strategies(app)] == ["daily"]
 
 
 def test_the_deployer_client_has_the_same_methods_and_what_they_return_may_be_awaited(home: Path) -> None:
     client = ScanflowDeployerClient()
 
-    async def awaited() -> Any:
+    async def await_runs() -> Any:
         return await client.runs(limit=3)
 
-    assert client.runs(limit=3) == asyncio.run(awaited()) == []
+    assert client.runs(limit=3) == asyncio.run(await_runs()) == []
     with pytest.raises(UnavailableError, match="scanflow up"):
         client.agents()
     with pytest.raises(AttributeError, match="fly"):

@@ -23,9 +23,9 @@ def corruptions() -> ModuleType:
     spec = importlib.util.spec_from_file_location("tutorial_corruptions", path)
     assert spec is not None
     assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -90,20 +90,20 @@ def test_what_are_no_pictures_is_refused(x: Any, corruptions: ModuleType) -> Non
 @needs_data
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_look_like_the_real_ones(kind: str, corruptions: ModuleType, real: dict[str, Any]) -> None:
-    made, theirs = corruptions.corrupt(real["x_test"], kind, seed=3), real[kind]
+    drifted, theirs = corruptions.corrupt(real["x_test"], kind, seed=3), real[kind]
 
-    def likeness(one: Any, other: Any) -> float:
-        return float(np.corrcoef(one.ravel(), other.ravel())[0, 1])
+    def likeness(first: Any, other: Any) -> float:
+        return float(np.corrcoef(first.ravel(), other.ravel())[0, 1])
 
     def roughness(x: Any) -> float:
         return float(np.abs(np.diff(x.astype(float), axis=2)).mean())
 
-    assert made.mean() == pytest.approx(theirs.mean(), rel=0.06)
-    assert made.std() == pytest.approx(theirs.std(), rel=0.06)
-    assert roughness(made) == pytest.approx(roughness(theirs), rel=0.06)
-    assert (made == 0).mean() == pytest.approx((theirs == 0).mean(), abs=0.02)
-    assert likeness(made.mean(axis=0), theirs.mean(axis=0)) > 0.98
+    assert drifted.mean() == pytest.approx(theirs.mean(), rel=0.06)
+    assert drifted.std() == pytest.approx(theirs.std(), rel=0.06)
+    assert roughness(drifted) == pytest.approx(roughness(theirs), rel=0.06)
+    assert (drifted == 0).mean() == pytest.approx((theirs == 0).mean(), abs=0.02)
+    assert likeness(drifted.mean(axis=0), theirs.mean(axis=0)) > 0.98
     if kind == "fog":  # the real pictures all have the same corner of a sky each, ours any part of it
-        assert made.mean(axis=(1, 2)).std() == pytest.approx(theirs.mean(axis=(1, 2)).std(), rel=0.15)
+        assert drifted.mean(axis=(1, 2)).std() == pytest.approx(theirs.mean(axis=(1, 2)).std(), rel=0.15)
     else:
-        assert likeness(made.std(axis=0), theirs.std(axis=0)) > 0.98
+        assert likeness(drifted.std(axis=0), theirs.std(axis=0)) > 0.98

@@ -51,21 +51,21 @@ def test_every_thread_there_is_takes_short_slices(inherited: bool) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no groups by session")
 def test_a_session_stays_behind_until_it_does_no_more() -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as one:
-        group = Path(f"/proc/{one.pid}/autogroup")
-        assert yield_cpu(one.pid, True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
+        group = Path(f"/proc/{process.pid}/autogroup")
+        assert yield_cpu(process.pid, True)
         assert group.read_text().rstrip().endswith("nice 10")
-        while not yield_cpu(one.pid, False):  # the kernel takes one change in a tenth of a second
+        while not yield_cpu(process.pid, False):  # the kernel takes one change in a tenth of a second
             pass
         assert group.read_text().rstrip().endswith("nice 0")
-        one.kill()
-    assert not yield_cpu(one.pid, True)
+        process.kill()
+    assert not yield_cpu(process.pid, True)
 
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no groups by session")
 def test_a_session_that_another_process_leads_is_left_as_it_is() -> None:
     before = Path("/proc/self/autogroup").read_text()
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as one:
-        assert not yield_cpu(one.pid, True)
-        assert Path(f"/proc/{one.pid}/autogroup").read_text() == before
-        one.kill()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not yield_cpu(process.pid, True)
+        assert Path(f"/proc/{process.pid}/autogroup").read_text() == before
+        process.kill()

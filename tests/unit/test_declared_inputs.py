@@ -36,7 +36,7 @@ def no_texts(_names: Collection[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("given", "declared", "got"),
+    ("value_", "declared", "got"),
     [
         ([1, 0], "FP64", "float64"),
         ([1, 0], "FP32", "float32"),
@@ -63,17 +63,17 @@ def no_texts(_names: Collection[str]) -> dict[str, Any]:
         ([], "BYTES", "object"),
     ],
 )
-def test_numbers_get_the_declared_type_where_they_stay_the_same(given: Any, declared: str, got: str) -> None:
-    [value] = fit_inputs({"x": given}, declare(x=declared), no_texts).values()
+def test_numbers_get_the_declared_type_where_they_stay_the_same(value_: Any, declared: str, got: str) -> None:
+    [value] = fit_inputs({"x": value_}, declare(x=declared), no_texts).values()
     assert np.asarray(value).dtype == got
 
 
-def test_columns_become_the_one_input_of_a_service_whose_columns_have_no_names() -> None:
-    one: Declared = [{"name": "input-0", "datatype": "FP32", "shape": [-1, 2]}]
-    fitted = fit_inputs({"a": [1, 2], "b": [3, 4]}, one, no_texts)
+def test_columns_become_the_one_input_of_a_service_where_the_columns_have_no_names() -> None:
+    inputs: Declared = [{"name": "input-0", "datatype": "FP32", "shape": [-1, 2]}]
+    fitted = fit_inputs({"a": [1, 2], "b": [3, 4]}, inputs, no_texts)
     assert fitted["input-0"].tolist() == [[1, 3], [2, 4]]
     assert fitted["input-0"].dtype == np.float32
-    assert fit_inputs({"a": [1], "b": [2], "c": [3]}, one, no_texts) == {"a": [1], "b": [2], "c": [3]}
+    assert fit_inputs({"a": [1], "b": [2], "c": [3]}, inputs, no_texts) == {"a": [1], "b": [2], "c": [3]}
 
 
 def test_rows_go_by_the_name_of_the_only_input_if_they_have_its_dimensions() -> None:
@@ -125,7 +125,7 @@ def test_an_unknown_column_is_named() -> None:
 def test_a_column_of_digits_is_text_where_the_model_has_text() -> None:
     texts = {"code": np.array(["007"], object)}
     fitted = fit_inputs(
-        {"code": np.array([7])}, declare(code="BYTES"), lambda names: {one: texts[one] for one in names}
+        {"code": np.array([7])}, declare(code="BYTES"), lambda names: {name: texts[name] for name in names}
     )
     assert list(fitted["code"]) == ["007"]
 
@@ -173,7 +173,7 @@ def fit_file(path: Path, declared: Declared, options: ReadOptions | None = None)
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_the_smallest_and_the_largest_whole_number_keep_their_sign(tmp_path: Path, ending: str) -> None:
+def test_the_smallest_and_the_largest_whole_number_stay_negative_and_positive(tmp_path: Path, ending: str) -> None:
     path, texts = tmp_path / f"a.{ending}", [str(-(2**63)), str(2**63 - 1), "0"]
     frame = pd.DataFrame({"i": texts, "n": [1, 2, 3]})
     frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
@@ -233,7 +233,7 @@ def test_a_date_that_is_missing_is_sent_as_such_where_the_model_has_dates(tmp_pa
         fit_table(tmp_path / "a.csv", content, declare(x="INT64", t="BYTES"))
 
 
-def test_numbers_with_words_are_text_where_the_model_has_text_and_else_refused(tmp_path: Path) -> None:
+def test_numbers_with_text_are_text_where_the_model_has_text_and_else_refused(tmp_path: Path) -> None:
     content = "x,y\n1,1\nERR,2\n3,3\n"
     sent = fit_table(tmp_path / "a.csv", content, declare(x="BYTES", y="INT64"))
     assert sent["x"] == ("object", ["1", "ERR", "3"])
@@ -296,13 +296,13 @@ def test_text_that_looks_like_dates_goes_as_it_stands_where_no_type_is_declared(
 
 def test_the_elements_of_a_list_go_as_json_where_that_is_what_the_model_takes() -> None:
     lists: Declared = [{**declare(all="BYTES")[0], "parameters": {"content_type": "application/json"}}]
-    for given, sent in (
+    for value, sent in (
         ([[1.0, 2.0], [3.0]], ["[1.0, 2.0]", "[3.0]"]),
         ([{"a": 1}, {"a": 2}], ['{"a": 1}', '{"a": 2}']),
         ([{"all": [1]}, {"all": [2]}], ["[1]", "[2]"]),
         (["[1]"], ["[1]"]),
     ):
-        assert fit_inputs(given, lists) == {"all": sent}
+        assert fit_inputs(value, lists) == {"all": sent}
 
 
 def test_records_of_unlike_names_are_refused_unless_each_is_an_element_of_its_own() -> None:

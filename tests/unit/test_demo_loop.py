@@ -29,11 +29,11 @@ def event(type: str, *, app: str = "mnist", subject: str = "", **data: Any) -> E
 
 
 def phases(*types: str | Event) -> list[str]:
-    found, phase = [], Phase.CLEAN
+    phases, phase = [], Phase.CLEAN
     for type in types:
         phase = advance_phase(phase, type if isinstance(type, Event) else event(type))
-        found.append(f"{phase.name.lower()}: {phase.order}")
-    return found
+        phases.append(f"{phase.name.lower()}: {phase.order}")
+    return phases
 
 
 LOOK = event("intent", subject="workflow/detector", verdict="act")
@@ -73,8 +73,8 @@ RESPONSES = (
 
 def loop(**changes: Any) -> LoopOutcome:
     models = {"r1": "models:/m/1", "r2": "models:/m/2"}
-    known: dict[str, Any] = {"events": (), "responses": RESPONSES, "models": models, "seconds": 80.0}
-    return LoopOutcome(**{**known, **changes})
+    fields: dict[str, Any] = {"events": (), "responses": RESPONSES, "models": models, "seconds": 80.0}
+    return LoopOutcome(**{**fields, **changes})
 
 
 def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> None:
@@ -89,8 +89,8 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
     client = ControlClient(lambda: server)
     page = render_report(client, sf.Application(name="mnist"), loop())
     assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))
-    told = loop().as_json()
-    assert (told["failed"], told["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
+    outcome = loop().as_json()
+    assert (outcome["failed"], outcome["accuracy"]["models:/m/2"]) == (1, {"clean": None, "drifted": 0.9})
 
 
 def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_way() -> None:
@@ -100,7 +100,7 @@ def test_the_champion_is_the_version_that_was_promoted_and_not_the_one_on_its_wa
     assert loop(models=models).order[-1] == "models:/m/3"
 
 
-def test_the_story_is_a_line_for_each_thing_and_what_is_refused_again_is_told_once() -> None:
+def test_the_report_is_a_line_for_each_thing_and_what_is_refused_again_is_reported_once() -> None:
     stream = io.StringIO()
     refused = event("intent", subject="service/serve", agent="executor", verdict="refuse", primitive="upgrade_workflow")
     with open_output(stream) as output:
@@ -149,7 +149,7 @@ def test_traffic_takes_orders_and_says_why_it_cannot_begin(tmp_path: Path) -> No
 # The loop, with a server that has been
 
 
-class Told:
+class EventHistory:
     def __init__(self, *events: Event) -> None:
         self._events = events
 
@@ -159,8 +159,8 @@ class Told:
 
     def events(self, path: str, **asked: str | None) -> Any:
         assert (path, asked) == ("/events", {"after": "7", "app": "mnist", "type": None, "timeout_s": None})
-        for number, one in enumerate(self._events):
-            yield type("Message", (), {"data": one.model_copy(update={"id": 8 + number}).model_dump_json()})
+        for number, event in enumerate(self._events):
+            yield type("Message", (), {"data": event.model_copy(update={"id": 8 + number}).model_dump_json()})
 
 
 def closing(
@@ -169,21 +169,21 @@ def closing(
     timeout_s: float | None = PATIENCE_S,
     startup_s: float = 0.0,
     counted_s: float = 0.0,
-    told: Callable[[], None] = lambda: None,
+    notify: Callable[[], None] = lambda: None,
 ) -> tuple[LoopOutcome, list[str]]:
     """Let a server tell these events; ``told`` is called after each."""
     program = tmp_path / "echo.py"
     program.write_text(ECHO)
     heard: list[str] = []
-    server: Any = Told(*events)
+    server: Any = EventHistory(*events)
 
     def tell(event: Event) -> None:
         heard.append(event.type)
-        told()
+        notify()
 
     with TrafficProgram(program, log=tmp_path / "log") as traffic:
         traffic.wait_until_ready()
-        found = run_loop(
+        outcome = run_loop(
             ControlClient(lambda: server),
             sf.Application(name="mnist"),
             traffic,
@@ -195,16 +195,16 @@ def closing(
             tail_s=0.0,
             counted_s=counted_s,
         )
-    return found, heard
+    return outcome, heard
 
 
 @pytest.mark.processes
 def test_the_loop_ends_with_a_promotion(tmp_path: Path) -> None:
     promoted = event("model.promoted", version=2)
-    found, heard = closing(tmp_path, event("drift.none"), event("drift.found"), BETTER, promoted)
+    outcome, heard = closing(tmp_path, event("drift.none"), event("drift.found"), BETTER, promoted)
     assert heard == ["drift.none", "drift.found", "model.judged", "model.promoted"]
-    assert [one.id for one in found.events] == [8, 9, 10, 11]
-    assert found.sent > 0
+    assert [entry.id for entry in outcome.events] == [8, 9, 10, 11]
+    assert outcome.sent > 0
 
 
 @pytest.mark.processes
@@ -214,10 +214,10 @@ def test_the_loop_waits_until_all_requests_to_the_champion_are_counted(tmp_path:
         event("service.measured", version=version, requests=n, errors=0, since=BEGAN)
         for version, n in (("V2", 90), ("V1", 1), ("V1", 9))
     ]
-    found, heard = closing(
+    outcome, heard = closing(
         tmp_path, event("drift.found"), BETTER, promoted, *counts, event("drift.none"), counted_s=PATIENCE_S
     )
-    assert 1 < found.sent <= 10  # one for each order
+    assert 1 < outcome.sent <= 10  # one for each order
     assert heard[-4:] == ["model.promoted", *["service.measured"] * 3]
 
 
@@ -244,27 +244,27 @@ def test_a_slow_machine_gets_longer_and_the_message_says_what_was_waited_for(
         now[0] += 3600.0
 
     monkeypatch.setattr("scanflow_client.demo.loop.time", SimpleNamespace(time=lambda: now[0]))
-    told = r"within 3000 s, and start-up took 500 s\. The last 3600 s it was sending drifted digits, until there are"
-    with pytest.raises(UnavailableError, match=told):
-        closing(tmp_path, event("drift.none"), startup_s=500.0, timeout_s=None, told=hour)
+    message = r"within 3000 s, and start-up took 500 s\. The last 3600 s it was sending drifted digits, until there are"
+    with pytest.raises(UnavailableError, match=message):
+        closing(tmp_path, event("drift.none"), startup_s=500.0, timeout_s=None, notify=hour)
     program = tmp_path / "slow.py"
     program.write_text("import sys; sys.stdin.read()")
     monkeypatch.setattr("scanflow_client.demo.demo_traffic.READY_S", 0.1)
-    told = r"did not read its digits within 1 s \(start-up: 0 s\)"
-    with TrafficProgram(program, log=tmp_path / "log") as slow, pytest.raises(UnavailableError, match=told):
+    message = r"did not read its digits within 1 s \(start-up: 0 s\)"
+    with TrafficProgram(program, log=tmp_path / "log") as slow, pytest.raises(UnavailableError, match=message):
         slow.wait_until_ready(startup_s=0.3)
 
 
 def test_the_report_has_the_share_of_right_answers_over_time_by_version() -> None:
-    def until(at: float, one: int, other: int) -> tuple[float, tuple[Responses, ...]]:
-        rows = {"r1": one, "r2": other}
+    def make_counts(at: float, first: int, other: int) -> tuple[float, tuple[Responses, ...]]:
+        rows = {"r1": first, "r2": other}
         return at, tuple(
             Responses(kind="drifted", revision=id, right=n // 2, wrong=n - n // 2, failed=1) for id, n in rows.items()
         )
 
-    history = (until(1.0, 30, 0), until(2.0, 60, 0), until(3.0, 80, 40), until(4.0, 80, 50))
-    found = loop(history=history, models={"r1": "models:/m/1", "r2": "models:/m/2"}).score_answers()
-    assert [(one.at, one.version, one.right, one.n) for one in found] == [
+    history = (make_counts(1.0, 30, 0), make_counts(2.0, 60, 0), make_counts(3.0, 80, 40), make_counts(4.0, 80, 50))
+    answers = loop(history=history, models={"r1": "models:/m/1", "r2": "models:/m/2"}).score_answers()
+    assert [(answer.at, answer.version, answer.right, answer.n) for answer in answers] == [
         (2.0, "V1", 30, 60),
         (3.0, "V2", 20, 40),
         (4.0, "V1", 10, 20),
@@ -276,7 +276,7 @@ def test_the_report_has_the_share_of_right_answers_over_time_by_version() -> Non
 
 
 @pytest.mark.parametrize(("data", "drifted"), [("digitz", None), ("digits", Path("nothere.npz"))])
-def test_data_that_is_not_there_is_told_before_anything_is_started(data: str, drifted: Path | None) -> None:
+def test_data_that_is_not_there_is_reported_before_anything_is_started(data: str, drifted: Path | None) -> None:
     with pytest.raises(NotFoundError, match=r"digitz|nothere"):
         load_demo(data, drifted)
 

@@ -27,7 +27,7 @@ APP = sf.Application(
 )
 
 
-def served(app: str = "mnist", team: str = "datascience") -> Any:
+def make_service(app: str = "mnist", team: str = "datascience") -> Any:
     return SimpleNamespace(name="serve", app=app, team=team, url="http://127.0.0.1:9", folder="/nowhere", revisions=())
 
 
@@ -42,7 +42,7 @@ class Where:
 
     def deploy(self, *_: object, **__: object) -> Any:
         self.asked.append("deploy")
-        self.there = [served()]
+        self.there = [make_service()]
         if self.failing is not None:
             raise self.failing
         return self.there[0]
@@ -101,12 +101,12 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
     monkeypatch.setattr(session, "TrafficProgram", quiet)
     monkeypatch.setattr("scanflow_client.demo.loop.run_loop", lambda *_, **__: "the loop")
 
-    said: list[str] = []
+    messages: list[str] = []
 
     def run(where: Where, there: Plane, *, keep: bool = False) -> object:
         deployer: Any = where
         server: Any = there
-        demo = session.DemoSession(deployer, ControlClient(lambda: server), APP, Path("loop.py"), say=said.append)
+        demo = session.DemoSession(deployer, ControlClient(lambda: server), APP, Path("loop.py"), say=messages.append)
         return demo.close_the_loop(None, keep=keep, stream=None)
 
     return run
@@ -142,22 +142,22 @@ def test_runs_that_the_agents_began_are_stopped_and_no_others(close: Callable[..
 def test_a_signal_ends_the_control_plane_and_another_one_meanwhile_does_not_cut_that_short(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    raised, said, there = Raised(monkeypatch, fresh=True), list[str](), Plane()
+    raised, messages, there = Raised(monkeypatch, fresh=True), list[str](), Plane()
     server: Any = there
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(raised, "end", lambda: signal.raise_signal(number))
     with (
         pytest.raises(KeyboardInterrupt),
-        session.provide_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False),
+        session.provide_control_plane(Settings(), ControlClient(lambda: server), messages.append, keep=False),
     ):
         signal.raise_signal(number)
     assert raised.ended == 1
-    assert said[-1] == "Stopping what the demo started ..."
+    assert messages[-1] == "Stopping what the demo started ..."
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_signal_waits_until_what_is_being_started_is_known() -> None:
-    said, started = list[str](), list[str]()
+    messages, started = list[str](), list[str]()
 
     def start() -> None:
         with defer_signals():
@@ -165,37 +165,37 @@ def test_a_signal_waits_until_what_is_being_started_is_known() -> None:
             started.append("a process")
         started.append("more")
 
-    with pytest.raises(KeyboardInterrupt), end_on_signals(said.append, "ending"):
+    with pytest.raises(KeyboardInterrupt), end_on_signals(messages.append, "ending"):
         start()
-    assert (started, said) == (["a process"], ["ending"])
+    assert (started, messages) == (["a process"], ["ending"])
 
 
 def test_a_control_plane_that_does_not_come_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     raised = Raised(monkeypatch, fresh=True)
 
-    def interrupted(_: Settings) -> None:
+    def raise_interrupt(_: Settings) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(control_plane, "start_control_plane", interrupted)
+    monkeypatch.setattr(control_plane, "start_control_plane", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         up_and_down(Plane())
     assert raised.ended == 1
 
 
 @pytest.mark.parametrize(
-    ("services", "agents", "told"),
+    ("services", "agents", "message"),
     [
-        ([served(app="shop", team="ops")], {}, r"'serve'.*'shop'.*'ops'.*scanflow delete serve.*SCANFLOW_HOME"),
+        ([make_service(app="shop", team="ops")], {}, r"'serve'.*'shop'.*'ops'.*scanflow delete serve.*SCANFLOW_HOME"),
         ([], {"checker": "ops"}, r"checker.*'ops'.*scanflow agents mnist --stop.*SCANFLOW_HOME"),
-        ([served()], {}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
-        ([served()], {"tracker": "datascience"}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
+        ([make_service()], {}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
+        ([make_service()], {"tracker": "datascience"}, r"'serve'.*'mnist'.*scanflow delete serve.*SCANFLOW_HOME"),
     ],
 )
 def test_what_is_there_already_is_refused_and_left(
-    close: Callable[..., object], services: list[Any], agents: dict[str, str], told: str
+    close: Callable[..., object], services: list[Any], agents: dict[str, str], message: str
 ) -> None:
     where, there = Where(*services), Plane(**agents)
-    with pytest.raises(InvalidError, match=told):
+    with pytest.raises(InvalidError, match=message):
         close(where, there)
     assert (where.asked, there.agents) == ([], agents)
 
@@ -223,11 +223,11 @@ class Raised:
         up = SimpleNamespace(server=fresh, up=SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9")))
         monkeypatch.setattr(control_plane, "read_status", lambda _: {"up": not fresh})
         monkeypatch.setattr(control_plane, "start_control_plane", lambda _: up)
-        monkeypatch.setattr(control_plane, "stop_control_plane", self._down)
+        monkeypatch.setattr(control_plane, "stop_control_plane", self._stop)
 
     def end(self) -> None: ...
 
-    def _down(self, _: Settings) -> control_plane.DownResult:
+    def _stop(self, _: Settings) -> control_plane.DownResult:
         self.ended += 1
         self.end()
         return control_plane.DownResult(
@@ -236,11 +236,11 @@ class Raised:
 
 
 def up_and_down(there: Plane) -> list[str]:
-    said: list[str] = []
+    messages: list[str] = []
     server: Any = there
-    with session.provide_control_plane(Settings(), ControlClient(lambda: server), said.append, keep=False):
+    with session.provide_control_plane(Settings(), ControlClient(lambda: server), messages.append, keep=False):
         pass
-    return said
+    return messages
 
 
 def test_who_starts_the_plane_ends_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

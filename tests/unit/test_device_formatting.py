@@ -15,7 +15,7 @@ def record(task: str, *devices: DeviceUse) -> TaskRecord:
     return TaskRecord(task=StepName(task), step=task.partition(".")[0], state="succeeded", devices=devices)
 
 
-def test_a_step_shows_what_it_was_granted_and_what_was_seen_of_it() -> None:
+def test_a_step_shows_what_it_was_allocated_and_what_was_seen_of_it() -> None:
     whole = DeviceUse(number=0, uuid="GPU-0", name="NVIDIA H100", sharing="exclusive", memory_bytes=80 * GIB)
     used = whole.model_copy(update={"peak_bytes": 3 * GIB, "others": ("other 1 (1Gi)",)})
     half = DeviceUse(number=1, uuid="GPU-1", sharing="mps", share=0.5, memory_bytes=40 * GIB)

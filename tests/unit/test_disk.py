@@ -25,17 +25,17 @@ from scanflow.files.disk import build_disk_error
         (errno.EXDEV, os.strerror(errno.EXDEV), ""),
     ],
 )
-def test_each_refusal_of_the_system_has_words_and_a_remedy_of_its_own(number: int, why: str, remedy: str) -> None:
-    said = str(build_disk_error(OSError(number, os.strerror(number)), "/home/x", then="scanflow resume @latest"))
-    assert said.startswith("'/home/x' cannot be used: ")
-    assert why in said
-    assert remedy in said
-    assert said.endswith("then: scanflow resume @latest")
+def test_each_refusal_of_the_system_has_a_message_and_a_remedy_of_its_own(number: int, why: str, remedy: str) -> None:
+    text = str(build_disk_error(OSError(number, os.strerror(number)), "/home/x", then="scanflow resume @latest"))
+    assert text.startswith("'/home/x' cannot be used: ")
+    assert why in text
+    assert remedy in text
+    assert text.endswith("then: scanflow resume @latest")
 
 
 def test_the_file_that_the_system_names_is_named_too() -> None:
-    said = str(build_disk_error(OSError(errno.ENOENT, "gone", "/inner"), "/home/x"))
-    assert said.startswith("'/home/x' cannot be used: '/inner': the file or folder does not exist")
+    text = str(build_disk_error(OSError(errno.ENOENT, "gone", "/inner"), "/home/x"))
+    assert text.startswith("'/home/x' cannot be used: '/inner': the file or folder does not exist")
 
 
 class Disk(NamedTuple):
@@ -64,14 +64,14 @@ def test_a_full_disk_is_called_so_whatever_sqlite_calls_it(
         return disk
 
     monkeypatch.setattr(os, "statvfs", look)
-    said = str(build_disk_error(error, tmp_path / "not there" / "journal.db"))
-    assert "its disk is full: no space left on /" in said
-    assert said.endswith("Free space.")
+    text = str(build_disk_error(error, tmp_path / "not there" / "journal.db"))
+    assert "its disk is full: no space left on /" in text
+    assert text.endswith("Free space.")
     assert set(asked) == {tmp_path}, "the nearest folder that is there"
 
 
 @pytest.mark.parametrize("disk", [Disk(16), WITHOUT_INODES])
-def test_a_disk_with_room_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
+def test_a_disk_with_space_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Disk) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = "SQLITE_IOERR_WRITE"
     monkeypatch.setattr(os, "statvfs", lambda _path: disk)

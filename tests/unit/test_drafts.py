@@ -42,7 +42,7 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("kind", WRITERS)
-def test_what_does_not_fit_takes_no_room_and_is_named(tmp_path: Path, kind: str) -> None:
+def test_what_does_not_fit_takes_no_space_and_is_named(tmp_path: Path, kind: str) -> None:
     with pytest.raises((OSError, UnavailableError)) as refused:
         WRITERS[kind](tmp_path)
     assert [file.name for file in tmp_path.rglob("*") if file.is_file() and file.name != detector_storage.ARRAYS] == []

@@ -21,7 +21,7 @@ ValueError: bad
 """
 
 
-def failure_of(tmp_path: Path, code: str) -> Failure:
+def run_for_failure(tmp_path: Path, code: str) -> Failure:
     file = tmp_path / "train.py"
     file.write_text(code)
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=patient(120))
@@ -97,11 +97,11 @@ raise ExceptionGroup('many', errors)
         ),
     ],
 )
-def test_a_failure_is_told_by_its_frames_and_its_root_cause(
+def test_a_failure_is_reported_by_its_frames_and_its_root_cause(
     tmp_path: Path, code: str, frame: str, cause: list[str]
 ) -> None:
     (tmp_path / "helper.py").write_text("x = (\n")
-    failure = failure_of(tmp_path, code)
+    failure = run_for_failure(tmp_path, code)
     assert failure.frames[-1] == frame
     assert failure.cause.splitlines() == cause
     assert failure.lines() == [*failure.frames, *cause]
@@ -122,7 +122,7 @@ def test_what_a_program_wrote_last_is_its_cause(text: str, cause: str) -> None:
 
 @pytest.mark.processes
 def test_frames_of_the_standard_library_are_left_out(tmp_path: Path) -> None:
-    failure = failure_of(tmp_path, "import json\njson.loads('{')\n")
+    failure = run_for_failure(tmp_path, "import json\njson.loads('{')\n")
     assert failure.frames == ("train.py:2: json.loads('{')",)
     assert failure.cause.startswith("json.decoder.JSONDecodeError: ")
 
@@ -136,7 +136,7 @@ def test_a_long_message_keeps_its_end_where_the_reason_often_is() -> None:
 
 @pytest.mark.processes
 def test_a_deep_recursion_keeps_the_innermost_frames(tmp_path: Path) -> None:
-    failure = failure_of(
+    failure = run_for_failure(
         tmp_path, "def a(n):\n    if n == 0:\n        raise ValueError('deep')\n    a(n - 1)\n\na(50)\n"
     )
     assert len(failure.frames) == MAX_FRAMES
@@ -193,7 +193,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces | st.text(max_size=20), max_size=20))
-def test_whatever_a_program_wrote_is_told_in_a_few_short_lines(lines: list[str]) -> None:
-    told = parse_failure("\n".join(lines), summary="exit 1").lines()
-    assert len(told) <= 8
-    assert all(len(line) <= CAUSE_WIDTH + 20 for line in told)
+def test_whatever_a_program_wrote_is_reported_in_a_few_short_lines(lines: list[str]) -> None:
+    lines_ = parse_failure("\n".join(lines), summary="exit 1").lines()
+    assert len(lines_) <= 8
+    assert all(len(line) <= CAUSE_WIDTH + 20 for line in lines_)

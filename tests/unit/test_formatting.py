@@ -51,7 +51,7 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def drawn(*screen: str | Table, width: int | None = None) -> str:
+def render_screen(*screen: str | Table, width: int | None = None) -> str:
     """Return a screen as it is printed."""
     return "\n".join("\n".join([part] if isinstance(part, str) else lay_out(part, width)) for part in screen)
 
@@ -60,14 +60,14 @@ def drawn(*screen: str | Table, width: int | None = None) -> str:
 
 
 def task(name: str, state: Any = "succeeded", **fields: Any) -> TaskRecord:
-    known: dict[str, Any] = {"seconds": 1.5, "attempts": 1, "cpu_s": 1.2, "max_rss_bytes": 30 * 2**20}
-    return TaskRecord(task=StepName(name), step=name.partition(".")[0], state=state, **{**known, **fields})
+    options: dict[str, Any] = {"seconds": 1.5, "attempts": 1, "cpu_s": 1.2, "max_rss_bytes": 30 * 2**20}
+    return TaskRecord(task=StepName(name), step=name.partition(".")[0], state=state, **{**options, **fields})
 
 
 def run(state: Any = "succeeded", *tasks: TaskRecord, **fields: Any) -> RunRecord:
-    known: dict[str, Any] = {"name": RunName("calm-otter-417"), "app": "shop", "team": "data", "workflow": "training"}
-    known |= {"created": NOW - 200, "seconds": 83.0, "folder": "/home/runs/calm-otter-417"}
-    return RunRecord(state=state, tasks=tasks, **{**known, **fields})
+    options: dict[str, Any] = {"name": RunName("calm-otter-417"), "app": "shop", "team": "data", "workflow": "training"}
+    options |= {"created": NOW - 200, "seconds": 83.0, "folder": "/home/runs/calm-otter-417"}
+    return RunRecord(state=state, tasks=tasks, **{**options, **fields})
 
 
 FAILED = Failure(
@@ -80,7 +80,7 @@ def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None
     record = task("train", cache_note=note)
     assert run_text.format_task(record) == f"  ✓ train                           1.50 s  {note}"
     items = [task(f"clean.{number}", cache_note=note if number else None) for number in range(3)]
-    shown = drawn(*run_text.format_run(run("succeeded", *items, record)))
+    shown = render_screen(*run_text.format_run(run("succeeded", *items, record)))
     assert shown.count(note) == 2
     assert f"  ! clean: {note}\n  ! train: {note}\n" in shown
     progress = RunProgress()
@@ -113,8 +113,8 @@ def test_runs() -> None:
         "failed", task("load", origin="old-fox-1"), *fan_out, task("total", "skipped", attempts=0, seconds=None)
     )
     empty = task("score", "empty", attempts=0, seconds=None, cpu_s=None, max_rss_bytes=None)
-    left = [("load", "data.csv"), *((f"train.{index}", "model.bin") for index in range(7))]
-    files = [StepFile(task=StepName(step), name=name, size_bytes=2048, path=f"/o/{name}") for step, name in left]
+    names = [("load", "data.csv"), *((f"train.{index}", "model.bin") for index in range(7))]
+    files = [StepFile(task=StepName(step), name=name, size_bytes=2048, path=f"/o/{name}") for step, name in names]
     alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
     screens = [
         *("# list", run_text.format_runs([run(), run("interrupted", seconds=None)])),
@@ -126,7 +126,7 @@ def test_runs() -> None:
             *run_text.format_failure(alone),
             *run_text.format_failure(run("failed", error="the disk is full")),
         ),
-        *("# lines", *(run_text.format_task(one) for one in (*failed.tasks, empty))),
+        *("# lines", *(run_text.format_task(record) for record in (*failed.tasks, empty))),
         *(
             "# outcomes",
             *(run_text.format_outcome(run(state)) for state in ("succeeded", "failed", "stopped", "running")),
@@ -137,7 +137,7 @@ def test_runs() -> None:
             *run_text.format_output("x", list(range(1000))),
         ),
     ]
-    assert_snapshot("runs", drawn(*screens))
+    assert_snapshot("runs", render_screen(*screens))
 
 
 def test_a_failure_takes_at_most_twelve_lines() -> None:
@@ -163,7 +163,7 @@ def test_plans() -> None:
     both = run_text.format_check("shop", [batch, graph], {"w": "batch", "g": "online"}, file="app.py", target=None)
     alone = run_text.format_check("shop", [graph], {"g": "online"}, file="app.py", target="app.py:g")
     screens = [*run_text.format_plan(batch, online=False), *run_text.format_plan(graph, online=True), *both, *alone]
-    assert_snapshot("plans", drawn(*screens))
+    assert_snapshot("plans", render_screen(*screens))
 
 
 # Services
@@ -189,11 +189,11 @@ POD = InstanceRecord(
 
 
 def service(**fields: Any) -> ServiceRecord:
-    known: dict[str, Any] = {"name": "digits", "app": "mnist", "team": "data", "state": "ready", "generation": 1}
-    known |= {"url": "http://127.0.0.1:46700", "folder": "/f", "revisions": (CURRENT,)}
-    known |= {"shape": Shape(instances=2, cores=1, affinity="cpumem")}
-    known |= {"ready": sum(one.state == "ready" for one in fields.get("instances", ()))}
-    return ServiceRecord.model_validate({**known, **fields})
+    options: dict[str, Any] = {"name": "digits", "app": "mnist", "team": "data", "state": "ready", "generation": 1}
+    options |= {"url": "http://127.0.0.1:46700", "folder": "/f", "revisions": (CURRENT,)}
+    options |= {"shape": Shape(instances=2, cores=1, affinity="cpumem")}
+    options |= {"ready": sum(instance.state == "ready" for instance in fields.get("instances", ()))}
+    return ServiceRecord.model_validate({**options, **fields})
 
 
 def test_images() -> None:
@@ -207,10 +207,10 @@ def test_images() -> None:
     states: list[tuple[Literal["built", "unchanged"], bool]] = [("built", True), ("built", False), ("unchanged", True)]
     records = [
         ImageRecord(
-            image=one.recipe.format_name("r.example.com"), workflow=one.workflow, nodes=one.nodes,
+            image=image.recipe.format_name("r.example.com"), workflow=image.workflow, nodes=image.nodes,
             state=state, pushed=pushed, seconds=1.5,
         )
-        for one, (state, pushed) in zip(wanted, states, strict=True)
+        for image, (state, pushed) in zip(wanted, states, strict=True)
     ]  # fmt: skip
     screens = [
         *("# built", *image_text.format_build(records, "app.py")),
@@ -218,7 +218,7 @@ def test_images() -> None:
         *("# nothing", *image_text.format_build([], None)),
         *("# printed", *image_text.format_dockerfiles(wanted, "r.example.com")),
     ]
-    assert_snapshot("images", drawn(*screens))
+    assert_snapshot("images", render_screen(*screens))
 
 
 def test_services() -> None:
@@ -226,7 +226,7 @@ def test_services() -> None:
     backup = service(state="backup", backup="spare", grpc="127.0.0.1:46701", shape=Shape(cores=1.5), revisions=[])
     wrong = service(instances=[WAITING], error="instance 2: ended by signal 9", shape=Shape(affinity="cpu"))
     classes = service(revisions=[RevisionRecord(id="r7")])
-    found = Explanation(
+    explanation = Explanation(
         service="digits", at=NOW, metric="rps", sample=31.0, target=20, up=20, down=16, instances=2, wanted=4,
         formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
     )  # fmt: skip
@@ -237,11 +237,11 @@ def test_services() -> None:
         *("# backup", *service_text.format_service(backup)),
         *("# a failed change", *service_text.format_service(wrong)),
         *("# on a cluster", *service_text.format_service(service(instances=[POD]))),
-        *("# explained", *service_text.format_explanation(found)),
-        *service_text.format_explanation(found.model_copy(update={"sample": None}))[:2],
-        *service_text.format_explanation(found.model_copy(update={"target": 0})),
+        *("# explained", *service_text.format_explanation(explanation)),
+        *service_text.format_explanation(explanation.model_copy(update={"sample": None}))[:2],
+        *service_text.format_explanation(explanation.model_copy(update={"target": 0})),
     ]
-    assert_snapshot("services", drawn(*screens))
+    assert_snapshot("services", render_screen(*screens))
 
 
 def test_example_requests_can_be_pasted() -> None:
@@ -260,7 +260,7 @@ def test_example_requests_can_be_pasted() -> None:
     ]
     assert service_text.format_request_examples(service(), lists)[1].endswith("scanflow predict digits rows.json")
     picture = [{"name": "x", "datatype": "UINT8", "shape": [-1, 28, 28]}]
-    assert_snapshot("requests", drawn(*service_text.format_request_examples(service(), picture), ours))
+    assert_snapshot("requests", render_screen(*service_text.format_request_examples(service(), picture), ours))
     assert "--data '[[" in service_text.format_request_examples(service(), [])[1]
 
 
@@ -282,7 +282,7 @@ def test_agents() -> None:
         *agent_text.format_agents([tracker, checker], detailed=False),
         *agent_text.format_agents([tracker], detailed=True),
     ]
-    assert_snapshot("agents", drawn(*screens))
+    assert_snapshot("agents", render_screen(*screens))
 
 
 TRIGGERS: list[dict[str, Any]] = [
@@ -313,9 +313,9 @@ def journal_entry(kind: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def action(state: Any, verdict: Any, **changes: Any) -> Action:
-    known: dict[str, Any] = {"id": "a1", "agent": "tracker", "app": "mnist", "team": "data", "at": NOW}
+    fields: dict[str, Any] = {"id": "a1", "agent": "tracker", "app": "mnist", "team": "data", "at": NOW}
     intent = Intent(
-        **known, strategy="count", primitive="run_workflow", arguments={"workflow": "w"}, target="workflow/w",
+        **fields, strategy="count", primitive="run_workflow", arguments={"workflow": "w"}, target="workflow/w",
         fields=("running",), rule="n > 1", key="k",
     )  # fmt: skip
     decision = Decision(intent="a1", verdict=verdict, reason="It needs approval.", at=NOW)
@@ -330,13 +330,13 @@ def test_triggers_journals_and_actions() -> None:
         action("reverted", "act", reverted_by="ada"),
     ]
     screens: list[str | Table] = [
-        *(agent_text.format_trigger(one) for one in TRIGGERS),
+        *(agent_text.format_trigger(trigger) for trigger in TRIGGERS),
         *agent_text.format_journal([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
-        *(agent_text.format_action(one) for one in actions),
+        *(agent_text.format_action(entry) for entry in actions),
         *agent_text.format_actions(actions[:2]),
         *agent_text.format_approvals(actions[:1]),
     ]
-    assert_snapshot("actions", drawn(*screens))
+    assert_snapshot("actions", render_screen(*screens))
 
 
 @pytest.mark.parametrize(
@@ -382,10 +382,10 @@ def test_the_label_queue_and_what_people_disagree_on() -> None:
         *label_text.format_votes([], disputed=True),
         *label_text.format_votes([], disputed=False),
     ]
-    assert_snapshot("labels", drawn(*screens))
+    assert_snapshot("labels", render_screen(*screens))
 
 
-def test_what_was_decided_of_a_model_is_an_event_in_words() -> None:
+def test_what_was_decided_of_a_model_is_an_event_in_text() -> None:
     evidence: dict[str, Any] = {"verdict": "wait", "reason": "evaluated on 40 points of 50", "slices": []}
     line = control_plane_text.format_event(Event(at=NOW, type="model.judged", app="a", data={"evidence": evidence}))
     assert line.endswith("evaluated on 40 points of 50")
@@ -407,7 +407,7 @@ def test_the_control_plane() -> None:
             Event(at=NOW, type="sample", app="a", subject="s", data={"value": "a\nb" * 500})
         ),
     ]
-    assert_snapshot("control-plane", drawn(*screens))
+    assert_snapshot("control-plane", render_screen(*screens))
 
 
 def test_secrets_among_arguments_and_in_events_are_stars() -> None:
@@ -425,7 +425,7 @@ def test_secrets_among_arguments_and_in_events_are_stars() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("formatted", "message"),
     [
         (text.format_bytes(1023), "1023 B"),
         (text.format_bytes(1536), "1.5 KiB"),
@@ -442,8 +442,8 @@ def test_secrets_among_arguments_and_in_events_are_stars() -> None:
         (text.shorten("a\n\x1b[31mb" + "c" * 500)[:5], "a bcc"),
     ],
 )
-def test_amounts(made: str, told: str) -> None:
-    assert made == told
+def test_amounts(formatted: str, message: str) -> None:
+    assert formatted == message
 
 
 TABLE = Table(
@@ -454,7 +454,7 @@ TABLE = Table(
 
 @pytest.mark.parametrize("width", [None, 60, 48, 20])
 def test_a_table_is_laid_out_for_the_terminal(width: int | None) -> None:
-    assert_snapshot(f"table-{width or 'unlimited'}", drawn(TABLE, width=width))
+    assert_snapshot(f"table-{width or 'unlimited'}", render_screen(TABLE, width=width))
 
 
 words = st.text("abcdefgh", min_size=1, max_size=12)
@@ -466,12 +466,12 @@ words = st.text("abcdefgh", min_size=1, max_size=12)
 )
 def test_no_word_is_broken_and_none_is_lost_at_any_width(rows: Sequence[Sequence[str]], width: int) -> None:
     lines = lay_out(Table(("one", "two", "three"), rows), width)
-    left = " ".join(lines).split()
+    words_ = " ".join(lines).split()
     for row in rows:
         for cell in row:
             for word in cell.split():
-                assert word in left
-                left.remove(word)
+                assert word in words_
+                words_.remove(word)
 
 
 def _make_circle() -> list[object]:

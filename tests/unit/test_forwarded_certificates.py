@@ -47,7 +47,9 @@ def instance(tmp_path: Path) -> Instance:
 
 def write(*certificates: IssuedCertificate) -> str:
     """Write certificates as Traefik does."""
-    texts = [one.certificate.read_text(encoding="ascii").partition("-----END")[0] for one in certificates]
+    texts = [
+        certificate.certificate.read_text(encoding="ascii").partition("-----END")[0] for certificate in certificates
+    ]
     return ",".join("".join(text.splitlines()[1:]) for text in texts)
 
 

@@ -48,7 +48,7 @@ class Read(HTMLParser):
         self.words.append(data)
 
 
-def words(thing: Any) -> list[str]:
+def list_texts(thing: Any) -> list[str]:
     page = thing._repr_html_()
     assert len(page) < 20_000
     return Read(page).words
@@ -68,21 +68,23 @@ def test_an_application_shows_what_it_is_made_of_and_no_values_of_parameters() -
     served = sf.Service(name="cnn", implementation="cnn.py:CNN", parameters={"key": "secret"}, instances=3)
     agent = sf.Agent(name="watch", template="checker", modules=["watch.py"])
     flows = [sf.Workflow(name="w", nodes=[step]), sf.Workflow(name="serve", type="online", nodes=[served])]
-    told = words(sf.Application(name="shop", team="data", workflows=flows, agents=[agent]))
-    assert told[0] == "Application shop of team data"
-    assert told[4:] == ["batch", "w", "train", "online", "serve", "cnn", "agent", "watch", "checker, watch.py"]
-    assert words(served) == ["Service cnn", "role", "runs", "instances", "MODEL", "cnn.py:CNN", "3"]
+    lines = list_texts(sf.Application(name="shop", team="data", workflows=flows, agents=[agent]))
+    assert lines[0] == "Application shop of team data"
+    assert lines[4:] == ["batch", "w", "train", "online", "serve", "cnn", "agent", "watch", "checker, watch.py"]
+    assert list_texts(served) == ["Service cnn", "role", "runs", "instances", "MODEL", "cnn.py:CNN", "3"]
 
 
 def test_a_run_shows_its_tasks_those_that_failed_first_and_other_peoples_text_escaped() -> None:
     failure = Failure(summary="exit 1", cause=f"ValueError: {EVIL}")
     done = task("load", "succeeded", attempts=1, seconds=1.25)
-    told = words(run("failed", done, task("train", "failed", attempts=2, failure=failure), seconds=2.0, error=EVIL))
-    assert told[0] == "Run tall-fox-1 of shop:w, failed in 2.00 s"
-    assert told[6:10] == ["train", "failed", "2", "ValueError: <script>alert('&')</script>"]
-    assert told[10:14] == ["load", "succeeded", "1", "1.25 s"]
-    assert told[14] == "<script>alert('&')</script>", "text, and no element"
-    many = words(run("running", *(task(f"train.{n}", "pending") for n in range(1000))))
+    lines = list_texts(
+        run("failed", done, task("train", "failed", attempts=2, failure=failure), seconds=2.0, error=EVIL)
+    )
+    assert lines[0] == "Run tall-fox-1 of shop:w, failed in 2.00 s"
+    assert lines[6:10] == ["train", "failed", "2", "ValueError: <script>alert('&')</script>"]
+    assert lines[10:14] == ["load", "succeeded", "1", "1.25 s"]
+    assert lines[14] == "<script>alert('&')</script>", "text, and no element"
+    many = list_texts(run("running", *(task(f"train.{n}", "pending") for n in range(1000))))
     assert many[-1] == f"and {1000 - MAX_ROWS} more"
 
 
@@ -95,11 +97,11 @@ def test_a_service_shows_its_revisions_and_how_many_instances_are_ready() -> Non
         ready=1, instances=(InstanceRecord(instance="1", state="ready"), InstanceRecord(instance="2", state="failed")),
         revisions=(RevisionRecord(id="r1", models=models, weight=0.9, requests=90, p95_s=0.0123), canary), error=EVIL,
     )  # fmt: skip
-    told = words(record)
-    assert told[0] == "Service digits, degraded at http://127.0.0.1:1"
-    assert told[7:13] == ["current", "models:/cnn/3", "90%", "90", "0", "12.3 ms"]
-    assert told[13:18] == ["canary", "r2", "10%", "5", "1"]
-    assert told[18:] == ["1 of 2 instances ready", "<script>alert('&')</script>"]
+    lines = list_texts(record)
+    assert lines[0] == "Service digits, degraded at http://127.0.0.1:1"
+    assert lines[7:13] == ["current", "models:/cnn/3", "90%", "90", "0", "12.3 ms"]
+    assert lines[13:18] == ["canary", "r2", "10%", "5", "1"]
+    assert lines[18:] == ["1 of 2 instances ready", "<script>alert('&')</script>"]
 
 
 def test_a_report_is_a_frame_that_runs_nothing_and_holds_the_page(tmp_path: Path) -> None:

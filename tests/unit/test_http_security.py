@@ -80,9 +80,9 @@ def test_a_body_has_to_say_that_it_is_json(media: bytes | None, refused: bool) -
 
 
 def test_a_bearer_token_is_read_once() -> None:
-    one = (b"authorization", b"bearer  secret ")
-    assert read_bearer_token([one]) == "secret"
-    assert read_bearer_token([one, one]) is None
+    header = (b"authorization", b"bearer  secret ")
+    assert read_bearer_token([header]) == "secret"
+    assert read_bearer_token([header, header]) is None
     assert read_bearer_token([(b"authorization", b"Basic c2VjcmV0")]) is None
 
 

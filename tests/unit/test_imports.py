@@ -70,19 +70,19 @@ print(json.dumps(told))
 def modules(package: str) -> list[str]:
     """Return every module of a package by its dotted name; ``__main__`` and ``programs`` are for running, not for
     importing."""
-    found = []
+    modules_ = []
     for path in sorted(PACKAGES[package].rglob("*.py")):
         parts = path.relative_to(PACKAGES[package]).with_suffix("").parts
         if not {"__pycache__", "programs"} & {*parts} and parts[-1] != "__main__":
-            found.append(".".join((package, *parts)).removesuffix(".__init__"))
-    return [name for name in found if package != "scanflow" or not name.startswith(ARITHMETIC)]
+            modules_.append(".".join((package, *parts)).removesuffix(".__init__"))
+    return [name for name in modules_ if package != "scanflow" or not name.startswith(ARITHMETIC)]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_module_can_be_imported_alone_and_brings_nothing_heavy(package: str, tmp_path: Path) -> None:
-    told = json.dumps([sorted(HEAVY), sorted(OWN.get(package, ())), modules(package)])
+    text = json.dumps([sorted(HEAVY), sorted(OWN.get(package, ())), modules(package)])
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", WATCHED, told],
+        [sys.executable, "-W", "error", "-c", WATCHED, text],
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         | {"HOME": str(tmp_path), "SCANFLOW_HOME": str(tmp_path / "home")},

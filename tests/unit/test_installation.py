@@ -207,8 +207,8 @@ def test_the_doctor_suggests_what_fits_this_copy(home: Path, monkeypatch: pytest
 
 def test_every_message_about_installing_comes_from_one_place() -> None:
     own = {"scanflow/installation.py", "scanflow/images/recipe.py", "scanflow/images/build_settings.py"}
-    said = {path for path, text in iterate_texts(*PRODUCT) if re.search(r"\bpip install\b", text)}
-    assert said - own == set()
+    paths = {path for path, text in iterate_texts(*PRODUCT) if re.search(r"\bpip install\b", text)}
+    assert paths - own == set()
 
 
 def test_every_extra_that_a_message_names_is_one() -> None:

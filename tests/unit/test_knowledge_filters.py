@@ -37,7 +37,7 @@ def test_what_is_written_is_read_back(given_clauses: tuple[Clause, ...]) -> None
 
 
 @given(clauses)
-def test_what_mlflow_is_sent_is_part_of_what_was_asked(given_clauses: tuple[Clause, ...]) -> None:
+def test_what_mlflow_is_sent_is_part_of_the_query(given_clauses: tuple[Clause, ...]) -> None:
     sent = parse_filter(to_mlflow(given_clauses))
     assert all(clause in given_clauses for clause in sent)
 

@@ -12,13 +12,13 @@ from scanflow.errors import InvalidError
 from scanflow_client.label_files import describe_unknown_classes, parse_label, read
 
 
-def label(id: str, given: Any, guess: Any) -> dict[str, Any]:
-    return {"id": id, "label": given, "guess": guess}
+def label(id: str, value: Any, guess: Any) -> dict[str, Any]:
+    return {"id": id, "label": value, "guess": guess}
 
 
 def test_a_class_that_was_mistyped_is_named_with_its_samples_and_the_likely_one() -> None:
-    given = [label("a", "Refused", "Approved"), label("b", "Refussed", "Refused"), label("c", "Refussed", "Refused")]
-    (line,) = describe_unknown_classes(given)
+    labels = [label("a", "Refused", "Approved"), label("b", "Refussed", "Refused"), label("c", "Refussed", "Refused")]
+    (line,) = describe_unknown_classes(labels)
     assert line.startswith("! 'Refussed' (of b, c) is no class that the model predicted here: Approved, Refused.")
     assert "Did you mean 'Refused'?" in line
 
@@ -58,8 +58,8 @@ def test_a_label_is_its_value_however_it_is_written(text: str, label: object) ->
 )
 def test_labels_of_a_spreadsheet_are_their_values(tmp_path: Path, content: str, labels: list[object]) -> None:
     (tmp_path / "a.csv").write_text(content)
-    given, _ = read(tmp_path / "a.csv")
-    assert [label["label"] for label in given] == labels
+    read_labels, _ = read(tmp_path / "a.csv")
+    assert [label["label"] for label in read_labels] == labels
 
 
 @pytest.mark.parametrize("content", ["id, label\n7, 3\n", "id ,label \n 7 ,3\n", 'id; "label"\n7; "3"\n'])

@@ -50,7 +50,7 @@ def server(answer: Answer) -> Iterator[str]:
             serving.stop(0).wait()
 
 
-def load_of(
+def make_load(
     address: str, *, rate: float | None = None, requests: int | None = None, timeout_s: float = patient(60), **more: Any
 ) -> LoadGenerator:
     plan = LoadPlan(
@@ -84,7 +84,7 @@ def test_a_message_has_the_model_its_tensors_and_their_raw_contents() -> None:
         encode_grpc_request("m", {"x": ROWS, "t": np.array(["ab"])})
     )
     assert read.model_name == "m"
-    assert [(one.name, one.datatype, list(one.shape)) for one in read.inputs] == [
+    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in read.inputs] == [
         ("x", "FP64", [1, 2]),
         ("t", "BYTES", [1]),
     ]
@@ -100,7 +100,7 @@ def test_each_call_of_a_closed_loop_is_counted_and_carries_what_the_plan_says() 
 
     with (
         server(answer) as address,
-        load_of(address, requests=50, expect="right", headers={"Authorization": "Bearer secret"}) as load,
+        make_load(address, requests=50, expect="right", headers={"Authorization": "Bearer secret"}) as load,
     ):
         result = load.read_result()
     assert (result.requests, result.failed, result.statuses) == (50, 0, {200: 50})
@@ -115,7 +115,7 @@ def test_calls_of_an_open_loop_are_due_whether_or_not_others_are_answered() -> N
         held.set()
         return b""
 
-    with server(answer) as address, load_of(address, rate=100) as load:
+    with server(answer) as address, make_load(address, rate=100) as load:
         result = load.read_result()
     assert (result.requests, result.failed) == (100, 0)
     assert sum(took > 0.1 for took in result.took) > 20  # two of them were held; the others waited behind these
@@ -136,14 +136,14 @@ def test_a_failed_call_is_counted_with_its_reason(code: grpc.StatusCode | None, 
             context.abort(code, "so")
         return b"wrong"
 
-    with server(answer) as address, load_of(address, requests=10, expect="right") as load:
+    with server(answer) as address, make_load(address, requests=10, expect="right") as load:
         result = load.read_result()
     assert (result.requests, result.failed, dict(result.reasons)) == (10, 10, {reason: 10})
 
 
 def test_a_server_that_ends_leaves_no_status() -> None:
     with server(lambda *_: b"") as address:
-        load = load_of(address, duration_s=600.0)
+        load = make_load(address, duration_s=600.0)
         load.__enter__()
         wait_for(load, 20, timeout_s=PATIENCE_S)
     try:
@@ -171,7 +171,7 @@ def test_a_call_that_is_never_answered_is_a_failure() -> None:
         return b""
 
     with server(never) as address:
-        with load_of(address, requests=2, timeout_s=0.3) as load:
+        with make_load(address, requests=2, timeout_s=0.3) as load:
             result = load.read_result()
         ended.set()
     assert dict(result.reasons) == {"timeout": 2}

@@ -76,7 +76,7 @@ def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         (None, "There is no app.py or scanflow.yaml in '{folder}'. Create one: scanflow init"),
         ("ap.py", "There is no file 'ap.py'. Did you mean 'apps.py'?"),
@@ -84,12 +84,12 @@ def test_a_relative_folder_is_relative_to_the_file(write: Write, tmp_path: Path)
         ("empty.py", "empty.py makes no sf.Application and no sf.Workflow at its top level. See: scanflow init"),
     ],
 )
-def test_a_missing_target_says_what_to_do(write: Write, tmp_path: Path, target: str | None, told: str) -> None:
+def test_a_missing_target_says_what_to_do(write: Write, tmp_path: Path, target: str | None, message: str) -> None:
     write("apps.py", APP)
     write("empty.py", "x = 1\n")
     with pytest.raises(NotFoundError) as error:
         load_application(target, folder=tmp_path)
-    assert str(error.value) == told.format(folder=tmp_path)
+    assert str(error.value) == message.format(folder=tmp_path)
 
 
 def test_a_file_with_two_applications_says_which(write: Write, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_file_with_two_applications_says_which(write: Write, tmp_path: Path) -
         load_application(None, folder=tmp_path)
 
 
-def test_a_mistake_in_the_description_is_told_by_its_line(write: Write, tmp_path: Path) -> None:
+def test_a_mistake_in_the_description_is_reported_by_its_line(write: Write, tmp_path: Path) -> None:
     write("app.py", APP.replace('mainfile="train.py"', 'mainfile="train.py", retrys=3'))
     with pytest.raises(UsageError) as error:
         load_application(None, folder=tmp_path)
@@ -106,7 +106,7 @@ def test_a_mistake_in_the_description_is_told_by_its_line(write: Write, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("x = 1\n1 / 0\n", ["  app.py:2: 1 / 0", "  ZeroDivisionError: division by zero"]),
         ("def f(:\n", ["  app.py:1: def f(:", "  SyntaxError: invalid syntax"]),
@@ -117,15 +117,17 @@ def test_a_mistake_in_the_description_is_told_by_its_line(write: Write, tmp_path
         ("import sys\nsys.exit('over')\n", ["  app.py:2: sys.exit('over')", "  SystemExit: over"]),
     ],
 )
-def test_a_file_that_fails_is_told_by_its_own_frames(write: Write, tmp_path: Path, text: str, told: list[str]) -> None:
+def test_a_file_that_fails_is_reported_by_its_own_frames(
+    write: Write, tmp_path: Path, text: str, message: list[str]
+) -> None:
     write("app.py", text)
     with pytest.raises(UsageError) as error:
         load_application(None, folder=tmp_path)
-    lines = ["app.py cannot be loaded:", *told, "After a change, check it: scanflow check app.py"]
+    lines = ["app.py cannot be loaded:", *message, "After a change, check it: scanflow check app.py"]
     assert str(error.value).splitlines() == lines
 
 
-def test_a_file_of_text_that_is_wrong_is_told_by_its_name(write: Write, tmp_path: Path) -> None:
+def test_a_file_of_text_that_is_wrong_is_reported_by_its_name(write: Write, tmp_path: Path) -> None:
     write("scanflow.yaml", "schema: scanflow/v9\nname: shop\n")
     with pytest.raises(InvalidError, match=r"^scanflow.yaml: This file has the schema 'scanflow/v9'"):
         load_application(None, folder=tmp_path)
@@ -213,7 +215,7 @@ def test_steps_of_a_text_file_are_checked_as_those_of_python(
     assert str(raised.value).startswith(f"app.yaml: {message}")
 
 
-def test_a_text_file_whose_functions_cannot_be_loaded_says_why(write: Write, tmp_path: Path) -> None:
+def test_a_text_file_where_the_functions_cannot_be_loaded_says_why(write: Write, tmp_path: Path) -> None:
     nodes = NODES.replace("text_functions", "broken_functions")
     write("broken_functions.py", f"{FUNCTIONS}\n1 / 0")
     write("app.yaml", nodes)
@@ -262,7 +264,7 @@ def test_a_function_is_found_by_file_or_by_module(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "told"),
+    ("name", "error", "message"),
     [
         ("mine.py:trian", NotFoundError, "'mine.py' has no 'trian'. Did you mean 'train'?"),
         ("mine.py:train.x", NotFoundError, "'mine.py' has no 'train.x'."),
@@ -270,11 +272,11 @@ def test_a_function_is_found_by_file_or_by_module(write: Write) -> None:
         ("no.such:f", NotFoundError, "The function 'no.such:f' cannot be found: No module named 'no'"),
     ],
 )
-def test_an_unknown_function_names_the_nearest(write: Write, name: str, error: type[Exception], told: str) -> None:
+def test_an_unknown_function_names_the_nearest(write: Write, name: str, error: type[Exception], message: str) -> None:
     path = write("mine.py", "def train(): ...\nlimit = 3\n")
     with pytest.raises(error) as raised:
         load_function(name, path if name.startswith("mine") else None)
-    assert str(raised.value).startswith(told)
+    assert str(raised.value).startswith(message)
 
 
 def test_a_file_is_looked_for_in_each_folder_in_order(write: Write, tmp_path: Path) -> None:

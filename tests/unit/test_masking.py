@@ -164,7 +164,7 @@ def test_a_file_with_a_masked_value_is_not_run(tmp_path: Path) -> None:
         load_application(str(tmp_path / "app.json"))
 
 
-def test_json_is_printed_masked_unless_it_is_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_printed_masked_unless_it_is_what_was_requested(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"token": "abcdef", "at": "http://a:b@host"}, indent=None)
     print_json({"token": "abcdef"}, indent=None, mask=False)
     assert capsys.readouterr().out == '{"token": "***", "at": "http://***@host"}\n{"token": "abcdef"}\n'
@@ -198,7 +198,7 @@ def test_the_record_of_a_service_quotes_none_of_its_variables() -> None:
     assert masked.instances[0].error == "*** refused"
 
 
-def test_a_step_whose_parameter_does_not_fit_does_not_quote_a_secret_inside_it() -> None:
+def test_a_step_where_the_parameter_does_not_fit_does_not_quote_a_secret_inside_it() -> None:
     def connect(place: int) -> None:
         """Take a number."""
 

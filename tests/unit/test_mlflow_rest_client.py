@@ -24,7 +24,7 @@ from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_liste
 from scanflow.knowledge.mlflow.rest_client import LocalFiles, RestClient
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.mlflow_api import MlflowApi, MlflowApiError
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 _CONNECTION = "scanflow.knowledge.mlflow.connection"
 
@@ -39,21 +39,21 @@ def client(handler: Handler) -> RestClient:
     return RestClient("http://127.0.0.1:5000", api=api(handler))
 
 
-def refused(status: int, code: str) -> Handler:
+def make_refusal(status: int, code: str) -> Handler:
     return lambda _: httpx2.Response(status, json={"error_code": code, "message": "No."})
 
 
 def test_what_it_refuses_keeps_mlflows_code() -> None:
     with pytest.raises(MlflowApiError, match=r"^No\.$") as caught:
-        api(refused(404, "RESOURCE_DOES_NOT_EXIST")).get("/runs/get", {"run_id": "r"})
+        api(make_refusal(404, "RESOURCE_DOES_NOT_EXIST")).get("/runs/get", {"run_id": "r"})
     assert caught.value.error_code == "RESOURCE_DOES_NOT_EXIST"
-    assert client(refused(404, "RESOURCE_DOES_NOT_EXIST")).get_experiment_by_name("shop") is None
+    assert client(make_refusal(404, "RESOURCE_DOES_NOT_EXIST")).get_experiment_by_name("shop") is None
     with pytest.raises(MlflowApiError):
-        client(refused(400, "INVALID_PARAMETER_VALUE")).get_experiment_by_name("shop")
+        client(make_refusal(400, "INVALID_PARAMETER_VALUE")).get_experiment_by_name("shop")
 
 
-def test_what_is_no_mlflow_and_what_does_not_answer_are_told_apart() -> None:
-    def lost(request: httpx2.Request) -> httpx2.Response:
+def test_what_is_no_mlflow_and_what_does_not_answer_are_distinguished() -> None:
+    def raise_lost(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ReadError("gone", request=request)
 
     with pytest.raises(MlflowApiError, match="POST /runs/delete: 502 <html>") as caught:
@@ -62,7 +62,7 @@ def test_what_is_no_mlflow_and_what_does_not_answer_are_told_apart() -> None:
     with pytest.raises(MlflowApiError, match="200 hello"):
         api(lambda _: httpx2.Response(200, text="hello")).get("/runs/get", {})
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:5000 does not answer: ReadError: gone"):
-        api(lost).get("/runs/get", {})
+        api(raise_lost).get("/runs/get", {})
 
 
 def test_what_is_not_given_is_not_sent() -> None:
@@ -83,8 +83,8 @@ def test_all_pages_are_read() -> None:
         models = [{"name": "a", "latest_versions": [{}]}] if first else [{"name": "b"}]
         return httpx2.Response(200, json={"registered_models": models, "next_page_token": "2" if first else ""})
 
-    found = items(partial(client(page).search_registered_models, max_results=1))
-    assert [(one.name, len(one.latest_versions)) for one in found] == [("a", 1), ("b", 0)]
+    registered_models = items(partial(client(page).search_registered_models, max_results=1))
+    assert [(model.name, len(model.latest_versions)) for model in registered_models] == [("a", 1), ("b", 0)]
 
 
 def test_the_address_of_a_model_that_mlflow_keeps_is_followed() -> None:
@@ -104,14 +104,16 @@ def test_artifacts_are_files_here(tmp_path: Path, name: str) -> None:
     (root / "model" / "below" / "file").write_text("1")
     for uri in (root.as_uri(), str(root)):
         files = LocalFiles(append_path(uri, "model"))
-        assert [(one.path, one.is_dir) for one in files.list_artifacts(None)] == [("below", True)]
-        assert [(one.path, one.is_dir) for one in files.list_artifacts("below")] == [("below/file", False)]
+        assert [(artifact.path, artifact.is_dir) for artifact in files.list_artifacts(None)] == [("below", True)]
+        assert [(artifact.path, artifact.is_dir) for artifact in files.list_artifacts("below")] == [
+            ("below/file", False)
+        ]
         assert files.list_artifacts("below/file") == files.list_artifacts("nothing") == []
         for number, path in enumerate(("", "below/file", "nothing")):
             out = tmp_path / f"{len(uri)}-{number}"
             out.mkdir()
             files.download_artifacts(path, str(out))
-            assert [one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()] == (
+            assert [file.relative_to(out).as_posix() for file in out.rglob("*") if file.is_file()] == (
                 [] if path == "nothing" else ["below/file"]
             )
 
@@ -148,11 +150,11 @@ def test_a_tracker_is_served_for_as_long_as_the_process_that_listens_lives(tmp_p
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_S)
-    until(lambda: find_server_socket(place) is None, "the lock is given up")
+    wait_until(lambda: find_server_socket(place) is None, "the lock is given up")
     assert not is_listening(path), "what it left is no server"
 
 
-def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_served_is_called_without_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And so is one elsewhere whose token is known; one without waits for no process that starts."""
     sockets, waited = [tmp_path / "sock"], list[str]()
 
@@ -169,12 +171,12 @@ def test_a_tracker_that_is_served_is_asked_without_mlflow(tmp_path: Path, monkey
     place, elsewhere = locate_tracker(tmp_path), locate_tracker(tmp_path, "http://127.0.0.1:9/mlflow")
     light = MlflowConnection(place, connect_timeout_s=1, served=True)
     full = MlflowConnection(place, connect_timeout_s=1)
-    known = MlflowConnection(elsewhere, connect_timeout_s=1, token="t")
-    with light.open("look") as one, full.open("look") as two, known.open("look") as three:
-        assert (type(one), two, type(three)) == (RestClient, "MLflow", RestClient)
+    connection = MlflowConnection(elsewhere, connect_timeout_s=1, token="t")
+    with light.open("look") as first, full.open("look") as two, connection.open("look") as three:
+        assert (type(first), two, type(three)) == (RestClient, "MLflow", RestClient)
     sockets.clear()
-    with light.open("look") as one, MlflowConnection(elsewhere, connect_timeout_s=1).open("look") as two:
-        assert (one, two) == ("MLflow", "MLflow")
+    with light.open("look") as first, MlflowConnection(elsewhere, connect_timeout_s=1).open("look") as two:
+        assert (first, two) == ("MLflow", "MLflow")
     assert waited == ["sock", "sqlite", "http", "sqlite", "http"]
 
 
@@ -205,8 +207,8 @@ def test_what_a_run_keeps_elsewhere_is_written_there_by_mlflow(monkeypatch: pyte
         def __init__(self, uri: str, **_: str) -> None:
             self.uri = uri
 
-        def log_artifacts(self, *given: str) -> None:
-            written.append((self.uri, *given))
+        def log_artifacts(self, *arguments: str) -> None:
+            written.append((self.uri, *arguments))
 
     info = {"run_id": "r", "start_time": 1, "artifact_uri": "s3://bucket/r"}
     monkeypatch.setattr(artifact_repository_registry, "get_artifact_repository", Repository)

@@ -12,7 +12,7 @@ from scanflow.load.mlperf import TABLE_4_2, MlperfSettings, Scenario, read_summa
 from scanflow_client.load_report import LoadSpec, format_load
 from scanflow_client.service_load import build_mlperf_settings
 from tests.unit.test_load import say, server
-from tests.unit.test_service_load import loaded
+from tests.unit.test_service_load import measure_load
 
 pytestmark = pytest.mark.processes
 
@@ -37,9 +37,9 @@ Scheduled samples per second : 190.42
 """
 
 
-def test_table_4_2_is_told_and_scaled() -> None:
-    told = {name: (one.queries, one.target_qps, one.target_latency_s) for name, one in TABLE_4_2.items()}
-    assert told == {
+def test_table_4_2_is_listed_and_scaled() -> None:
+    rows = {name: (row.queries, row.target_qps, row.target_latency_s) for name, row in TABLE_4_2.items()}
+    assert rows == {
         "single-stream": (1664, 1.0, 20.0),
         "multi-stream": (2000, 1.0, 8.0),
         "server": (12_800, 200.0, 20.0),
@@ -56,10 +56,10 @@ def test_table_4_2_is_told_and_scaled() -> None:
 
 
 def test_a_summary_is_read_and_one_that_has_no_result_is_refused() -> None:
-    found = read_summary(SUMMARY, "server")
-    assert (found.valid, found.metric, found.value) == (False, "Completed samples per second", 190.18)
-    assert found.reasons == ("Early stopping satisfied: no", "Run unsuccessful.", "Processed 200 queries.")
-    assert found.fields["Scenario"] == "Server"
+    summary = read_summary(SUMMARY, "server")
+    assert (summary.valid, summary.metric, summary.value) == (False, "Completed samples per second", 190.18)
+    assert summary.reasons == ("Early stopping satisfied: no", "Run unsuccessful.", "Processed 200 queries.")
+    assert summary.fields["Scenario"] == "Server"
     for text in ("", SUMMARY.replace("Result is", "It is")):
         with pytest.raises(UnavailableError, match="no result of the scenario server"):
             read_summary(text, "server")
@@ -71,7 +71,7 @@ def test_a_summary_is_read_and_one_that_has_no_result_is_refused() -> None:
 def test_loadgen_issues_at_least_so_many_samples_and_says_what_became_of_them(scenario: Scenario) -> None:
     settings = MlperfSettings(scenario=scenario, queries=70, target_qps=500.0, samples_per_query=2, scale=0.1)
     with server(lambda handler, number: say(handler)) as url:
-        report = loaded(url, LoadSpec(mlperf=settings, connections=4))
+        report = measure_load(url, LoadSpec(mlperf=settings, connections=4))
     assert report.result.requests >= (140 if scenario == "multi-stream" else 70)
     assert report.result.failed == 0
     assert all(0 <= waited <= took for waited, took in zip(report.result.waited, report.result.took, strict=True))
@@ -90,7 +90,7 @@ def test_requests_that_fail_under_loadgen_are_counted_and_an_interrupted_run_kee
             signal.raise_signal(signal.SIGINT)
 
     with server(lambda handler, number: say(handler, 503 if number == 3 else 200, b"full")) as url:
-        report = loaded(url, LoadSpec(mlperf=settings, connections=2), observe=interrupt)
+        report = measure_load(url, LoadSpec(mlperf=settings, connections=2), observe=interrupt)
     assert (report.interrupted, report.result.failed, report.result.mlperf) == (True, 1, None)
     assert report.result.requests >= 20
     assert report.summary()["mlperf"]["summary"] is None

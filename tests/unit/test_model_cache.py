@@ -80,10 +80,10 @@ def test_what_is_nearly_an_address_is_written_as_one(uri: str, better: str) -> N
 
 def test_a_version_is_fetched_once_whatever_it_is_called(cache: ModelCache, knowledge: Counting) -> None:
     knowledge.set_model_alias("cnn", "champion", 1)
-    found = cache.fetch("models:/cnn@champion")
-    assert (found.name, found.version) == ("cnn", 1)
-    assert (Path(found.path) / "MLmodel").read_bytes() == b"first"
-    assert cache.fetch("models:/cnn/1") == cache.fetch("models:/cnn/latest") == found
+    model = cache.fetch("models:/cnn@champion")
+    assert (model.name, model.version) == ("cnn", 1)
+    assert (Path(model.path) / "MLmodel").read_bytes() == b"first"
+    assert cache.fetch("models:/cnn/1") == cache.fetch("models:/cnn/latest") == model
     assert knowledge.fetched == 1
 
 
@@ -97,12 +97,12 @@ def test_an_alias_is_looked_up_each_time(cache: ModelCache, knowledge: Counting,
     assert Path(first.path).is_dir()
 
 
-def test_the_first_version_of_a_registry_made_anew_is_another(cache: ModelCache, tmp_path: Path) -> None:
+def test_the_first_version_of_a_registry_created_again_is_another(cache: ModelCache, tmp_path: Path) -> None:
     first = cache.fetch("models:/cnn/1")
     other = MemoryKnowledge()
     register(other, tmp_path / "other", b"other")
-    found = ModelCache(tmp_path / "models", lambda: other).fetch("models:/cnn/1")
-    assert (Path(found.path) / "MLmodel").read_bytes() == b"other"
+    model = ModelCache(tmp_path / "models", lambda: other).fetch("models:/cnn/1")
+    assert (Path(model.path) / "MLmodel").read_bytes() == b"other"
     assert (Path(first.path) / "MLmodel").read_bytes() == b"first"
 
 
@@ -123,11 +123,11 @@ def test_a_fetch_that_breaks_off_leaves_nothing_and_can_be_tried_again(
 def test_the_second_takes_the_first_s(cache: ModelCache, knowledge: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryKnowledge.fetch_model
 
-    def raced(self: MemoryKnowledge, name: str, destination: Path, *, version: int | str = "latest") -> Path:
+    def download_in_race(self: MemoryKnowledge, name: str, destination: Path, *, version: int | str = "latest") -> Path:
         original(self, name, destination, version=version)
         return original(self, name, destination, version=version)  # refused: it is there
 
-    monkeypatch.setattr(Counting, "fetch_model", raced)
+    monkeypatch.setattr(Counting, "fetch_model", download_in_race)
     assert (Path(cache.fetch("models:/cnn/1").path) / "MLmodel").is_file()
 
 

@@ -35,20 +35,20 @@ class Server(ControlClient):
     """Stands for the server: what waits for a person, and what it was told."""
 
     def __init__(self, *waiting: Action) -> None:
-        self.waiting, self.told, self.said = list(waiting), list[Event](), list[tuple[str, str, str]]()
+        self.waiting, self.reports, self.decisions = list(waiting), list[Event](), list[tuple[str, str, str]]()
 
     def approvals(self, *, limit: int = 1000) -> list[Action]:
         return self.waiting[:limit]
 
     def _decide(self, action: str, word: str, reason: str) -> Action:
-        self.said.append((word, action, reason))
-        return next(one for one in self.waiting if one.id == action)
+        self.decisions.append((word, action, reason))
+        return next(request for request in self.waiting if request.id == action)
 
     def events_so_far(self, after: int = 0, *, type: Any = None, app: str | None = None) -> list[Event]:
-        return [one for one in self.told if one.type in type and after == 0 and app is None]
+        return [event for event in self.reports if event.type in type and after == 0 and app is None]
 
     def tell(self, events: Sequence[Event]) -> list[Event]:
-        self.told += events
+        self.reports += events
         return [*events]
 
 
@@ -70,7 +70,7 @@ class Shop:
             app = sf.Application(name="shop", workflows=[sf.Workflow(name=name, type="online", nodes=[node])])
             self.deployer.deploy(Deployment(app, name))
 
-    def served(self, name: str = "digits") -> str:
+    def get_served_model(self, name: str = "digits") -> str:
         current = self.deployer.service(name).current
         assert current is not None
         return current.models["node"]
@@ -89,10 +89,10 @@ def shop(settings: Settings, tmp_path: Path) -> Shop:
 
 
 def wish(version: int) -> Action:
-    known = action()
+    waiting = action()
     arguments = {"service": "digits", "model": f"models:/{CNN}/{version}"}
-    intent = known.intent.model_copy(update={"arguments": arguments, "target": "service/digits"})
-    return known.model_copy(update={"id": f"a{version}", "intent": intent, "state": "pending"})
+    intent = waiting.intent.model_copy(update={"arguments": arguments, "target": "service/digits"})
+    return waiting.model_copy(update={"id": f"a{version}", "intent": intent, "state": "pending"})
 
 
 def test_the_champion_follows_a_person_who_rolls_a_service_back_and_promotes(shop: Shop) -> None:
@@ -102,11 +102,11 @@ def test_the_champion_follows_a_person_who_rolls_a_service_back_and_promotes(sho
 
     shop.deploy("digits")
     assert change(model=f"models:/{CNN}/2") == [2]
-    assert (shop.served(), shop.champion) == (f"models:/{CNN}/2", 2)
+    assert (shop.get_served_model(), shop.champion) == (f"models:/{CNN}/2", 2)
     assert change(rollback=True) == [1]
-    assert (shop.served(), shop.champion) == (f"models:/{CNN}/1", 1)
+    assert (shop.get_served_model(), shop.champion) == (f"models:/{CNN}/1", 1)
     assert shop.tags(1).items() >= {PROMOTION: BY_HAND, BEFORE: "2", "scanflow.why": "scanflow rollback digits"}.items()
-    assert [(event.type, event.data["version"]) for event in shop.server.told] == [
+    assert [(event.type, event.data["version"]) for event in shop.server.reports] == [
         ("model.promoted", 2),
         ("model.promoted", 1),
     ]
@@ -120,23 +120,31 @@ def test_the_champion_stays_while_another_service_serves_it(shop: Shop) -> None:
     shop.deploy("digits", "others")
     to_second = ServiceChange(model=f"models:/{CNN}/2")
     assert change_version(shop.deployer, "digits", to_second, lambda: shop.client)[1] == ()
-    assert (shop.served(), shop.served("others"), shop.champion) == (f"models:/{CNN}/2", f"models:/{CNN}/1", 1)
+    assert (shop.get_served_model(), shop.get_served_model("others"), shop.champion) == (
+        f"models:/{CNN}/2",
+        f"models:/{CNN}/1",
+        1,
+    )
 
 
 def test_a_version_is_promoted_by_hand_and_taken_back(shop: Shop) -> None:
     shop.deploy("digits")
-    made = shop.client.promote(CNN, 3, why="the audit says so")
-    assert (made.done, made.services, made.before) == ("promoted", ("digits",), 1)
-    assert (shop.served(), shop.champion) == (f"models:/{CNN}/3", 3)
+    outcome = shop.client.promote(CNN, 3, why="the audit says so")
+    assert (outcome.done, outcome.services, outcome.before) == ("promoted", ("digits",), 1)
+    assert (shop.get_served_model(), shop.champion) == (f"models:/{CNN}/3", 3)
     assert shop.tags(3).items() >= {PROMOTION: BY_HAND, BEFORE: "1"}.items()
-    (told,) = shop.server.told
-    assert (told.type, told.app, told.subject) == ("model.promoted", "shop", f"model/{CNN}")
-    assert told.data == {"agent": "person", "version": 3, "before": 1, "why": "the audit says so"}
+    (event,) = shop.server.reports
+    assert (event.type, event.app, event.subject) == ("model.promoted", "shop", f"model/{CNN}")
+    assert event.data == {"agent": "person", "version": 3, "before": 1, "why": "the audit says so"}
 
     back = shop.client.reject(CNN, 3, why="it was wrong")
     assert (back.done, back.services, back.before) == ("rejected", ("digits",), 1)
-    assert (shop.served(), shop.champion, find_rejection(shop.tags(3))) == (f"models:/{CNN}/1", 1, "it was wrong")
-    assert [one.type for one in shop.server.told] == ["model.promoted", "model.rejected"]
+    assert (shop.get_served_model(), shop.champion, find_rejection(shop.tags(3))) == (
+        f"models:/{CNN}/1",
+        1,
+        "it was wrong",
+    )
+    assert [entry.type for entry in shop.server.reports] == ["model.promoted", "model.rejected"]
 
 
 def test_what_was_in_use_before_is_what_was_answered_with_whatever_the_alias_says(shop: Shop) -> None:
@@ -144,9 +152,9 @@ def test_what_was_in_use_before_is_what_was_answered_with_whatever_the_alias_say
     shop.knowledge.set_model_alias(CNN, "champion", 2)  # as a script does that trains
     assert shop.client.promote(CNN, 2).before == 1
     shop.client.reject(CNN, 2)
-    assert (shop.served(), shop.champion) == (f"models:/{CNN}/1", 1)
+    assert (shop.get_served_model(), shop.champion) == (f"models:/{CNN}/1", 1)
     *_, first = shop.client.list_histories(CNN)
-    assert first.since == shop.server.told[-1].at
+    assert first.since == shop.server.reports[-1].at
 
 
 def test_the_same_again_completes_what_was_cut_off(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +163,7 @@ def test_the_same_again_completes_what_was_cut_off(shop: Shop, monkeypatch: pyte
         patch.setattr(shop.knowledge, "set_model_alias", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             shop.client.promote(CNN, 2)
-    assert (shop.served(), shop.champion) == (f"models:/{CNN}/2", 1)
+    assert (shop.get_served_model(), shop.champion) == (f"models:/{CNN}/2", 1)
     shop.client.promote(CNN, 2)
     assert (shop.champion, shop.tags(2)[BEFORE]) == (2, "1")
     shop.client.promote(CNN, 2)
@@ -165,16 +173,16 @@ def test_the_same_again_completes_what_was_cut_off(shop: Shop, monkeypatch: pyte
 def test_what_waits_for_a_person_is_approved_and_left_to_the_agent(settings: Settings, tmp_path: Path) -> None:
     shop = Shop(settings, tmp_path, wish(2), wish(3))
     shop.deploy("digits")
-    made = shop.client.promote(CNN, 3, why="yes")
-    assert (made.done, made.actions, shop.server.said) == ("approved", ("a3",), [("approve", "a3", "yes")])
-    assert (shop.served(), shop.champion, PROMOTION in shop.tags(3)) == (f"models:/{CNN}/1", 1, False)
+    outcome = shop.client.promote(CNN, 3, why="yes")
+    assert (outcome.done, outcome.actions, shop.server.decisions) == ("approved", ("a3",), [("approve", "a3", "yes")])
+    assert (shop.get_served_model(), shop.champion, PROMOTION in shop.tags(3)) == (f"models:/{CNN}/1", 1, False)
 
 
 def test_what_agents_want_with_a_version_is_refused_with_it(settings: Settings, tmp_path: Path) -> None:
     shop = Shop(settings, tmp_path, wish(2), wish(3))
     shop.deploy("digits")
-    made = shop.client.reject(CNN, 3)
-    assert (made.actions, shop.server.said, made.before) == (("a3",), [("refuse", "a3", "")], None)
+    outcome = shop.client.reject(CNN, 3)
+    assert (outcome.actions, shop.server.decisions, outcome.before) == (("a3",), [("refuse", "a3", "")], None)
     assert (find_rejection(shop.tags(3)), shop.tags(3)[ACTION], shop.champion) == ("by hand", "a3", 1)
 
 
@@ -185,7 +193,10 @@ def test_of_several_services_one_has_to_be_named(shop: Shop) -> None:
     with pytest.raises(UsageError, match="'letters' does not serve the model 'cnn'"):
         shop.client.promote(CNN, 2, services=["letters"])
     shop.client.promote(CNN, 2, services=["digits"])
-    assert (shop.served("digits"), shop.served("backup")) == (f"models:/{CNN}/2", f"models:/{CNN}/1")
+    assert (shop.get_served_model("digits"), shop.get_served_model("backup")) == (
+        f"models:/{CNN}/2",
+        f"models:/{CNN}/1",
+    )
 
 
 def test_without_a_service_or_a_server_the_registry_says_it(shop: Shop) -> None:
@@ -193,7 +204,7 @@ def test_without_a_service_or_a_server_the_registry_says_it(shop: Shop) -> None:
     assert alone.promote(CNN, 2).services == ()
     assert shop.champion == 2
     assert alone.reject(CNN, 2).before == 1
-    assert (shop.champion, shop.server.told) == (1, [])
+    assert (shop.champion, shop.server.reports) == (1, [])
 
 
 def test_what_cannot_be_done_changes_nothing(shop: Shop) -> None:
@@ -202,10 +213,10 @@ def test_what_cannot_be_done_changes_nothing(shop: Shop) -> None:
         shop.client.reject(CNN, 1)
     with pytest.raises(NotFoundError, match=r"no version 9\. Known: 1, 2, 3"):
         shop.client.promote(CNN, 9)
-    assert (shop.champion, PROMOTION in shop.tags(1), shop.server.told) == (1, False, [])
+    assert (shop.champion, PROMOTION in shop.tags(1), shop.server.reports) == (1, False, [])
 
 
-def judged(version: int, verdict: str, *, at: float) -> Event:
+def make_evaluation_event(version: int, verdict: str, *, at: float) -> Event:
     current: JSON = {
         "name": "current",
         "n": 120,
@@ -227,7 +238,7 @@ def judged(version: int, verdict: str, *, at: float) -> Event:
     )  # fmt: skip
 
 
-def shown(versions: VersionList) -> str:
+def format_screen(versions: VersionList) -> str:
     screen = [*format_versions(versions), format_models(versions)]
     return "\n".join(line for part in screen for line in (lay_out(part) if isinstance(part, Table) else [part]))
 
@@ -235,18 +246,18 @@ def shown(versions: VersionList) -> str:
 def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     shop.deploy("digits")
     drift = Event(at=1.0, type="drift.found", app="shop", subject="workflow/w", data={"agent": "checker", "run": "d-7"})
-    shop.server.told = [drift, judged(2, "wait", at=2.0), judged(3, "ask", at=3.0)]
+    shop.server.reports = [drift, make_evaluation_event(2, "wait", at=2.0), make_evaluation_event(3, "ask", at=3.0)]
     shop.client.promote(CNN, 2, why="why not")
     shop.client.reject(CNN, 3, why="too odd")
     third, second, first = shop.client.list_histories(CNN)
     assert (second.champion, second.services, second.before, second.verdict) == (True, ("digits",), 1, BY_HAND)
-    assert second.since == shop.server.told[3].at
+    assert second.since == shop.server.reports[3].at
     assert (third.verdict, third.reason, third.in_use, third.drift) == ("rejected", "too odd", False, "d-7")
     assert (third.against, third.drifted, third.compared[0].n) == (1, ("age",), 120)
     assert (first.verdict, first.in_use, first.compared) == ("", False, ())
     assert shop.client.list_histories() == [third, second, first]
 
-    text = shown(shop.client.list_histories(CNN))
+    text = format_screen(shop.client.list_histories(CNN))
     assert "current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1" in text
     assert "Reject version 2: scanflow models reject cnn 2" in text
     assert "2 (champion, in digits)" in text
@@ -259,15 +270,15 @@ def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:
     shop.deploy("digits")
     shop.client.promote(CNN, 2)
     shop.client.reject(CNN, 1)
-    assert "Promote another version: scanflow models promote cnn 3" in shown(shop.client.list_histories(CNN))
+    assert "Promote another version: scanflow models promote cnn 3" in format_screen(shop.client.list_histories(CNN))
     shop.client.reject(CNN, 3)
-    assert "Retrain it, or register another version of cnn" in shown(shop.client.list_histories(CNN))
+    assert "Retrain it, or register another version of cnn" in format_screen(shop.client.list_histories(CNN))
 
 
 def test_a_persons_reason_and_name_stay_with_the_version(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def record(events: Sequence[Event]) -> list[Event]:
         named = [event.model_copy(update={"data": {**event.data, "by": "ada"}}) for event in events]
-        shop.server.told += named
+        shop.server.reports += named
         return named
 
     monkeypatch.setattr(shop.server, "tell", record)
@@ -295,20 +306,24 @@ def test_a_rejected_version_comes_into_use_by_a_person_who_says_why_alone(shop: 
     }
     if way == "canary":
         shop.deployer.change("digits", ServiceChange(model=f"models:/{CNN}/2", weight=0.5))
-    told = len(shop.server.told)
+    count = len(shop.server.reports)
     words = r"Version 2 of cnn was rejected by \w+: it discriminates\..* scanflow models promote cnn 2 --why TEXT"
     with pytest.raises(UsageError, match=words):
         change_version(shop.deployer, "digits", changes[way], lambda: shop.client)
     with pytest.raises(UsageError, match=words):
         shop.client.promote(CNN, 2)
-    assert (shop.served(), shop.champion, len(shop.server.told)) == (f"models:/{CNN}/1", 1, told)
+    assert (shop.get_served_model(), shop.champion, len(shop.server.reports)) == (f"models:/{CNN}/1", 1, count)
     assert find_rejection(shop.tags(2)) == "it discriminates"
 
     shop.client.promote(CNN, 2, why="the audit was wrong")
     second = next(version for version in shop.client.list_histories(CNN) if version.version == 2)
-    assert (shop.served(), second.verdict, second.reason) == (f"models:/{CNN}/2", BY_HAND, "the audit was wrong")
+    assert (shop.get_served_model(), second.verdict, second.reason) == (
+        f"models:/{CNN}/2",
+        BY_HAND,
+        "the audit was wrong",
+    )
     assert second.overruled.endswith(": it discriminates")
-    assert f"before: {second.overruled}" in shown(shop.client.list_histories(CNN))
+    assert f"before: {second.overruled}" in format_screen(shop.client.list_histories(CNN))
 
 
 def test_a_rollback_goes_on_where_the_registry_cannot_be_read(shop: Shop) -> None:
@@ -319,7 +334,7 @@ def test_a_rollback_goes_on_where_the_registry_cannot_be_read(shop: Shop) -> Non
     shop.client.promote(CNN, 2)
     with pytest.raises(UnavailableError, match="the registry still names"):
         change_version(shop.deployer, "digits", ServiceChange(rollback=True), fail)
-    assert shop.served() == f"models:/{CNN}/1"
+    assert shop.get_served_model() == f"models:/{CNN}/1"
 
 
 def test_the_reason_goes_with_the_change_of_the_service(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,7 +357,7 @@ def test_the_same_promotion_again_keeps_its_reason(shop: Shop) -> None:
     shop.client.promote(CNN, 2, why="the audit says so")
     shop.client.promote(CNN, 2)
     second = next(version for version in shop.client.list_histories(CNN) if version.version == 2)
-    assert (second.reason, len(shop.server.told)) == ("the audit says so", 1)
+    assert (second.reason, len(shop.server.reports)) == ("the audit says so", 1)
     shop.client.promote(CNN, 2, why="and the second one")
     assert (shop.tags(2)["scanflow.why"], shop.tags(2)[BEFORE]) == ("and the second one", "1")
 

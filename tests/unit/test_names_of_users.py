@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.names import MAX_NAME, build_slug, check_locator, check_name, format_environment_name, make_run_name
-from tests.unit.app.making import refusal
+from tests.unit.app.app_builders import refusal
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
@@ -21,9 +21,9 @@ LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 @example("a" * 62 + "-b")
 @example("İstanbul")
 def test_a_slug_is_a_name_that_is_taken_or_nothing_at_all(text: str) -> None:
-    made = build_slug(text)
-    assert made == "" or check_name(made, "step") == made
-    assert build_slug(made) == made
+    slug = build_slug(text)
+    assert slug == "" or check_name(slug, "step") == slug
+    assert build_slug(slug) == slug
 
 
 @given(st.from_regex(LABEL, fullmatch=True))
@@ -35,12 +35,12 @@ def test_a_label_of_kubernetes_is_taken_as_it_is_and_its_slug_only_joins_dashes(
 
 @given(st.text(max_size=80))
 def test_what_is_taken_is_a_label_of_kubernetes_and_nothing_else(name: str) -> None:
-    told = refusal(lambda: check_name(name, "step"))
-    assert (told is None) is (LABEL.fullmatch(name) is not None)
-    if told is not None:
-        assert "\n" not in told
-        advised = told.rpartition(" Write '")[2].removesuffix("' instead.")
-        assert " Write " not in told or check_name(advised, "step") == advised
+    message = refusal(lambda: check_name(name, "step"))
+    assert (message is None) is (LABEL.fullmatch(name) is not None)
+    if message is not None:
+        assert "\n" not in message
+        advised = message.rpartition(" Write '")[2].removesuffix("' instead.")
+        assert " Write " not in message or check_name(advised, "step") == advised
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_name_of_which_nothing_can_be_kept_gets_no_advice(name: str) -> None:
     assert str(error.value).endswith("with a letter or digit.")
 
 
-def test_a_name_of_a_million_letters_is_told_in_few() -> None:
+def test_a_name_of_a_million_characters_is_shown_in_few() -> None:
     with pytest.raises(InvalidError, match=r"\.\.\. \(1,000,000 characters\) cannot be used") as error:
         check_name("A" * 1_000_000, "step")
     assert len(str(error.value)) < 400
@@ -96,7 +96,7 @@ def test_runs_get_many_names() -> None:
     assert len({make_run_name(rng) for _ in range(1000)}) > 990
 
 
-def test_the_longest_environment_leaves_room_for_its_parts() -> None:
+def test_the_longest_environment_leaves_space_for_its_parts() -> None:
     assert format_environment_name("shop", "data") == "scanflow-shop-data"
     assert len(format_environment_name("a" * 30, "b" * 23)) == MAX_NAME
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.outputs import OUTPUTS_FOLDER, use_output_dir
-from tests.unit.app.making import plain_values
+from tests.unit.app.app_builders import plain_values
 from tests.waiting import PATIENCE_S
 
 
@@ -50,13 +50,13 @@ def test_a_name_that_no_file_can_have_is_refused_and_nothing_is_written(name: st
     assert list(tmp_path.iterdir()) == []
 
 
-def inside_itself() -> list[Any]:
+def make_circular() -> list[Any]:
     value: list[Any] = []
     value.append(value)
     return value
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", {(1, 2): 3}, inside_itself(), [lambda: None]])
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", {(1, 2): 3}, make_circular(), [lambda: None]])
 def test_what_is_not_json_is_refused_by_its_name_and_nothing_is_written(value: Any, tmp_path: Path) -> None:
     with (
         use_output_dir(tmp_path),

@@ -100,7 +100,7 @@ def test_another_authoritys_certificates_are_refused(authority: CertificateAutho
 
 def test_a_revoked_certificate_is_refused_and_a_new_one_of_its_name_accepted(authority: CertificateAuthority) -> None:
     server, ada, bo = authority.issue("server", ["a.example"]), authority.issue("ada"), authority.issue("bo")
-    kept = IssuedCertificate(**{name: getattr(ada, name) for name in IssuedCertificate.__slots__})
+    issued_certificate = IssuedCertificate(**{name: getattr(ada, name) for name in IssuedCertificate.__slots__})
     certificate, key = ada.certificate.read_bytes(), ada.key.read_bytes()
     authority.revoke("ada")
     assert [record.serial for record in authority.list_issued() if record.revoked is not None] == [ada.serial]
@@ -109,10 +109,10 @@ def test_a_revoked_certificate_is_refused_and_a_new_one_of_its_name_accepted(aut
     assert shake_hands(authority, server, "a.example", client=bo, is_checked=True) == "bo"
     again = authority.issue("ada")
     assert shake_hands(authority, server, "a.example", client=again, is_checked=True) == "ada"
-    kept.certificate.write_bytes(certificate)
-    kept.key.write_bytes(key)
+    issued_certificate.certificate.write_bytes(certificate)
+    issued_certificate.key.write_bytes(key)
     with pytest.raises(ssl.SSLError, match="revoked"):
-        shake_hands(authority, server, "a.example", client=kept, is_checked=True)
+        shake_hands(authority, server, "a.example", client=issued_certificate, is_checked=True)
 
 
 def test_states_are_listed_by_name(authority: CertificateAuthority, clock: Clock) -> None:

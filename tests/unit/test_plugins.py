@@ -94,10 +94,10 @@ def test_a_template_of_another_package_is_hosted_like_ours(install: Install) -> 
     install("toytemplate", "templates", "night-watch = toytemplate_code:night_watch")
     agent = sf.Agent(name="night", template="night-watch", parameters={"workflow": "training"})
     declared = load_declared(sf.Application(name="shop", team="web", agents=[agent]), agent)
-    assert [(one.name, one.sensor) for one in declared.strategies] == [("train_at_night", "is_night")]
+    assert [(strategy.name, strategy.sensor) for strategy in declared.strategies] == [("train_at_night", "is_night")]
 
 
-def test_a_name_that_is_not_installed_is_told_with_those_that_are(install: Install) -> None:
+def test_a_name_that_is_not_installed_is_reported_with_those_that_are(install: Install) -> None:
     install("toytemplate", "templates", "night-watch = toytemplate_code:night_watch")
     with pytest.raises(
         InvalidError, match=r"no template 'owl'.*checker, executor, night-watch, planner, stream, tracker"

@@ -33,7 +33,7 @@ def read(
     return read_request(file=file, data=data, npy=npy, stdin=Terminal() if stdin is None else io.BytesIO(stdin))
 
 
-def saved(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
+def save_bytes(save: Callable[..., None], *arrays: Any, **named: Any) -> bytes:
     file = io.BytesIO()
     save(file, *arrays, **named)
     return file.getvalue()
@@ -48,8 +48,8 @@ def test_rows_are_json_and_whole_messages_are_sent_as_they_are() -> None:
 
 def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    (tmp_path / "rows.npy").write_bytes(saved(np.save, array))
-    (tmp_path / "rows.npz").write_bytes(saved(np.savez, a=array))
+    (tmp_path / "rows.npy").write_bytes(save_bytes(np.save, array))
+    (tmp_path / "rows.npz").write_bytes(save_bytes(np.savez, a=array))
     (tmp_path / "rows.json").write_text("[[1]]")
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     (tmp_path / "text.txt").write_bytes(b"[sic] it is text")
@@ -59,11 +59,11 @@ def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
     assert read(str(tmp_path / "rows.json")).inputs == [[1]]
     assert read(str(tmp_path / "picture.png")).raw == b"\x89PNG"
     assert read(str(tmp_path / "text.txt")).raw == b"[sic] it is text"
-    assert read("-", stdin=saved(np.save, array)).inputs.shape == (2, 3)
+    assert read("-", stdin=save_bytes(np.save, array)).inputs.shape == (2, 3)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("value", "error", "message"),
     [
         ({}, UsageError, "No input is given"),
         ({"file": "a.npy", "data": "[1]"}, UsageError, "Several inputs are given"),
@@ -76,13 +76,13 @@ def test_files_are_known_by_what_is_in_them(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], error: type[Exception], told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("objects.npy").write_bytes(saved(np.save, np.array([object()], dtype=object)))
-    Path("cut.npy").write_bytes(saved(np.save, np.arange(100))[:100])
-    with pytest.raises(error, match=told):
-        read(**given)
+    Path("objects.npy").write_bytes(save_bytes(np.save, np.array([object()], dtype=object)))
+    Path("cut.npy").write_bytes(save_bytes(np.save, np.arange(100))[:100])
+    with pytest.raises(error, match=message):
+        read(**value)
 
 
 class Listening:
@@ -105,46 +105,50 @@ class Listening:
         return PredictionResponse(outputs=as_arrays({"y": inputs}, dtype=dtype), instance="1", revision="r1")
 
 
-def asked(listening: Listening, question: PredictRequest, *, seldon: bool = False, node: str | None = None) -> Any:
+def predict_through(
+    listening: Listening, question: PredictRequest, *, seldon: bool = False, node: str | None = None
+) -> Any:
     return send(cast(Deployer, listening), "digits", question, node=node, dtype=None, seldon=seldon)
 
 
-def test_each_kind_of_question_goes_where_it_is_understood() -> None:
+def test_each_kind_of_request_goes_where_it_is_understood() -> None:
     there = Listening()
-    assert asked(there, PredictRequest(message=TENSORS)) == TENSORS
-    assert asked(there, PredictRequest(message={"strData": "a"})) == {"strData": "a"}
-    assert asked(there, PredictRequest(inputs=np.array([[1, 2]])), seldon=True) == {"data": {"ndarray": [[1, 2]]}}
-    assert asked(there, PredictRequest(raw=b"\x00"), seldon=True) == {"binData": "AA=="}
-    assert asked(there, PredictRequest(message=TENSORS), node="a/b") == TENSORS
+    assert predict_through(there, PredictRequest(message=TENSORS)) == TENSORS
+    assert predict_through(there, PredictRequest(message={"strData": "a"})) == {"strData": "a"}
+    assert predict_through(there, PredictRequest(inputs=np.array([[1, 2]])), seldon=True) == {
+        "data": {"ndarray": [[1, 2]]}
+    }
+    assert predict_through(there, PredictRequest(raw=b"\x00"), seldon=True) == {"binData": "AA=="}
+    assert predict_through(there, PredictRequest(message=TENSORS), node="a/b") == TENSORS
     predictions, infer = "/api/v1.0/predictions", "/v2/models/digits/infer"
     assert [path for path, _ in there.asked] == [
         infer, predictions, predictions, predictions, "/v2/models/a%2Fb/infer",
     ]  # fmt: skip
     with pytest.raises(InvalidError, match="Seldon's protocol takes one input"):
-        asked(there, PredictRequest(inputs={"a": [1]}), seldon=True)
+        predict_through(there, PredictRequest(inputs={"a": [1]}), seldon=True)
 
 
 def test_whole_numbers_that_are_typed_are_what_the_model_declares() -> None:
     there = Listening()
     for declared, got in ([], "int64"), (["FP64"], "float64"), (["INT8"], "int8"), (["FP32", "FP64"], "int64"):
         there.declared = declared
-        answer = asked(there, PredictRequest(inputs=[[1, 2]]))
+        answer = predict_through(there, PredictRequest(inputs=[[1, 2]]))
         assert answer.outputs["y"].dtype == got
     there.declared = ["FP64"]
-    assert asked(there, PredictRequest(inputs=np.array([1], dtype="int8"))).outputs["y"].dtype == "int8"
+    assert predict_through(there, PredictRequest(inputs=np.array([1], dtype="int8"))).outputs["y"].dtype == "int8"
 
 
 def test_bytes_come_back_as_bytes_unless_the_answer_is_a_document() -> None:
-    assert asked(Listening("application/octet-stream"), PredictRequest(raw=b"abc")) == b"abc"
-    assert asked(Listening(), PredictRequest(raw=b'{"a": 1}')) == {"a": 1}
+    assert predict_through(Listening("application/octet-stream"), PredictRequest(raw=b"abc")) == b"abc"
+    assert predict_through(Listening(), PredictRequest(raw=b'{"a": 1}')) == {"a": 1}
 
 
-def test_an_answer_is_told_with_its_types_and_who_gave_it() -> None:
-    answer = asked(Listening(), PredictRequest(inputs=[[1, 2]]))
+def test_an_answer_is_shown_with_its_types_and_who_gave_it() -> None:
+    answer = predict_through(Listening(), PredictRequest(inputs=[[1, 2]]))
     assert format_response(answer, as_json=False) == ["y  int64 (1, 2)", "[[1, 2]]", "from instance 1, revision r1"]
-    told = {"outputs": {"y": [[1, 2]]}, "instance": "1", "revision": "r1"}
-    assert json.loads(format_response(answer, as_json=True)[0]) == told
-    large = asked(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
+    document = {"outputs": {"y": [[1, 2]]}, "instance": "1", "revision": "r1"}
+    assert json.loads(format_response(answer, as_json=True)[0]) == document
+    large = predict_through(Listening(), PredictRequest(inputs=np.zeros((100, 100))))
     assert len("\n".join(format_response(large, as_json=False))) < 1000
     assert len(json.loads(format_response(large, as_json=True)[0])["outputs"]["y"]) == 100
     words = np.empty(2, dtype=object)
@@ -178,7 +182,7 @@ def test_bytes_are_sent_where_one_input_takes_them(raw: bytes, datatypes: list[s
     there = Listening("application/octet-stream")
     there.declared = datatypes
     if not refused:
-        assert asked(there, PredictRequest(raw=raw)) == raw
+        assert predict_through(there, PredictRequest(raw=raw)) == raw
         return
     with pytest.raises(InvalidError, match=r"The service takes columns \('x'.*CSV, Parquet"):
-        asked(there, PredictRequest(raw=raw))
+        predict_through(there, PredictRequest(raw=raw))

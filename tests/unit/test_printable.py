@@ -31,15 +31,15 @@ ATTACKS = {
 def test_sequences_for_the_terminal_are_taken_out_also_where_blocks_cut_them(text: str, safe: str) -> None:
     assert make_printable(text) == safe
     stream = PrintableStream()
-    blocks = [bytes([one]) for one in text.encode()]
+    blocks = [bytes([byte]) for byte in text.encode()]
     assert "".join([*map(stream.feed, blocks), stream.feed(b"", last=True)]).rstrip("\n") == safe.rstrip("\n")
 
 
 @given(st.text(st.sampled_from("\x1b\x9b\x9d[]0;m\x07\\aÄ\n\t\r") | st.characters()))
 def test_nothing_that_a_terminal_obeys_is_left_and_text_stays(text: str) -> None:
-    made = make_printable(text)
-    assert not any(sign != "\n" and sign != "\t" and (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in made)
-    assert make_printable(made) == made
+    printable = make_printable(text)
+    assert not any(sign != "\n" and sign != "\t" and (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in printable)
+    assert make_printable(printable) == printable
 
 
 def test_a_line_is_cut_and_has_no_breaks() -> None:
@@ -47,7 +47,7 @@ def test_a_line_is_cut_and_has_no_breaks() -> None:
     assert make_one_line("abcdef", 4) == "abc…"
 
 
-def test_a_string_that_never_ends_is_not_held_back_for_ever() -> None:
+def test_a_string_that_never_ends_is_not_withheld_for_ever() -> None:
     stream = PrintableStream()
     assert stream.feed(b"\x1b]0;" + b"x" * 5000) == ""
     assert stream.feed(b"\nafter", last=True) == "\nafter"
@@ -67,7 +67,13 @@ def test_a_name_that_does_not(name: str) -> None:
 
 
 def test_secrets_become_stars_at_any_depth() -> None:
-    given = {"epochs": 3, "password": "hunter2", "db": {"token": "x", "url": "u"}, "all": [{"api_key": 1}], "pwd": None}
-    assert mask_secrets(given) == {
+    fields = {
+        "epochs": 3,
+        "password": "hunter2",
+        "db": {"token": "x", "url": "u"},
+        "all": [{"api_key": 1}],
+        "pwd": None,
+    }
+    assert mask_secrets(fields) == {
         "epochs": 3, "password": STARS, "db": {"token": STARS, "url": "u"}, "all": [{"api_key": STARS}], "pwd": None,
     }  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_file_of_predictions_becomes_a_run(tmp_path: Path, monkeypatch: pytest
         tags={"scanflow.revision": "r1"},
     )
     wanted = "tags.`scanflow.kind` = 'predictions' and tags.`scanflow.revision` = 'r1'"
-    (found,) = knowledge.search_runs("shop", "data", wanted)
-    assert (found.run_id, found.metrics) == (run_id, {"predictions": 3.0})
+    (run,) = knowledge.search_runs("shop", "data", wanted)
+    assert (run.run_id, run.metrics) == (run_id, {"predictions": 3.0})
     back = knowledge.fetch_run_artifacts(run_id, tmp_path / "back")
     assert next(back.rglob("*.npz")).read_bytes() == b"predictions"

@@ -77,7 +77,7 @@ def test_events_are_printed_and_followed_from_the_last_one_on(monkeypatch: pytes
     assert first.endswith('run/a  {"step": "train"}')
     assert second.endswith("run/b")
     assert asked[1].headers["last-event-id"] == "4"
-    assert {one.url.params["type"] for one in asked} == {"run.failed"}
+    assert {call.url.params["type"] for call in asked} == {"run.failed"}
     as_json = run(monkeypatch, handle, "--json")
     assert [Event.model_validate_json(line) for line in as_json.stdout.splitlines()] == [past]
 
@@ -96,7 +96,11 @@ def test_mlflow_s_server_gets_the_tracker_of_the_home_by_its_environment(tmp_pat
 
 @pytest.mark.parametrize("missing", ["MLFLOW_BACKEND_STORE_URI", "MLFLOW_ARTIFACTS_DESTINATION", mlflow_server.TOKEN])
 def test_mlflow_s_server_listens_on_a_port_with_a_token_alone(missing: str) -> None:
-    told = {"MLFLOW_BACKEND_STORE_URI": "sqlite:////f", "MLFLOW_ARTIFACTS_DESTINATION": "/f", mlflow_server.TOKEN: "t"}
-    assert mlflow_server.build_port_environment(told)["_MLFLOW_SERVER_ARTIFACT_ROOT"] == "mlflow-artifacts:/"
+    variables = {
+        "MLFLOW_BACKEND_STORE_URI": "sqlite:////f",
+        "MLFLOW_ARTIFACTS_DESTINATION": "/f",
+        mlflow_server.TOKEN: "t",
+    }
+    assert mlflow_server.build_port_environment(variables)["_MLFLOW_SERVER_ARTIFACT_ROOT"] == "mlflow-artifacts:/"
     with pytest.raises(UsageError, match=f"needs {missing}"):
-        mlflow_server.build_port_environment({**told, missing: ""})
+        mlflow_server.build_port_environment({**variables, missing: ""})

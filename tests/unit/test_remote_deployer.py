@@ -35,12 +35,12 @@ class StandIn:
         self.asked: list[httpx2.Request] = []
         self.slept = 0.0
 
-    def on(self, line: str, *answers: httpx2.Response | Route) -> None:
-        self.routes[line] = [one if callable(one) else lambda _, one=one: one for one in answers]  # type: ignore[misc]
+    def add_route(self, line: str, *answers: httpx2.Response | Route) -> None:
+        self.routes[line] = [answer if callable(answer) else lambda _, answer=answer: answer for answer in answers]  # type: ignore[misc]
 
     def events(self, line: str, *messages: tuple[str, str]) -> None:
         text = "".join(f"id: {n}\nevent: {kind}\ndata: {data}\n\n" for n, (kind, data) in enumerate(messages, 1))
-        self.on(line, httpx2.Response(200, content=text.encode()))
+        self.add_route(line, httpx2.Response(200, content=text.encode()))
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         self.asked.append(request)
@@ -54,7 +54,9 @@ class StandIn:
     def body(self, line: str) -> Any:
         method, path = line.split()
         return json.loads(
-            [one for one in self.asked if one.method == method and one.url.path == f"/api/v1{path}"][-1].content
+            [request for request in self.asked if request.method == method and request.url.path == f"/api/v1{path}"][
+                -1
+            ].content
         )
 
     def sleep(self, seconds: float) -> None:
@@ -104,7 +106,7 @@ ENDED = RunEnded(run=RunName("tall-fox"), record=run_record("succeeded"))
 def test_a_run_is_sent_whole_and_watched_to_its_end(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application, tmp_path: Path
 ) -> None:
-    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.add_route("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     standin.events(
         "GET /runs/tall-fox/events",
         ("message", STARTED.model_dump_json()),
@@ -126,7 +128,7 @@ def test_a_run_is_sent_whole_and_watched_to_its_end(
 def test_a_refreshed_cache_is_of_the_run_and_not_of_the_application(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application
 ) -> None:
-    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.add_route("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     [step] = app.workflow("w").steps
     cached = app.with_workflow(sf.Workflow(name="w", nodes=[step.replace(cache=True)]))
     deployer.begin(RunRequest(cached, "w"))
@@ -143,7 +145,7 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
     from scanflow.loading import load_application
 
     app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
-    standin.on("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
+    standin.add_route("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
     with pytest.raises(InvalidError, match=r"^no$"):
         deployer.plan(RunRequest(app, parameters={"count": 5}))
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"][0]
@@ -165,34 +167,34 @@ def test_a_function_of_the_running_program_is_kept_on_the_server_once_and_named_
         return count
 
     place = f"{'a' * 64}.pickle"
-    standin.on("POST /functions", httpx2.Response(201, json={"name": place}))
-    standin.on("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
+    standin.add_route("POST /functions", httpx2.Response(201, json={"name": place}))
+    standin.add_route("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))
     app = programs_own(load)
     twice = app.workflows[0].replace(nodes=(app.workflows[0].nodes[0], app.workflows[0].nodes[0].replace(name="more")))
     with pytest.raises(InvalidError, match=r"^no$"):
         deployer.plan(RunRequest(app.replace(workflows=(twice,))))
-    assert [one.url.path for one in standin.asked] == ["/api/v1/functions", "/api/v1/runs/plan"]
+    assert [request.url.path for request in standin.asked] == ["/api/v1/functions", "/api/v1/runs/plan"]
     body = standin.body("POST /functions")
     assert pickle.loads(base64.b64decode(body.pop("pickled")))(4) == 4
     assert body == functions_by_value.read_versions()
     sent = standin.body("POST /runs/plan")["application"]["workflows"][0]["nodes"]
-    assert {one["function"].partition(":")[0] for one in sent} == {place}
+    assert {document["function"].partition(":")[0] for document in sent} == {place}
     assert sent[0]["parameters"] == {"count": 3}, "what its parameters are is known here"
 
 
-def test_a_function_that_cannot_travel_is_refused_with_what_to_write(
+def test_a_function_that_cannot_be_serialized_is_refused_with_what_to_write(
     deployer: RemoteDeployer, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, table = threading.Lock(), b"x" * 1000
 
-    def locked() -> bool:
+    def is_locked() -> bool:
         return lock.locked()
 
     def large() -> int:
         return len(table)
 
-    with pytest.raises(InvalidError, match=r"step 'locked' .* cannot be pickled: .*lock.*%%writefile steps\.py"):
-        deployer.run(RunRequest(programs_own(locked)))
+    with pytest.raises(InvalidError, match=r"step 'is-locked' .* cannot be pickled: .*lock.*%%writefile steps\.py"):
+        deployer.run(RunRequest(programs_own(is_locked)))
     monkeypatch.setattr(functions_by_value, "MAX_BYTES", 500)
     with pytest.raises(InvalidError, match=r"step 'large' .* it uses a large global variable"):
         deployer.run(RunRequest(programs_own(large), run="@latest"))
@@ -207,22 +209,24 @@ def test_functions_of_other_versions_are_refused(name: str) -> None:
 
 
 def test_a_run_that_is_resumed_is_watched_on(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.add_route("POST /runs", httpx2.Response(201, json=as_json(run_record())))
     first = f"id: 1\ndata: {STARTED.model_dump_json()}\n\n".encode()
     second = first + f"id: 2\ndata: {ENDED.model_dump_json()}\n\n".encode()
-    standin.on("GET /runs/tall-fox/events", httpx2.Response(200, content=first), httpx2.Response(200, content=second))
-    standin.on("GET /runs/tall-fox", httpx2.Response(200, json=as_json(run_record("interrupted"))))
+    standin.add_route(
+        "GET /runs/tall-fox/events", httpx2.Response(200, content=first), httpx2.Response(200, content=second)
+    )
+    standin.add_route("GET /runs/tall-fox", httpx2.Response(200, json=as_json(run_record("interrupted"))))
     seen: list[Event] = []
     assert deployer.run(RunRequest(app, "w"), observe=seen.append).state == "succeeded"
     assert seen == [STARTED, ENDED]
     standin.slept = 0.0
-    standin.on("GET /runs/tall-fox/events", httpx2.Response(200))
+    standin.add_route("GET /runs/tall-fox/events", httpx2.Response(200))
     assert deployer.run(RunRequest(app, "w")).state == "interrupted", "it may stay so"
     assert 30 < standin.slept < 31
 
 
 def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("POST /runs/tall-fox/resume", httpx2.Response(200, json=as_json(run_record())))
+    standin.add_route("POST /runs/tall-fox/resume", httpx2.Response(200, json=as_json(run_record())))
     problem = json.dumps(build_problem(NotFoundError("'app.py' no longer has the workflow 'w'."))[1])
     standin.events("GET /runs/tall-fox/events", ("problem", problem), ("run-ended", ENDED.model_dump_json()))
     with pytest.raises(NotFoundError, match="no longer has the workflow"):
@@ -230,8 +234,8 @@ def test_a_run_that_could_not_be_driven_raises_why(deployer: RemoteDeployer, sta
 
 
 def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
-    standin.on("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
+    standin.add_route("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.add_route("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
     stopped = ENDED.model_copy(update={"record": run_record("stopped")})
     standin.events(
         "GET /runs/tall-fox/events", ("message", STARTED.model_dump_json()), ("message", stopped.model_dump_json())
@@ -241,32 +245,32 @@ def test_ctrl_c_stops_the_run(deployer: RemoteDeployer, standin: StandIn, app: s
         raise KeyboardInterrupt
 
     assert deployer.run(RunRequest(app, "w"), observe=interrupt).state == "stopped"
-    assert any(one.url.path.endswith("/stop") for one in standin.asked)
+    assert any(request.url.path.endswith("/stop") for request in standin.asked)
 
 
-def test_ctrl_c_while_a_run_is_asked_for_stops_what_has_begun(
+def test_ctrl_c_while_a_run_is_requested_stops_what_has_begun(
     deployer: RemoteDeployer, standin: StandIn, app: sf.Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standin.on("POST /runs", httpx2.Response(201, json=as_json(run_record())))
-    standin.on("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
+    standin.add_route("POST /runs", httpx2.Response(201, json=as_json(run_record())))
+    standin.add_route("POST /runs/tall-fox/stop", httpx2.Response(200, json=as_json(run_record())))
     stopped = ENDED.model_copy(update={"record": run_record("stopped")})
     standin.events("GET /runs/tall-fox/events", ("message", stopped.model_dump_json()))
     ask = ServerClient.post
 
-    def interrupted(self: ServerClient, *asked: Any, **how: Any) -> Any:
+    def interrupt_request(self: ServerClient, *asked: Any, **how: Any) -> Any:
         monkeypatch.setattr(ServerClient, "post", ask)
         ask(self, *asked, **how)  # it has begun, and its name is not heard
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ServerClient, "post", interrupted)
+    monkeypatch.setattr(ServerClient, "post", interrupt_request)
     assert deployer.run(RunRequest(app, "w")).state == "stopped"
-    first, again = [one for one in standin.asked if one.url.path.endswith("/runs")]
+    first, again = [request for request in standin.asked if request.url.path.endswith("/runs")]
     assert first.headers["idempotency-key"] == again.headers["idempotency-key"]
-    assert any(one.url.path.endswith("/stop") for one in standin.asked)
+    assert any(request.url.path.endswith("/stop") for request in standin.asked)
 
 
 def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: StandIn, app: sf.Application) -> None:
-    standin.on("POST /services", httpx2.Response(202, json={"operation": "o1"}))
+    standin.add_route("POST /services", httpx2.Response(202, json={"operation": "o1"}))
     done = {"id": "o1", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events(
         "GET /operations/o1/events",
@@ -277,8 +281,8 @@ def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: Stand
     )
     seen: list[Progress] = []
     assert deployer.deploy(Deployment(app, sizing=Sizing(instances=2)), observe=seen.append) == service_record()
-    assert [one.text for one in seen] == ["instance 1 is ready", "in effect", "in plain words"]
-    assert {one.service for one in seen} == {"digits"}
+    assert [progress.text for progress in seen] == ["instance 1 is ready", "in effect", "in plain words"]
+    assert {progress.service for progress in seen} == {"digits"}
     sent = standin.body("POST /services")
     assert (sent["workflow"], sent["sizing"]) == ("digits", {"instances": 2})
 
@@ -286,8 +290,8 @@ def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: Stand
 def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeployer, standin: StandIn) -> None:
     done = {"id": "o", "state": "succeeded", "progress": [], "result": as_json(service_record()), "problem": None}
     standin.events("GET /operations/o/events", ("done", json.dumps(done)))
-    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
-    standin.on("DELETE /services/digits", httpx2.Response(202, json={"operation": "o"}))
+    standin.add_route("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
+    standin.add_route("DELETE /services/digits", httpx2.Response(202, json={"operation": "o"}))
     deployer.change("digits", ServiceChange(cores=0.5))
     assert standin.body("PATCH /services/digits") == {"cores": 0.5}
     deployer.change("digits", ServiceChange(model="models:/m/2", weight=0.1, policy=CanaryPolicy(metric="p95")))
@@ -297,7 +301,7 @@ def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeplo
 
 
 def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
+    standin.add_route("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
     problem = build_problem(UsageError("There is nothing to go back to."))[1]
     failed: dict[str, Any] = {"id": "o", "state": "failed", "progress": [], "result": None, "problem": problem}
     standin.events("GET /operations/o/events", ("done", json.dumps(failed)))
@@ -309,15 +313,15 @@ def test_a_change_that_failed_raises_what_went_wrong_there(deployer: RemoteDeplo
 
 
 def test_a_change_the_server_has_forgotten_is_not_said_to_fail(deployer: RemoteDeployer, standin: StandIn) -> None:
-    standin.on("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
+    standin.add_route("PATCH /services/digits", httpx2.Response(202, json={"operation": "o"}))
     with pytest.raises(UnavailableError, match=r"whether it took effect: scanflow services digits"):
         deployer.change("digits", ServiceChange(rollback=True))
 
 
-def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer, standin: StandIn) -> None:
-    def lines(*told: tuple[str, bytes]) -> bytes:
+def test_what_instances_wrote_is_reported_once_in_any_order(deployer: RemoteDeployer, standin: StandIn) -> None:
+    def lines(*parts: tuple[str, bytes]) -> bytes:
         return b"".join(
-            json.dumps({"who": who, "text": base64.b64encode(text).decode()}).encode() + b"\n" for who, text in told
+            json.dumps({"who": who, "text": base64.b64encode(text).decode()}).encode() + b"\n" for who, text in parts
         )
 
     class Cut(httpx2.SyncByteStream):
@@ -326,7 +330,9 @@ def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer
             raise httpx2.ReadError("the server was killed")
 
     whole = lines(("2", b"xy"), ("1", b"abc"), ("1", b"d"))
-    standin.on("GET /services/digits/logs", httpx2.Response(200, stream=Cut()), httpx2.Response(200, content=whole))
+    standin.add_route(
+        "GET /services/digits/logs", httpx2.Response(200, stream=Cut()), httpx2.Response(200, content=whole)
+    )
     assert list(deployer.logs(InstanceLogs("digits"), follow=True)) == [
         ("1", b"ab"),
         ("2", b"x"),
@@ -339,15 +345,15 @@ def test_what_instances_wrote_is_told_once_in_any_order(deployer: RemoteDeployer
 def test_predictions_go_to_the_service_itself(
     deployer: RemoteDeployer, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    standin.on("GET /services/digits", httpx2.Response(200, json=as_json(service_record())))
+    standin.add_route("GET /services/digits", httpx2.Response(200, json=as_json(service_record())))
     with pytest.raises(UnavailableError, match=re.escape("The service 'digits' cannot be reached")):
         predict(deployer, "digits", [1])  # nobody listens on port 1
-    assert {one.url.path for one in standin.asked} == {"/api/v1/services/digits"}
+    assert {request.url.path for request in standin.asked} == {"/api/v1/services/digits"}
 
 
 def test_a_service_that_is_scaled_to_0_is_why_nobody_answers(deployer: RemoteDeployer, standin: StandIn) -> None:
     empty = service_record().model_copy(update={"shape": Shape(instances=0), "ready": 0})
-    standin.on("GET /services/digits", httpx2.Response(200, json=as_json(empty)))
+    standin.add_route("GET /services/digits", httpx2.Response(200, json=as_json(empty)))
     with pytest.raises(UnavailableError, match=r"scaled to 0\. Start one: scanflow scale digits 1"):
         predict(deployer, "digits", [1])
 

@@ -33,8 +33,8 @@ from scanflow_client import control_plane
 from scanflow_client.cli import server_commands
 from scanflow_client.formatting.control_plane_text import format_status, format_up
 from scanflow_client.formatting.text_table import Table
-from tests.serving import held_ports
-from tests.waiting import PATIENCE_S, until
+from tests.serving import reserve_ports
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -110,13 +110,13 @@ def agent(home: Path) -> Iterator[StartAgent]:
         started.append(Daemon(folder))
         grace_s = 0.2 if manner == "stubborn" else PATIENCE_S  # what ends when asked is not hurried
         assert started[-1].start(command, log=folder / "log", grace_s=grace_s)
-        until((folder / "ready").exists, "the agent is there")
+        wait_until((folder / "ready").exists, "the agent is there")
         return folder
 
     yield start
-    for one in started:
-        one.kill()
-        assert one.wait(PATIENCE_S)
+    for process in started:
+        process.kill()
+        assert process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def standin(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(control_plane, "AGENTS_END_S", PATIENCE_S)
     monkeypatch.setattr(control_plane, "TELL_AFTER_S", 0.1)
     settings = Settings(home=home)
-    with held_ports(3) as (port, *_):
+    with reserve_ports(3) as (port, *_):
         monkeypatch.setattr(control_plane, "PORT", port)
         yield settings
         control_plane.stop_control_plane(settings)
@@ -144,13 +144,13 @@ def set_mood(home: Path, mood: str) -> None:
     (home / "mood").write_text(mood)
 
 
-def up(settings: Settings, port: int | None = None) -> control_plane.UpResult:
+def start_up(settings: Settings, port: int | None = None) -> control_plane.UpResult:
     return control_plane.start_control_plane(settings, port=port, tracker=False)
 
 
 def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANFLOW_URL", "http://elsewhere:1")
-    raised = up(standin)
+    raised = start_up(standin)
     server = raised.up.server
     assert (raised.server, raised.tracker, raised.notes) == (True, False, [])
     assert (read_up_state(standin.home), server.port) == (raised.up, control_plane.PORT)
@@ -164,20 +164,20 @@ def test_up_and_down_are_a_pair(standin: Settings, monkeypatch: pytest.MonkeyPat
         looks.append(control_plane.read_status(standin))
         return bool(looks[-1]["server"]["ready"])
 
-    until(ready, "it says that it is ready")  # a look gives it a second
-    told = looks[-1]
-    assert (told["up"], told["status"]["counts"]) == (True, {"runs": 2})
-    first, *_, counts, table = format_status(told)
+    wait_until(ready, "it says that it is ready")  # a look gives it a second
+    look = looks[-1]
+    assert (look["up"], look["status"]["counts"]) == (True, {"runs": 2})
+    first, *_, counts, table = format_status(look)
     assert str(first).startswith(f"✓ server   {server.url}  process {server.pid}")
     assert counts == "  runs: 2"
     assert isinstance(table, Table)
     assert table.rows[0][:3] == ("tracker", "shop", "running")
 
-    again = up(standin)
+    again = start_up(standin)
     assert (again.server, again.up) == (False, raised.up)
     assert "The server is up already" in format_up(again)[0]
     with pytest.raises(UsageError, match=f"up on port {control_plane.PORT} already. Stop it first: scanflow down"):
-        up(standin, server.port + 1)
+        start_up(standin, server.port + 1)
 
     done = control_plane.stop_control_plane(standin)
     assert done.stopped == ["the agent 'tracker' of shop", f"the server at {server.url} (process {server.pid})"]
@@ -196,9 +196,9 @@ def test_a_taken_port_is_refused_or_passed_over(
     taken = control_plane.PORT
     with socket.create_server(("127.0.0.1", taken)):
         with pytest.raises(UsageError, match="is taken by another program"):
-            up(standin, taken)
+            start_up(standin, taken)
         assert read_up_state(standin.home) is None
-        raised = up(standin)
+        raised = start_up(standin)
     port = raised.up.server.port
     assert port == taken + 1
     assert raised.notes == [f"Port {taken} is taken by another program, so it listens on {port}."]
@@ -213,13 +213,13 @@ def test_a_taken_port_is_refused_or_passed_over(
 def test_a_server_that_is_never_ready_can_be_stopped(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     set_mood(standin.home, "dies")
     with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was .*RuntimeError: the store is broken$"):
-        up(standin)
+        start_up(standin)
     monkeypatch.setattr(control_plane, "READY_S", 1.0)
     set_mood(standin.home, "never ready")
     with pytest.raises(UnavailableError, match="not ready after 1 s"):
-        up(standin)
+        start_up(standin)
     assert str(format_status(control_plane.read_status(standin))[0]).startswith("✗ server")
-    assert any("the server at" in one for one in control_plane.stop_control_plane(standin).stopped)
+    assert any("the server at" in line for line in control_plane.stop_control_plane(standin).stopped)
 
 
 def test_missing_libraries_name_their_extra(standin: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,22 +250,22 @@ def test_a_home_that_cannot_be_written_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 def test_another_s_server_is_not_our_own(standin: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = up(standin).up.server
+    other = start_up(standin).up.server
     # Both chose it before either listened.
     monkeypatch.setattr(control_plane, "choose_server_port", lambda *_: other.port)
     with pytest.raises(UnavailableError, match=r"(?s)exited as soon as it was started.*Address already in use"):
-        up(Settings(home=tmp_path / "late"))
+        start_up(Settings(home=tmp_path / "late"))
     assert other.is_alive()
 
 
 def test_a_port_is_another_home_s_to_choose_only_when_it_is_free(standin: Settings, tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    first = control_plane.reserve_home_port(one, control_plane.PORT)
+    path, other = tmp_path / "one", tmp_path / "other"
+    first = control_plane.reserve_home_port(path, control_plane.PORT)
     assert control_plane.reserve_home_port(other, first) != first
-    assert control_plane.reserve_home_port(one, first) == first
+    assert control_plane.reserve_home_port(path, first) == first
     with pytest.raises(UsageError, match="is taken by another"):
-        up(standin, first)
-    forget_ports(one)
+        start_up(standin, first)
+    forget_ports(path)
     assert control_plane.reserve_home_port(other, first) == first
     forget_ports(other)
 
@@ -290,23 +290,23 @@ def test_a_note_of_what_is_up_comes_back_whole_or_counts_as_none(tmp_path: Path)
 
 def test_down_waits_for_an_agent_that_tidies_up_and_says_so(standin: Settings, agent: StartAgent) -> None:
     folder = agent("tracker", "slow")
-    up(standin)
-    told: list[str] = []
+    start_up(standin)
+    messages: list[str] = []
 
     def tell(text: str) -> None:
-        told.append(text)
+        messages.append(text)
         (folder / "let go").touch()
 
     done = control_plane.stop_control_plane(standin, tell=tell)
     assert (folder / "tidied").exists()
     assert (done.stopped[0], done.running) == ("the agent 'tracker' of shop", [])
-    assert told == [f"Waiting for tracker of shop to stop, for at most {PATIENCE_S:.0f} s."]
+    assert messages == [f"Waiting for tracker of shop to stop, for at most {PATIENCE_S:.0f} s."]
 
 
 def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "AGENTS_END_S", 0.3)
     folder = agent("tracker", "stubborn")
-    up(standin)
+    start_up(standin)
     done = control_plane.stop_control_plane(standin)
     assert not Daemon(folder).alive
     pid = (folder / "own pid").read_text()
@@ -317,31 +317,31 @@ def test_a_stubborn_agent_is_killed(standin: Settings, agent: StartAgent, monkey
 def test_an_agent_the_server_cannot_end_is_ended_too(standin: Settings, agent: StartAgent) -> None:
     set_mood(standin.home, "broken")
     folders = [agent("tracker"), agent("checker")]
-    up(standin)
+    start_up(standin)
     done = control_plane.stop_control_plane(standin)
     assert all((folder / "tidied").exists() and not Daemon(folder).alive for folder in folders)
     assert "the agent 'checker' of shop" in done.stopped
-    assert any(one.startswith("the agent 'tracker' of shop (process ") for one in done.stopped)
-    assert any("The disk is full." in one and "the next 'scanflow up' starts it again" in one for one in done.left)
+    assert any(line.startswith("the agent 'tracker' of shop (process ") for line in done.stopped)
+    assert any("The disk is full." in line and "the next 'scanflow up' starts it again" in line for line in done.left)
     assert done.running == []
 
 
 def test_agents_are_ended_without_a_server_too(standin: Settings, agent: StartAgent) -> None:
-    found = Daemon(agent("tracker"))
+    daemon = Daemon(agent("tracker"))
     assert control_plane.stop_control_plane(standin).stopped[0] == "the agent 'tracker' of shop"
     set_mood(standin.home, "dies")
     other = Daemon(agent("checker"))
     done = control_plane.stop_control_plane(standin)
-    assert any("exited as soon as it was started" in one for one in done.left)
-    assert (found.alive, other.alive, read_up_state(standin.home)) == (False, False, None)
+    assert any("exited as soon as it was started" in line for line in done.left)
+    assert (daemon.alive, other.alive, read_up_state(standin.home)) == (False, False, None)
 
 
-def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
+def test_an_agent_that_runs_on_all_the_same_is_reported_and_remembered(
     standin: Settings, agent: StartAgent, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_mood(standin.home, "broken")
     folder = agent("tracker", "stubborn")
-    up(standin)
+    start_up(standin)
     with monkeypatch.context() as impatient:
         impatient.setattr(Daemon, "wait", lambda _daemon, _timeout_s=None: False)
         impatient.setattr(control_plane, "ENDS_S", 0.0)
@@ -351,10 +351,10 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
     assert ended.value.exit_code == 3
     done = json.loads(capsys.readouterr().out)
     assert done["running"] == ["tracker of shop"]
-    assert not any("tracker" in one for one in done["stopped"])
-    (told,) = [one for one in done["left"] if "still runs" in one]
-    assert told.startswith("The agent 'tracker' of shop still runs.")
-    assert told.endswith("try again: scanflow down")
+    assert not any("tracker" in line for line in done["stopped"])
+    (message,) = [line for line in done["left"] if "still runs" in line]
+    assert message.startswith("The agent 'tracker' of shop still runs.")
+    assert message.endswith("try again: scanflow down")
     assert read_up_state(standin.home) is not None
     assert control_plane.stop_control_plane(standin).running == []
     assert not Daemon(folder).alive
@@ -362,7 +362,7 @@ def test_an_agent_that_runs_on_all_the_same_is_told_and_remembered(
 
 def test_the_agents_of_a_server_that_up_did_not_start_are_left_to_it(standin: Settings, agent: StartAgent) -> None:
     folder = agent("tracker")
-    raised = up(standin)
+    raised = start_up(standin)
     delete_up_state(standin.home)
     with (standin.home / "server" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

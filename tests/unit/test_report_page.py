@@ -25,13 +25,13 @@ from scanflow_client.report import write_report
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def told(id: int, type: str, *, app: str = "shop", subject: str = "", **data: Any) -> Event:
+def make_event(id: int, type: str, *, app: str = "shop", subject: str = "", **data: Any) -> Event:
     return Event(id=id, at=100.0 + id, type=type, app=app, subject=subject, data={"agent": "planner", **data})
 
 
-def judged(id: int, model: str = "digits", *, app: str = "shop", version: int = 2) -> Event:
+def make_evaluation_event(id: int, model: str = "digits", *, app: str = "shop", version: int = 2) -> Event:
     figures = {"champion": 1, "champion_metric": 0.8, "challenger_metric": 0.9, "metric": "accuracy", "better": True}
-    return told(id, "model.judged", app=app, subject=f"model/{model}", version=version, run="a-b-1", **figures)
+    return make_event(id, "model.judged", app=app, subject=f"model/{model}", version=version, run="a-b-1", **figures)
 
 
 NOWHERE: dict[str, Any] = {"tracker": {"url": None, "ready": False}, "agents": []}
@@ -46,14 +46,18 @@ def keeps(*events: Event, status: dict[str, Any] = NOWHERE) -> ControlClient:
             return httpx2.Response(200, json=[])
         if request.url.path.endswith("/status"):
             return httpx2.Response(200, json=status)
-        found = [one for one in events if one.id > int(asked["after"]) and one.type in asked.get_list("type")]
-        return httpx2.Response(200, json=[one.model_dump(mode="json") for one in found[: int(asked["limit"])]])
+        page = [event for event in events if event.id > int(asked["after"]) and event.type in asked.get_list("type")]
+        return httpx2.Response(200, json=[event.model_dump(mode="json") for event in page[: int(asked["limit"])]])
 
     return ControlClient(lambda: ServerClient("http://server", transport=httpx2.MockTransport(handle)))
 
 
-def test_the_only_application_s_story_is_written(tmp_path: Path) -> None:
-    server = keeps(told(1, "predictions.counted", predictions=1200, new=1000), told(2, "run.started"), judged(3))
+def test_the_only_application_s_report_is_written(tmp_path: Path) -> None:
+    server = keeps(
+        make_event(1, "predictions.counted", predictions=1200, new=1000),
+        make_event(2, "run.started"),
+        make_evaluation_event(3),
+    )
     path = write_report(server, None, tmp_path / "reports")
     assert path == tmp_path / "reports" / "shop.html"
     page = path.read_text(encoding="utf-8")
@@ -73,7 +77,7 @@ def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
 
     monkeypatch.setattr("scanflow_client.report.fetch_json", answer)
     tracker, agents = {"url": "http://127.0.0.1:5000/", "ready": True}, [{"app": "shop", "team": "data"}]
-    events = [told(1, "drift.found", run="a-b-1"), judged(2)]
+    events = [make_event(1, "drift.found", run="a-b-1"), make_evaluation_event(2)]
     page = write_report(keeps(*events, status={"tracker": tracker, "agents": agents}), None, tmp_path).read_text()
     assert asked == ["http://127.0.0.1:5000/api/2.0/mlflow/experiments/get-by-name?experiment_name=scanflow-shop-data"]
     run = "#/experiments/7/runs?searchFilter=tags.%60scanflow.run%60%20%3D%20%27a-b-1%27"
@@ -86,14 +90,17 @@ def test_runs_and_versions_are_linked_where_the_tracker_has_pages(
     assert len(asked) == 1
 
 
-def test_a_story_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [told(id, "drift.none", predictions=id) for id in range(1, 2501)]
+def test_a_history_longer_than_one_answer_is_wholly_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [make_event(id, "drift.none", predictions=id) for id in range(1, 2501)]
     monkeypatch.setattr(control_client, "MAX_SEARCHED_ACTIONS", 1000)
-    assert keeps(*events, judged(2501)).events_so_far(type=TYPES) == [*events, judged(2501)]
+    assert keeps(*events, make_evaluation_event(2501)).events_so_far(type=TYPES) == [
+        *events,
+        make_evaluation_event(2501),
+    ]
 
 
 def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
-    server = keeps(judged(1, app="shop"), judged(2, app="bank"))
+    server = keeps(make_evaluation_event(1, app="shop"), make_evaluation_event(2, app="bank"))
     with pytest.raises(
         UsageError, match=r"Agents of bank, shop have reported events\. Name one: scanflow events --report --app"
     ):
@@ -103,24 +110,24 @@ def test_of_several_applications_one_is_to_be_named(tmp_path: Path) -> None:
     assert write_report(server, "shop", tmp_path).name == "shop.html"
 
 
-def test_where_nothing_was_told_the_next_command_is_said(tmp_path: Path) -> None:
+def test_where_nothing_was_reported_the_next_command_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="See which agents run: scanflow agents"):
         write_report(keeps(), None, tmp_path)
 
 
 def test_the_road_map_is_of_the_model_judged_last_and_says_that_there_are_others() -> None:
-    page = report_page("shop", [judged(1, "digits"), judged(2, "letters", version=7)])
+    page = report_page("shop", [make_evaluation_event(1, "digits"), make_evaluation_event(2, "letters", version=7)])
     assert "The version history is of letters. Also compared: digits." in page
-    assert "Also compared" not in report_page("shop", [judged(1), judged(2, version=3)])
+    assert "Also compared" not in report_page("shop", [make_evaluation_event(1), make_evaluation_event(2, version=3)])
 
 
 def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_a_rejection() -> None:
-    found = told(1, "drift.found", anomalies=300, picked=200, predictions=1000, run="a-b-0")
-    promoted = told(4, "model.promoted", subject="model/digits", version=2, before=1)
-    rejected = told(5, "model.rejected", subject="model/digits", version=2, why="it fails")
-    looked = told(2, "drift.none", predictions=1000, run="a-b-2")
+    event = make_event(1, "drift.found", anomalies=300, picked=200, predictions=1000, run="a-b-0")
+    promoted = make_event(4, "model.promoted", subject="model/digits", version=2, before=1)
+    rejected = make_event(5, "model.rejected", subject="model/digits", version=2, why="it fails")
+    looked = make_event(2, "drift.none", predictions=1000, run="a-b-2")
 
-    page = report_page("shop", [found, looked, judged(3), promoted, rejected])
+    page = report_page("shop", [event, looked, make_evaluation_event(3), promoted, rejected])
 
     assert "<dt>samples selected</dt><dd>200</dd>" in page
     assert "<dt>champion</dt><dd>V1, 80.0%</dd>" in page
@@ -131,7 +138,7 @@ def test_a_page_tells_how_many_points_were_picked_and_who_is_the_champion_after_
 def test_a_report_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "reports").touch()
     with pytest.raises(UnavailableError, match=r"cannot be written to .*: File exists"):
-        write_report(keeps(judged(1)), None, tmp_path / "reports")
+        write_report(keeps(make_evaluation_event(1)), None, tmp_path / "reports")
 
 
 # -- what became of the drift, and what was seen meanwhile
@@ -151,16 +158,16 @@ CITY = {"name": "city", "test": "chi2", "p": 0.002, "reference": {"Vic": 1.0}, "
 PLAIN = {"name": "rooms", "test": "ks", "reference": {"mean": 3.0, "sd": 1.0}, "current": {"mean": 4.5}}
 
 
-def found(id: int, run: str, **more: Any) -> Event:
-    return told(id, "drift.found", anomalies=300, picked=2, predictions=1000, run=run, **more)
+def make_drift_event(id: int, run: str, **more: Any) -> Event:
+    return make_event(id, "drift.found", anomalies=300, picked=2, predictions=1000, run=run, **more)
 
 
 def labels(run: str, right: int, n: int, **more: Any) -> list[dict[str, Any]]:
     """Labelled points, of which so many are for evaluation, and as many to learn from that were all wrong."""
     points = [{"purpose": "evaluate", "guess": 1, "label": 1 if at < right else 2} for at in range(n)]
     points += [{"purpose": "train", "guess": 1, "label": 2} for _ in range(n)]
-    known = {"run": run, "state": "given", "given": 103.0, "by": "ada", "score": 0.5, **more}
-    return [{**known, **one, "id": f"{run}/{at}"} for at, one in enumerate(points)]
+    fields = {"run": run, "state": "given", "given": 103.0, "by": "ada", "score": 0.5, **more}
+    return [{**fields, **point, "id": f"{run}/{at}"} for at, point in enumerate(points)]
 
 
 def evidence(**about: Any) -> dict[str, Any]:
@@ -181,73 +188,85 @@ def verdicts(page: str) -> list[str]:
     return re.findall(r'<p class="verdict">(.*?)</p>', page)
 
 
-PROMOTED = told(4, "model.promoted", subject="model/digits", version=2, before=1)
-EVIDENCED = with_data(judged(3), evidence=evidence())
+PROMOTED = make_event(4, "model.promoted", subject="model/digits", version=2, before=1)
+EVIDENCED = with_data(make_evaluation_event(3), evidence=evidence())
 
 
 @pytest.mark.parametrize(
-    ("events", "said"),
+    ("events", "message"),
     [
-        pytest.param([found(1, "a-b-0")], "No sample is labelled yet.", id="found"),
+        pytest.param([make_drift_event(1, "a-b-0")], "No sample is labelled yet.", id="found"),
         pytest.param(
-            [found(1, "a-b-0"), told(2, "labels.given", count=90, by="ada")],
+            [make_drift_event(1, "a-b-0"), make_event(2, "labels.given", count=90, by="ada")],
             "Its samples are labelled; no model was trained on them yet.",
             id="labelled",
         ),
         pytest.param(
-            [found(1, "a-b-0"), with_data(judged(3), evidence=waits())],
+            [make_drift_event(1, "a-b-0"), with_data(make_evaluation_event(3), evidence=waits())],
             "V2 was trained on it and waits: evaluated on 9 points of 50; about 41 more labelled points would decide.",
             id="waits",
         ),
         pytest.param(
-            [found(1, "a-b-0"), judged(3)], "V2 was trained on it and is better; it is not promoted yet.", id="better"
+            [make_drift_event(1, "a-b-0"), make_evaluation_event(3)],
+            "V2 was trained on it and is better; it is not promoted yet.",
+            id="better",
         ),
         pytest.param(
-            [found(1, "a-b-0"), with_data(judged(3), better=False)],
+            [make_drift_event(1, "a-b-0"), with_data(make_evaluation_event(3), better=False)],
             "V2 was trained on it and was rejected: it is not better.",
             id="rejected",
         ),
         pytest.param(
-            [found(1, "a-b-0"), EVIDENCED, PROMOTED],
+            [make_drift_event(1, "a-b-0"), EVIDENCED, PROMOTED],
             "V2 was trained on it and promoted; no detection has checked the result yet.",
             id="promoted",
         ),
         pytest.param(
-            [found(1, "a-b-0"), EVIDENCED, PROMOTED, told(5, "drift.none", predictions=800, run="a-b-5")],
+            [
+                make_drift_event(1, "a-b-0"),
+                EVIDENCED,
+                PROMOTED,
+                make_event(5, "drift.none", predictions=800, run="a-b-5"),
+            ],
             "The drift is gone: V2 was trained on it and promoted, and no drift was found since in 800 predictions.",
             id="gone",
         ),
         pytest.param(
-            [found(1, "a-b-0", columns=[CITY]), EVIDENCED, PROMOTED, found(5, "a-b-5", columns=[CITY, PLAIN])],
+            [
+                make_drift_event(1, "a-b-0", columns=[CITY]),
+                EVIDENCED,
+                PROMOTED,
+                make_drift_event(5, "a-b-5", columns=[CITY, PLAIN]),
+            ],
             "V2 was trained on it and promoted, but drift was found again, in city as before.",
             id="still there",
         ),
         pytest.param(
-            [found(1, "a-b-0"), PROMOTED, told(5, "model.rejected", version=2, why="it fails")],
+            [make_drift_event(1, "a-b-0"), PROMOTED, make_event(5, "model.rejected", version=2, why="it fails")],
             "V2 was reverted: it fails.",
             id="taken back",
         ),
         pytest.param(
-            [found(1, "a-b-0"), told(2, "drift.none", run="a-b-1")],
+            [make_drift_event(1, "a-b-0"), make_event(2, "drift.none", run="a-b-1")],
             "The drift is gone: no model was promoted, and no drift was found since.",
             id="gone by itself",
         ),
     ],
 )
-def test_the_page_ends_with_what_became_of_the_drift(events: list[Event], said: str) -> None:
-    assert verdicts(report_page("shop", events))[0] == said
+def test_the_page_ends_with_what_became_of_the_drift(events: list[Event], message: str) -> None:
+    assert verdicts(report_page("shop", events))[0] == message
 
 
 def test_a_drift_that_is_suspected_again_is_not_gone() -> None:
-    again = told(5, "drift.suspected", anomalies=20, predictions=800, run="a-b-5", why="1 of the last 3 looks")
-    page = report_page("shop", [found(1, "a-b-0"), EVIDENCED, PROMOTED, again])
+    again = make_event(5, "drift.suspected", anomalies=20, predictions=800, run="a-b-5", why="1 of the last 3 looks")
+    page = report_page("shop", [make_drift_event(1, "a-b-0"), EVIDENCED, PROMOTED, again])
     assert verdicts(page) == ["V2 was trained on it and promoted; no detection has checked the result yet."]
     assert "20 of 800 predictions are outliers: 1 of the last 3 looks" in page
 
 
-def test_figures_have_their_n_and_interval_and_every_version_that_served_is_listed() -> None:
+def test_numbers_have_their_n_and_interval_and_every_version_that_served_is_listed() -> None:
     asked: dict[str, Any] = {"since": 90.0, "version": "V1", "requests": 500, "errors": 3, "p95_s": 0.004}
-    events = [told(0, "service.measured", **asked), found(1, "a-b-0"), EVIDENCED, PROMOTED]
+    events = [make_event(0, "service.measured", **asked), make_drift_event(1, "a-b-0"), EVIDENCED, PROMOTED]
     page = report_page("shop", events, labels("a-b-0", right=40, n=60))
 
     rows = [re.findall(r">([^<>]*)</td>", row) for row in re.findall("<tr><td.*</tr>", page)]
@@ -264,8 +283,8 @@ def test_figures_have_their_n_and_interval_and_every_version_that_served_is_list
         assert f"<figcaption>{name}</figcaption>" in page
 
 
-def test_what_was_not_told_is_said_in_a_line_and_an_older_log_is_drawn_all_the_same() -> None:
-    page = report_page("shop", [found(1, "a-b-0"), judged(3), PROMOTED])
+def test_what_was_not_reported_is_said_in_a_line_and_an_older_log_is_drawn_all_the_same() -> None:
+    page = report_page("shop", [make_drift_event(1, "a-b-0"), make_evaluation_event(3), PROMOTED])
 
     for line in (
         "is labelled yet. Label samples: scanflow labels",
@@ -279,10 +298,10 @@ def test_what_was_not_told_is_said_in_a_line_and_an_older_log_is_drawn_all_the_s
 
 
 def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_becomes_an_element() -> None:
-    page = report_page("shop", [found(1, "a-b-0", columns=[COLUMN, CITY, PLAIN])])
+    page = report_page("shop", [make_drift_event(1, "a-b-0", columns=[COLUMN, CITY, PLAIN])])
 
-    drawings = [ET.fromstring(one) for one in re.findall(r"<figure>(<svg.*?</svg>)", page, re.DOTALL)]
-    bars = [[one.findtext(f"{SVG}title") for one in drawing.iter(f"{SVG}rect")] for drawing in drawings]
+    drawings = [ET.fromstring(element) for element in re.findall(r"<figure>(<svg.*?</svg>)", page, re.DOTALL)]
+    bars = [[element.findtext(f"{SVG}title") for element in drawing.iter(f"{SVG}rect")] for drawing in drawings]
     assert bars[0] == ["30: 20.0%", "30: 0.0%", "35: 60.0%", "35: 30.0%", "40: 20.0%", "40: 70.0%"]
     assert bars[1] == ["Vic: 100.0%", "Vic: 40.0%", "Olot: 0.0%", "Olot: 60.0%"]
     assert bars[2] == []
@@ -292,11 +311,11 @@ def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_become
 
 @pytest.mark.parametrize("columns", [{"a": 1}, ["a"], [{"test": "ks"}], [{"name": "a", "shares": {"bins": ["b"]}}], 7])
 def test_columns_of_another_form_break_no_page(columns: Any) -> None:
-    assert "Outcome of each drift" in report_page("shop", [found(1, "a-b-0", columns=columns)])
+    assert "Outcome of each drift" in report_page("shop", [make_drift_event(1, "a-b-0", columns=columns)])
 
 
 def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns_first() -> None:
-    events = [found(1, "a-b-0", columns=[CITY])]
+    events = [make_drift_event(1, "a-b-0", columns=[CITY])]
     pictures = report_page("shop", events, labels("a-b-0", 1, 1, picture=PNG))
     assert pictures.count(f'src="data:image/png;base64,{PNG}"') == 2
     rows = report_page("shop", events, labels("a-b-0", 1, 1, row={"rooms": 3, "city": "<i>"}))
@@ -312,14 +331,19 @@ def test_picked_points_are_shown_as_pictures_or_as_rows_with_the_drifted_columns
 def test_only_points_drawn_at_random_tell_the_accuracy_and_unlabelled_ones_or_unknown_guesses_do_not() -> None:
     points = labels("a-b-0", right=1, n=2)
     points[1] |= {"guess": -1}
-    [one] = count_answers([found(1, "a-b-0"), EVIDENCED], points)
-    assert (one.at, one.version, one.right, one.n) == (101.0, "V1", 1, 1)
-    assert count_answers([found(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
+    [count] = count_answers([make_drift_event(1, "a-b-0"), EVIDENCED], points)
+    assert (count.at, count.version, count.right, count.n) == (101.0, "V1", 1, 1)
+    assert count_answers([make_drift_event(1, "a-b-0")], labels("other-run-1", 1, 1)) == []
     asked: dict[str, Any] = {"since": 90.0, "version": "V7", "requests": 5, "errors": 0}
-    [before] = count_answers([told(0, "service.measured", **asked), found(1, "a-b-0")], labels("a-b-0", 1, 1))
+    [before] = count_answers(
+        [make_event(0, "service.measured", **asked), make_drift_event(1, "a-b-0")], labels("a-b-0", 1, 1)
+    )
     assert before.version == "V7"  # no version was compared yet
 
 
-def test_counts_that_anybody_told_in_another_form_are_left_out() -> None:
-    wrong = [told(1, "service.measured", requests="many"), told(2, "service.measured", since=1.0, version="V1")]
-    assert "The requests to the service are unknown" in report_page("shop", [*wrong, judged(3)])
+def test_counts_in_another_form_are_left_out() -> None:
+    wrong = [
+        make_event(1, "service.measured", requests="many"),
+        make_event(2, "service.measured", since=1.0, version="V1"),
+    ]
+    assert "The requests to the service are unknown" in report_page("shop", [*wrong, make_evaluation_event(3)])

@@ -15,7 +15,7 @@ from scanflow.backends.run_records import RunRecord
 from scanflow.errors import NotFoundError, StepFailedError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.run_handle import RunHandle
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -50,16 +50,16 @@ def test_a_run_is_begun_looked_at_and_waited_for(home: Path, app: sf.Application
     assert (repr(run), run.show().state) == (f"<run {run.name}>", "running")
     assert "at the gate" not in run._repr_html_()
     assert f"Run {run.name} of gated:w, running" in run._repr_html_()
-    until(lambda: run.show().tasks[0].state == "running" and run.logs("gate"), "its step is at the gate")
+    wait_until(lambda: run.show().tasks[0].state == "running" and run.logs("gate"), "its step is at the gate")
     assert run.logs("gate") == "at the gate\n"
     with pytest.raises(UnavailableError, match=rf"'{run.name}' is still running after 0\.01 s"):
         run.wait(timeout_s=0.01)
     (tmp_path / "gate.open").touch()
 
-    async def awaited() -> str:
+    async def await_state() -> str:
         return (await run).state
 
-    assert asyncio.run(awaited()) == "succeeded"
+    assert asyncio.run(await_state()) == "succeeded"
     assert run.wait() == client.wait(run.name) == run.show()
     assert run.output("gate") == "open"
 
@@ -107,14 +107,14 @@ def test_two_runs_with_steps_in_this_process_keep_what_each_prints(home: Path, t
     @sf.step(in_process=True)
     def talk(name: str) -> None:
         print(name, "begins", flush=True)
-        until((tmp_path / name).exists, "its file is there")
+        wait_until((tmp_path / name).exists, "its file is there")
         print(name, "ends")
 
     first, second = (
         client.run(sf.Workflow(name=name, nodes=[talk.options(name="talk").bind(name)]), wait=False)
         for name in ("one", "two")
     )
-    until(
+    wait_until(
         lambda: any(run.show().tasks[0].state == "running" and run.logs("talk") for run in (first, second)),
         "one goes on",
     )
@@ -138,7 +138,7 @@ def shout(word: str = "hey") -> dict[str, str]:
     return {"loud": word.upper()}
 
 
-def test_a_run_that_was_waited_for_is_held_as_one_that_was_not(memory_client: sf.Client) -> None:
+def test_a_run_that_was_waited_for_is_represented_as_one_that_was_not(memory_client: sf.Client) -> None:
     workflow = sf.Workflow(name="w", nodes=[shout.bind()])
     waited = memory_client.run(workflow)
     begun = memory_client.run(workflow, wait=False).wait()
@@ -167,16 +167,16 @@ def test_the_name_of_a_run_takes_nothing_to_run(memory_client: sf.Client) -> Non
 
 def test_a_handle_is_always_of_the_current_state(memory_client: sf.Client, tmp_path: Path) -> None:
     @sf.step
-    def checked() -> str:
+    def read_file() -> str:
         return (tmp_path / "there").read_text()
 
     with pytest.raises(StepFailedError):
-        memory_client.run(sf.Workflow(name="w", nodes=[checked.bind()]))
+        memory_client.run(sf.Workflow(name="w", nodes=[read_file.bind()]))
     run = memory_client.run("@latest")
     assert run.state == "failed"
     (tmp_path / "there").write_text("now")
     memory_client.resume(run.name)
-    assert (run.state, run.output("checked")) == ("succeeded", "now")
+    assert (run.state, run.output("read-file")) == ("succeeded", "now")
 
 
 def test_what_one_sees_first_of_a_run_is_ours(memory_client: sf.Client) -> None:

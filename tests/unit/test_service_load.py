@@ -32,7 +32,7 @@ def record(url: str) -> ServiceRecord:
     return ServiceRecord(name="digits", url=url, app="a", team="t", state="ready", generation=1, shape=shape)
 
 
-def loaded(url: str, spec: LoadSpec, **more: Any) -> LoadReport:
+def measure_load(url: str, spec: LoadSpec, **more: Any) -> LoadReport:
     return load_service(record(url.removesuffix("/infer")), REQUEST, spec, **more)
 
 
@@ -43,7 +43,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     with server(answer) as url:
         spec = LoadSpec(trace=build_constant_rate(100, 1.2), connections=2)
-        report = loaded(url, spec, observe=lambda *told: seen.append(told))
+        report = measure_load(url, spec, observe=lambda *arguments: seen.append(arguments))
     assert seen == sorted(seen)
     assert 0 < len(seen) <= 120
     head, table, reason, bound = format_load(report, bound_s=10.0)
@@ -54,7 +54,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     assert (cells["target/s"], cells["p99.9"]) == ("100", "-"), "of 119 answers none is the slowest of a thousand"
     assert 0 < float(cells["completed/s"]) <= 119 / 1.19
     files = write_files(report, tmp_path / "out", draw_load(report))
-    assert [one.name for one in files] == ["requests.csv", "summary.json", "latency.svg"]
+    assert [file.name for file in files] == ["requests.csv", "summary.json", "latency.svg"]
     rows = [line.split(",") for line in files[0].read_text().splitlines()[1:]]
     assert sorted(float(row[0]) for row in rows) == pytest.approx([i / 100 for i in range(120)], abs=1e-5)
     assert [row[3] for row in rows].count("503") == 1
@@ -63,8 +63,8 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     run = log_report(knowledge, record(url), report, draw_load(report))
     assert (run.name, run.params["loop"], run.params["shape.instances"]) == ("load-digits", "open", "2")
     assert (run.metrics["requests"], run.metrics["failed"]) == (120, 1)
-    kept = knowledge.fetch_run_artifacts(run.run_id, tmp_path / "kept")
-    assert sorted(one.name for one in kept.iterdir()) == ["latency.svg", "requests.csv", "summary.json"]
+    artifacts = knowledge.fetch_run_artifacts(run.run_id, tmp_path / "kept")
+    assert sorted(artifact.name for artifact in artifacts.iterdir()) == ["latency.svg", "requests.csv", "summary.json"]
     shown = report._repr_html_()
     assert "<td" in shown
     assert "1 × 503: full" in shown
@@ -77,7 +77,7 @@ def test_a_load_that_is_interrupted_keeps_what_was_measured() -> None:
             signal.raise_signal(signal.SIGINT)
 
     with server(lambda handler, number: say(handler)) as url:
-        report = loaded(url, LoadSpec(seconds=600.0, connections=1), observe=interrupt)
+        report = measure_load(url, LoadSpec(seconds=600.0, connections=1), observe=interrupt)
     assert report.interrupted
     assert report.result.requests >= 20
     assert report.result.failed == 0
@@ -93,17 +93,17 @@ def test_a_request_s_samples_are_the_rows_of_its_first_input(inputs: Any, rows: 
     assert PredictRequest(inputs=inputs).rows == rows
 
 
-def test_samples_a_second_are_told_where_a_request_has_several() -> None:
+def test_samples_a_second_are_reported_where_a_request_has_several() -> None:
     with server(lambda handler, number: say(handler)) as url:
-        report = loaded(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1, rows=8))
+        report = measure_load(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1, rows=8))
     _, table = format_load(report, bound_s=None)
     assert list(table.headers[:3]) == ["target/s", "completed/s", "samples/s"]  # type: ignore[union-attr]
     assert report.summary()["samples_rate"] == pytest.approx(8 * report.rate)
 
 
-def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_same() -> None:
+def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_reported_all_the_same() -> None:
     with server(lambda handler, number: say(handler, 500, b"broken")) as url:
-        report = loaded(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1))
+        report = measure_load(url, LoadSpec(trace=build_constant_rate(20, 1), connections=1))
     _, table, reason, bound = format_load(report, bound_s=1.0)
     assert set(table.rows[0][2:]) == {"-"}  # type: ignore[union-attr]
     assert (reason, str(bound)[0]) == ("  20 × 500: broken", "✗")
@@ -112,7 +112,7 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
 
 
 @pytest.mark.parametrize(
-    ("url", "spec", "error", "told"),
+    ("url", "spec", "error", "message"),
     [
         ("ftp://x.example", LoadSpec(), UnsupportedError, "over http:// and https:// only"),
         ("http://127.0.0.1:1", LoadSpec(connections=0), InvalidError, "--connections 16"),
@@ -122,9 +122,9 @@ def test_a_load_of_which_nothing_succeeds_has_no_latency_and_is_told_all_the_sam
         ("http://127.0.0.1:1", LoadSpec(), LoadError, "could not be started"),
     ],
 )
-def test_a_load_that_cannot_be_is_refused(url: str, spec: LoadSpec, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
-        loaded(url, spec)
+def test_a_load_that_cannot_be_is_refused(url: str, spec: LoadSpec, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        measure_load(url, spec)
 
 
 def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_what_a_rate_over_time_is_said_by(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [("--scale 0.1", "add --mlperf SCENARIO"), ("--mlperf server --poisson 1", "leave out --trace, --poisson")],
 )
-def test_options_that_would_say_nothing_are_refused(words: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_options_that_would_say_nothing_are_refused(words: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         CliRunner().invoke(app, ["load", "digits", *words.split()], catch_exceptions=False)

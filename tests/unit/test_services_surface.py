@@ -64,7 +64,7 @@ def application(source: Path) -> sf.Application:
 
 
 @pytest.fixture
-def deployed(deployer: EmbeddedDeployer, application: sf.Application, source: Path) -> ServiceRecord:
+def deployed_record(deployer: EmbeddedDeployer, application: sf.Application, source: Path) -> ServiceRecord:
     return deployer.deploy(Deployment(application, source=source))
 
 
@@ -130,7 +130,7 @@ def test_scaling_bounds_the_instances(instances: int, begun: int) -> None:
     assert compute_shape(graph(node("a", instances=instances, scaling=scaling))).instances == begun
 
 
-def test_threads_are_derived_anew_where_the_cores_change() -> None:
+def test_threads_are_derived_again_where_the_cores_change() -> None:
     shape = Shape(instances=2, cores=1, threads={"OMP_NUM_THREADS": "1"})
     assert apply_sizing(shape, Sizing(instances=4)).threads == shape.threads
     assert apply_sizing(shape, Sizing(cores=2)) == Shape(instances=2, cores=2)
@@ -140,9 +140,9 @@ def test_threads_are_derived_anew_where_the_cores_change() -> None:
 
 
 def test_deploying_takes_the_online_workflow_and_what_is_given_beside_it(
-    deployer: EmbeddedDeployer, backend: StandIn, deployed: ServiceRecord, application: sf.Application
+    deployer: EmbeddedDeployer, backend: StandIn, deployed_record: ServiceRecord, application: sf.Application
 ) -> None:
-    assert deployed.name == "digits"
+    assert deployed_record.name == "digits"
     assert backend.asked == [{"deploy": "digits", "sizing": None, "port": None}]
     record = deployer.deploy(Deployment(application, "digits", sizing=Sizing(instances=1), port=8080))
     assert backend.asked[-1]["port"] == 8080
@@ -163,7 +163,7 @@ def test_what_is_run_is_not_deployed_and_the_other_way_round(
         deployer.deploy(Deployment(application, "digit"))
 
 
-def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed: ServiceRecord) -> None:
+def test_a_change_of_nothing_is_refused(deployer: EmbeddedDeployer, deployed_record: ServiceRecord) -> None:
     with pytest.raises(UsageError, match="The request changes nothing"):
         ServiceChange()
     with pytest.raises(InvalidError, match=r"weight"):
@@ -184,11 +184,11 @@ def test_a_plan_of_a_graph_says_where_its_instances_would_sit(deployer: Embedded
 
 
 def test_deploying_tells_of_each_instance_and_ends_with_a_way_to_ask(run: Run) -> None:
-    told = run("deploy").output.splitlines()
-    assert told[:2] == ["  instance 1 is ready on core 0 (0.9 s)", "  instance 2 is ready on core 1 (0.9 s)"]
-    assert told[2] == "✓ digits  ready at http://127.0.0.1:9  (2 instances × 1 core, cpumem)"
-    assert told[-1].startswith("Request a prediction: scanflow predict digits --data")
-    assert told[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")
+    lines = run("deploy").output.splitlines()
+    assert lines[:2] == ["  instance 1 is ready on core 0 (0.9 s)", "  instance 2 is ready on core 1 (0.9 s)"]
+    assert lines[2] == "✓ digits  ready at http://127.0.0.1:9  (2 instances × 1 core, cpumem)"
+    assert lines[-1].startswith("Request a prediction: scanflow predict digits --data")
+    assert lines[-2].startswith("curl -s http://127.0.0.1:9/v2/models/digits/infer")
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_deploying_can_be_cut_otherwise(run: Run, backend: StandIn) -> None:
     assert "cpu 'two' cannot be read" in str(run("deploy", "--cores", "two").exception)
 
 
-def test_a_budget_of_cores_is_divided_over_instances(run: Run, deployed: ServiceRecord) -> None:
+def test_a_budget_of_cores_is_divided_over_instances(run: Run, deployed_record: ServiceRecord) -> None:
     assert "(4 instances × 2 cores, cpumem)" in run("scale", "digits", "--cut", "8", "--into", "4").output
     assert "(2 instances × 0.5 cores, any)" in run("deploy", "--cut", "1", "--into", "2", "--affinity", "any").output
-    told = run("plan", "app.py:digits", "--cut", "1", "--into", "2", "--affinity", "any").output
-    assert told.splitlines()[-1].startswith("2 instances on 1 of ")
+    output = run("plan", "app.py:digits", "--cut", "1", "--into", "2", "--affinity", "any").output
+    assert output.splitlines()[-1].startswith("2 instances on 1 of ")
     assert "cannot be divided evenly" in str(run("scale", "digits", "--cut", "9", "--into", "4").exception)
     assert "no instances" in str(run("plan", "app.py:training", "--instances", "2").exception)
 
@@ -232,9 +232,9 @@ def test_without_services_there_is_a_command_to_begin_with(run: Run) -> None:
     assert "There is no service 'digits'" in str(run("services", "digits").exception)
 
 
-def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
-    told = run("scale", "digits", "3", "--cores", "2").output.splitlines()
-    assert told == [
+def test_scaling_rolls_and_explains(run: Run, deployed_record: ServiceRecord) -> None:
+    lines = run("scale", "digits", "3", "--cores", "2").output.splitlines()
+    assert lines == [
         "  rolling",
         "✓ digits  ready at http://127.0.0.1:9  (3 instances × 2 cores, cpumem)",
         "Show it: scanflow services digits",
@@ -244,7 +244,9 @@ def test_scaling_rolls_and_explains(run: Run, deployed: ServiceRecord) -> None:
     assert "The request changes nothing" in str(run("scale", "digits").exception)
 
 
-def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deployed: ServiceRecord) -> None:
+def test_a_version_becomes_a_canary_and_is_evaluated(
+    run: Run, backend: StandIn, deployed_record: ServiceRecord
+) -> None:
     done = run("traffic", "digits", "models:/cnn/2", "-w", "10%", "--promote-if", "p95<=1.2x", "--after", "500")
     assert "models:/cnn/2 is loaded" in done.output
     policy = CanaryPolicy(metric="p95", ratio=1.2, after_requests=500)
@@ -259,11 +261,11 @@ def test_a_version_is_put_on_trial_and_judged(run: Run, backend: StandIn, deploy
 
 
 def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
-    run: Run, deployed: ServiceRecord, registry: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
+    run: Run, deployed_record: ServiceRecord, registry: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.set_model_alias("cnn", "champion", 2)
     first, second = (
-        deployed.model_copy(update={"revisions": (RevisionRecord(id=id, models={"cnn": f"models:/cnn/{id}"}),)})
+        deployed_record.model_copy(update={"revisions": (RevisionRecord(id=id, models={"cnn": f"models:/cnn/{id}"}),)})
         for id in ("1", "2")
     )
 
@@ -281,19 +283,19 @@ def test_a_rollback_says_what_is_served_now_and_what_another_one_returns_to(
     assert "Before: cnn/2. Return to it: scanflow rollback digits" in back
 
 
-def test_a_trial_without_requests_is_refused(run: Run, deployed: ServiceRecord) -> None:
+def test_a_canary_without_requests_is_refused(run: Run, deployed_record: ServiceRecord) -> None:
     assert "needs a share of the requests" in str(run("traffic", "digits", "models:/cnn/2").exception)
     assert "Give the rule too" in str(run("traffic", "digits", "models:/cnn/2", "--shadow", "--within", "5m").exception)
     assert run("traffic", "digits", "models:/cnn/2", "--shadow").exit_code == 0
 
 
-def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed: ServiceRecord, tmp_path: Path) -> None:
+def test_logs_of_a_service_are_found_by_its_name(run: Run, deployed_record: ServiceRecord, tmp_path: Path) -> None:
     (tmp_path / "1.log").write_bytes(b"one\n")
     (tmp_path / "2.log").write_bytes(b"two\n")
     assert run("logs", "digits").output == "── 1\none\n── 2\ntwo\n"
     assert run("logs", "digits", "2").output == "two\n"
-    told = "There is no run and no service 'digit'. Did you mean 'digits'?"
-    assert str(run("logs", "digit").exception) == told
+    message = "There is no run and no service 'digit'. Did you mean 'digits'?"
+    assert str(run("logs", "digit").exception) == message
 
 
 # Shares of the traffic and rules of promotion, as people write them

@@ -29,7 +29,7 @@ def test_each_field_is_read_from_the_variable_of_its_name() -> None:
     ("name", "values"),
     [("SCANFLOW_SLOTS", ["0", "-1", "many", "1.5", "nan"]), ("SCANFLOW_MAX_FAN_OUT", ["0", "9" * 5000])],
 )
-def test_a_value_that_cannot_be_used_is_told_by_its_variable(name: str, values: list[str]) -> None:
+def test_a_value_that_cannot_be_used_is_reported_by_its_variable(name: str, values: list[str]) -> None:
     for value in values:
         with pytest.raises(InvalidError, match=rf"The environment variable {name}=.* is invalid: ") as error:
             Settings.from_environment({name: value})

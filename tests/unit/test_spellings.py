@@ -47,7 +47,7 @@ SPELL: dict[str, Callable[[str], str]] = {
 }
 
 
-def find_words(shown: str) -> list[str]:
+def list_spellings(shown: str) -> list[str]:
     return [word for word in WORDS if word.lower() in shown.lower()]
 
 
@@ -62,8 +62,8 @@ def test_a_secret_is_masked_however_it_is_spelled(secret: str, before: str, afte
     masker = Masker.from_values([secret])
     for how, spell in SPELL.items():
         printed = before + spell(secret) + after
-        assert find_words(masker.mask_text(printed)) == [], how
-        assert find_words(MaskedStream(masker).feed(printed.encode(), last=True).decode()) == [], how
+        assert list_spellings(masker.mask_text(printed)) == [], how
+        assert list_spellings(MaskedStream(masker).feed(printed.encode(), last=True).decode()) == [], how
         assert masker.occurs_in(printed), how
 
 
@@ -126,9 +126,9 @@ def test_the_texts_of_a_secret_that_is_json_are_masked_alone(document: Any, inde
     lines = [line for text in (secret, *texts) for line in text.splitlines()]
     literals = [spell(text) for text in texts for spell in (repr, json.dumps)]
     for printed in (secret, repr(document), *texts, *lines, *literals):
-        assert find_words(masker.mask_text(printed)) == [], printed
+        assert list_spellings(masker.mask_text(printed)) == [], printed
         stream = MaskedStream(masker)
-        assert find_words((stream.feed(f"{printed}\n".encode()) + stream.feed(b"", last=True)).decode()) == []
+        assert list_spellings((stream.feed(f"{printed}\n".encode()) + stream.feed(b"", last=True)).decode()) == []
 
 
 TEXTS = st.text('KqzvXwjy0123 -_"\\é\n', max_size=20)

@@ -59,8 +59,8 @@ def test_a_prepared_environment_is_known_to_the_mlflow_that_prepared_it(
     assert find_prepared_environment(home, "shop", "data") is None
     assert find_prepared_environment(home / "nowhere", "shop", "data") is None
     remember(place, app="shop", team="data", experiment_id="7")
-    known = find_prepared_environment(home, "shop", "data")
-    assert known == build_step_environment(
+    environment = find_prepared_environment(home, "shop", "data")
+    assert environment == build_step_environment(
         place.tracking_uri, app="shop", team="data", experiment_id="7", artifact_root=place.artifact_root
     )
     assert find_prepared_environment(home, "shop", "other") is None
@@ -103,12 +103,12 @@ def test_a_lost_or_damaged_database_or_note_is_not_trusted(home: Path) -> None:
     assert not database.exists()
 
 
-def test_a_servers_environment_is_known_without_asking_it(tmp_path: Path) -> None:
+def test_a_servers_environment_is_known_without_a_request_to_it(tmp_path: Path) -> None:
     uri = "http://user:secret@127.0.0.1:9"
     remember(locate_tracker(tmp_path, uri), app="a-b", team="c", experiment_id="12")
-    known = find_prepared_environment(tmp_path, "a-b", "c", tracker_uri=uri)
-    assert known is not None
-    assert known["MLFLOW_EXPERIMENT_ID"] == "12"
+    environment = find_prepared_environment(tmp_path, "a-b", "c", tracker_uri=uri)
+    assert environment is not None
+    assert environment["MLFLOW_EXPERIMENT_ID"] == "12"
     assert find_prepared_environment(tmp_path, "a", "b-c", tracker_uri=uri) is None
     assert find_prepared_environment(tmp_path, "a-b", "c", tracker_uri="http://127.0.0.1:10") is None
     assert not any("secret" in path.name + path.read_text() for path in tmp_path.rglob("*.json"))

@@ -108,19 +108,19 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     entries.append(entry(entries, "decision", "count", {"key": "tracker/count/c2", "answer": {"sample": "s9"}}))
 
     monkeypatch.setattr(agent_client, "PAGE_SIZE", 2)
-    told = [
+    agents = [
         {"name": "tracker", "app": "mnist", "team": "default", "state": "running"},
         {"name": "checker", "app": "mnist", "team": "default", "state": "stopped"},
     ]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/agents"):
-            return httpx2.Response(200, json=told)
+            return httpx2.Response(200, json=agents)
         if "/checker/" in request.url.path:
             status, document = build_problem(UnavailableError("mnist:checker is stopped: --start app.py:checker"))
             return httpx2.Response(status, json=document)
         after, limit = (int(request.url.params[name]) for name in ("after", "limit"))
-        return httpx2.Response(200, json=[one for one in entries if one["id"] > after][:limit])
+        return httpx2.Response(200, json=[entry for entry in entries if entry["id"] > after][:limit])
 
     standin = ControlClient(lambda: ServerClient(URL, transport=httpx2.MockTransport(answer)))
     monkeypatch.setattr("scanflow_client.cli.strategy_commands.open_client", lambda: standin)
@@ -156,7 +156,7 @@ def test_check_knows_the_agents_too(folder: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("file", "before", "after", "told"),
+    ("file", "before", "after", "message"),
     [
         (
             "tracker.py",
@@ -180,12 +180,12 @@ def test_check_knows_the_agents_too(folder: Path) -> None:
     ],
 )
 def test_check_refuses_what_an_agent_names_that_is_not_there(
-    folder: Path, file: str, before: str, after: str, told: str
+    folder: Path, file: str, before: str, after: str, message: str
 ) -> None:
     text = (folder / file).read_text()
     assert before in text
     (folder / file).write_text(text.replace(before, after))
-    with pytest.raises(InvalidError, match=re.escape(told)):
+    with pytest.raises(InvalidError, match=re.escape(message)):
         cli("check", "app.py")
 
 
@@ -193,7 +193,7 @@ def test_check_refuses_what_an_agent_names_that_is_not_there(
 
 
 @pytest.mark.processes
-def test_strategies_are_told_from_the_file_without_any_server(folder: Path) -> None:
+def test_strategies_are_reported_from_the_file_without_any_server(folder: Path) -> None:
     text = cli("strategies", "app.py").stdout
     count, alarm, _, check, seen = re.split(r"\n(?=\w)", text)
     assert count.startswith("tracker: count (auto, cool-down 10m 00s, budget 3 in 1h 00m)\n"), count
@@ -218,7 +218,7 @@ def test_strategies_as_json_may_wait_for_a_sensor_that_only_the_built_in_agent_h
     assert count["when"] == {"kind": "interval", "seconds": 3600.0, "jitter": 0.0}
     assert (count["cool_down_s"], count["budget"], count["budget_window_s"]) == (600.0, 3, 3600.0)
     assert (alarm["if"], alarm["autonomy"], len(alarm["then"])) == (None, "approve", 4)
-    assert [(one["agent"], one["name"], one["sensor"]) for one in checks] == [
+    assert [(check["agent"], check["name"], check["sensor"]) for check in checks] == [
         ("checker", "check_predictions", "check_predictions"),
         ("checker", "own", "check_predictions"),
     ]
@@ -227,15 +227,15 @@ def test_strategies_as_json_may_wait_for_a_sensor_that_only_the_built_in_agent_h
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("import scanflow\n\n1 / 0\n", r"(?s)tracker.py cannot be loaded:.*tracker.py:3:.*ZeroDivisionError"),
         ("import os\n\nos._exit(9)\n", r"ended its process \(exit status 9\)"),
     ],
 )
-def test_code_that_cannot_be_loaded_is_told_with_its_line(folder: Path, code: str, told: str) -> None:
+def test_code_that_cannot_be_loaded_is_reported_with_its_line(folder: Path, code: str, message: str) -> None:
     (folder / "tracker.py").write_text(code)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         cli("strategies", "app.py")
 
 
@@ -245,8 +245,8 @@ def test_the_primitives_are_listed_without_any_server(home: Path) -> None:
     assert len(rows) == 20 + 3 + 1, "those of Table 5.4, those for MPI workflows, and tune_workflow"
     assert rows[0].split()[:3] == ["run_workflow", "application", "batch"]
     assert "workflow, [parameters], [**more]" in rows[0]
-    told = cli("strategies", "primitives", "--json")
-    assert {(one["layer"], one["kind"]) for one in json.loads(told.stdout)} == {
+    result = cli("strategies", "primitives", "--json")
+    assert {(row["layer"], row["kind"]) for row in json.loads(result.stdout)} == {
         *((layer, kind) for layer in ("application", "infrastructure") for kind in ("batch", "online")),
         ("application", "mpi"),
     }
@@ -279,8 +279,8 @@ def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Jou
     (folder / "app.py").write_text(APP.replace('"many": 2000', '"many": 400'))
     done = cli("replay", "tracker")
     assert done.exit_code == 1
-    *_, one, two, three, four, five, empty, last = done.stdout.splitlines()
-    signs = [(line[0], line.split()[3], line.split("  ")[-1].strip()) for line in (one, two, three, four, five)]
+    *_, first, two, three, four, five, empty, last = done.stdout.splitlines()
+    signs = [(line[0], line.split()[3], line.split("  ")[-1].strip()) for line in (first, two, three, four, five)]
     trained = 'run_workflow(workflow="training")'
     assert signs == [
         ("+", "train", trained),
@@ -294,10 +294,10 @@ def test_a_changed_rule_differs_in_rows_and_exit_code(folder: Path, journal: Jou
         "",
         "3 samples, 3 strategies: 5 decisions differ from what was recorded: 4 added, 1 changed.",
     )
-    told = json.loads(cli("replay", "tracker", "--json").stdout)
-    assert (told["app"], told["agent"], told["samples"]) == ("mnist", "tracker", 3)
-    assert [one["sign"] for one in told["differences"]] == ["+", "~", "+", "+", "+"]
-    assert (len(told["moments"]), len(told["recorded"])) == (6, 1)
+    document = json.loads(cli("replay", "tracker", "--json").stdout)
+    assert (document["app"], document["agent"], document["samples"]) == ("mnist", "tracker", 3)
+    assert [difference["sign"] for difference in document["differences"]] == ["+", "~", "+", "+", "+"]
+    assert (len(document["moments"]), len(document["recorded"])) == (6, 1)
 
 
 @pytest.mark.processes
@@ -326,8 +326,8 @@ def test_samples_are_chosen_by_time(folder: Path, journal: Journal, monkeypatch:
     assert lines[0] == "The last 3 of 4 moments; all of them: --json"
     assert lines[-1] == "2 samples, 3 strategies: all decisions are as recorded."
     nothing = cli("replay", "tracker", "--since", "2999-01-01")
-    told = "No matching sample is recorded. List the recorded samples: scanflow agents mnist:tracker --journal\n"
-    assert (nothing.exit_code, nothing.stdout) == (0, told)
+    message = "No matching sample is recorded. List the recorded samples: scanflow agents mnist:tracker --journal\n"
+    assert (nothing.exit_code, nothing.stdout) == (0, message)
 
 
 def test_a_moment_is_a_time_or_so_long_ago() -> None:
@@ -338,7 +338,7 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("words", "error", "told"),
+    ("words", "error", "message"),
     [
         ("checker", UnavailableError, r"mnist:checker is stopped.*--start app.py:checker\. Or.*--trace"),
         ("mnist", InvalidError, "Name it: mnist:tracker, mnist:checker"),
@@ -352,10 +352,10 @@ def test_a_moment_is_a_time_or_so_long_ago() -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_refused_with_what_to_do(
-    folder: Path, journal: Journal, words: str, error: type[Exception], told: str
+    folder: Path, journal: Journal, words: str, error: type[Exception], message: str
 ) -> None:
     (folder / "other.py").write_text(APP.replace('name="mnist"', 'name="other"'))
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         cli("replay", *words.split())
     assert not (folder / "saved.json").exists()
 
@@ -371,7 +371,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.processes
-def test_a_replay_calls_no_function_that_acts_and_no_rule_may_write(folder: Path, journal: Journal) -> None:
+def test_a_replay_calls_no_function_with_actions_and_no_rule_may_write(folder: Path, journal: Journal) -> None:
     change(folder, "def both(n):", "def keep(n):\n    open('kept.txt', 'a').write(str(n))\n\ndef both(n):")
     change(folder, 'then=call("checker", "look", 5)', "then=keep")
     shown = cli("replay", "tracker", "app.py").stdout

@@ -85,7 +85,7 @@ def test_listing_6_1_describes_what_the_modern_spelling_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         *(({"deployer": name}, f"deployer={name!r} is not known.") for name in ("", "LOCAL", "nomad")),
         ({"k8s_config_file": "/nowhere/config"}, "'k8s_config_file' is not supported by deployer='local'."),
@@ -95,10 +95,10 @@ def test_listing_6_1_describes_what_the_modern_spelling_does() -> None:
         ({"user_type": "remote"}, "user_type='remote' is not known. Known: incluster, local."),
     ],
 )
-def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], told: str) -> None:
+def test_an_option_that_cannot_be_honoured_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError) as error:
         ScanflowDeployerClient(**options)
-    assert told in str(error.value)
+    assert message in str(error.value)
     with pytest.raises(UnsupportedError, match=r"builder='kaniko' is not known. Known: buildah, docker, podman."):
         ScanflowClient(builder="kaniko")
 
@@ -134,9 +134,9 @@ def test_a_server_is_to_be_named_where_one_is_to_do_the_work(home: Path, monkeyp
 
 @pytest.fixture
 def cluster(home: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    found = MemoryCluster()
-    monkeypatch.setattr("scanflow.backends.kubernetes.cluster.Cluster", lambda _: found)
-    return found
+    cluster = MemoryCluster()
+    monkeypatch.setattr("scanflow.backends.kubernetes.cluster.Cluster", lambda _: cluster)
+    return cluster
 
 
 @pytest.mark.parametrize("deployer", ["argo", "seldon", "kserve", "volcano", "kubernetes"])
@@ -152,7 +152,7 @@ def test_listing_5_2_makes_and_cleans_the_environment_of_a_cluster(deployer: str
     assert cluster.get("Namespace", "scanflow-mnist-data") is None
 
 
-def test_what_a_deployer_is_told_reaches_the_backend(home: Path) -> None:
+def test_the_options_of_a_deployer_reach_the_backend(home: Path) -> None:
     client = ScanflowDeployerClient(deployer="seldon", k8s_config_file="/nowhere/config", verbose=False)
     with pytest.raises(UsageError, match=r"No cluster could be found.*/nowhere/config"):
         client.create_environment(sf.Application(name="mnist", team="data"))
@@ -219,13 +219,13 @@ def _refusals(client: ScanflowClient) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("told", list(_refusals(ScanflowClient())))
-def test_what_cannot_be_said_in_those_terms_is_refused_with_what_to_write(told: str) -> None:
-    with pytest.raises(UnsupportedError, match=told):
-        _refusals(ScanflowClient())[told]()
+@pytest.mark.parametrize("message", list(_refusals(ScanflowClient())))
+def test_what_cannot_be_said_in_those_terms_is_refused_with_what_to_write(message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        _refusals(ScanflowClient())[message]()
 
 
-def test_none_means_not_given_as_it_does_in_the_thesis() -> None:
+def test_none_stands_for_not_given_as_it_does_in_the_thesis() -> None:
     client = ScanflowClient()
     step = client.ScanflowExecutor(name="a", mainfile="a.py", requirements=None, base_image=None, timeout=None)
     assert step == sf.Executor(name="a", mainfile="a.py")

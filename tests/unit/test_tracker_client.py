@@ -25,7 +25,7 @@ def local() -> MemoryKnowledge:
 
 
 @pytest.fixture
-def both(central: MemoryKnowledge, local: MemoryKnowledge) -> ScanflowTrackerClient:
+def two_trackers(central: MemoryKnowledge, local: MemoryKnowledge) -> ScanflowTrackerClient:
     return ScanflowTrackerClient(central=central, local=local, verbose=False)
 
 
@@ -48,14 +48,14 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_an_application_goes_to_the_central_tracker_unless_said_otherwise(
-    both: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, app: Application
+    two_trackers: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, app: Application
 ) -> None:
-    both.save_app_meta(app)
+    two_trackers.save_app_meta(app)
     assert central.get_application("mnist", "data") == app
     with pytest.raises(NotFoundError):
         local.get_application("mnist", "data")
-    both.save_app_meta(app, tolocal=True)
-    assert both.get_app_meta("mnist", "data", fromlocal=True) == app
+    two_trackers.save_app_meta(app, tolocal=True)
+    assert two_trackers.get_app_meta("mnist", "data", fromlocal=True) == app
 
 
 def test_each_save_of_an_application_can_be_had_by_its_id(alone: ScanflowTrackerClient, app: Application) -> None:
@@ -87,11 +87,11 @@ def test_an_applications_folder_comes_back(alone: ScanflowTrackerClient, files: 
 
 
 def test_a_shared_model_is_copied_with_what_is_known_of_it(
-    both: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, files: Path, tmp_path: Path
+    two_trackers: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, files: Path, tmp_path: Path
 ) -> None:
     run = local.log_run("lab", "science", name="fit", params={"depth": 3}, metrics={"accuracy": 0.9})
     local.register_model("mnist_cnn", files, app="lab", team="science", run_id=run.run_id, tags={"note": "good"})
-    shared = both.save_app_model(app_name="mnist", team_name="data", model_name="mnist_cnn")
+    shared = two_trackers.save_app_model(app_name="mnist", team_name="data", model_name="mnist_cnn")
     assert (shared.version, shared.aliases) == (1, ("production",))
     assert shared.tags == {"note": "good", "scanflow.app": "mnist", "scanflow.team": "data"}
     assert shared.run_id is not None
@@ -102,13 +102,15 @@ def test_a_shared_model_is_copied_with_what_is_known_of_it(
     assert (tmp_path / "out" / "weights").read_text() == "1"
 
 
-def test_the_production_version_comes_first(both: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
+def test_the_production_version_comes_first(
+    two_trackers: ScanflowTrackerClient, local: MemoryKnowledge, files: Path
+) -> None:
     for note in ("one", "two", "three"):
         local.register_model("m", files, app="lab", team="science", tags={"note": note})
-    assert both.save_app_model("mnist", "data", "m").tags["note"] == "three"
+    assert two_trackers.save_app_model("mnist", "data", "m").tags["note"] == "three"
     local.set_model_alias("m", "production", 2)
-    assert both.save_app_model("mnist", "data", "m").tags["note"] == "two"
-    assert both.save_app_model("mnist", "data", "m", model_version=1).tags["note"] == "one"
+    assert two_trackers.save_app_model("mnist", "data", "m").tags["note"] == "two"
+    assert two_trackers.save_app_model("mnist", "data", "m", model_version=1).tags["note"] == "one"
 
 
 def test_with_one_tracker_models_are_marked(alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
@@ -121,19 +123,19 @@ def test_with_one_tracker_models_are_marked(alone: ScanflowTrackerClient, local:
 
 
 def test_a_shared_model_can_be_taken(
-    both: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, files: Path, tmp_path: Path
+    two_trackers: ScanflowTrackerClient, central: MemoryKnowledge, local: MemoryKnowledge, files: Path, tmp_path: Path
 ) -> None:
     central.register_model("m", files, app="mnist", team="data", tags={"note": "good"})
-    taken = both.download_app_model("m", local_dir=tmp_path / "out")
+    taken = two_trackers.download_app_model("m", local_dir=tmp_path / "out")
     assert local.get_model("m", "production") == taken
     assert taken.tags["note"] == "good"
     assert (tmp_path / "out" / "weights").read_text() == "1"
 
 
-def test_a_model_nobody_knows_says_so(both: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
+def test_a_model_nobody_knows_says_so(two_trackers: ScanflowTrackerClient, local: MemoryKnowledge, files: Path) -> None:
     local.register_model("mnist_cnn", files, app="lab", team="science")
     with pytest.raises(NotFoundError, match="Did you mean 'mnist_cnn'"):
-        both.save_app_model("mnist", "data", "mnist_cmm")
+        two_trackers.save_app_model("mnist", "data", "mnist_cmm")
 
 
 def test_logged_files_come(alone: ScanflowTrackerClient, local: MemoryKnowledge, files: Path, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_bytes_come_back_as_they_were_sent(texts: list[bytes]) -> None:
     sent[:] = texts
     body, headers = encode_request({"x": sent})
     answer = mirror(httpx2.Request("POST", "http://x/", content=body, headers=headers))
-    found = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
-    assert found.tolist() == texts
+    value = decode_answer(answer.content, answer.headers["inference-header-content-length"])["x"]
+    assert value.tolist() == texts
 
 
 def test_text_is_sent_as_text_in_json() -> None:
@@ -143,7 +143,7 @@ def test_date_times_are_sent_as_text_of_which_is_said_what_it_is(
 
 
 @pytest.mark.parametrize(
-    ("inputs", "told"),
+    ("inputs", "message"),
     [
         ({}, "There is no input to send."),
         ([[1, 2], [3]], "The input 'input' is not an array"),
@@ -160,10 +160,10 @@ def test_date_times_are_sent_as_text_of_which_is_said_what_it_is(
         (np.array([1], dtype="timedelta64[s]"), "holds timedelta64"),
     ],
 )
-def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -> None:
+def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, message: str) -> None:
     with pytest.raises(InvalidError) as error:
         as_arrays(inputs)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_no_array_is_refused_before_it_is_sent(inputs: Any, told: str) -
         (504, UnavailableError),
     ],
 )
-def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type[ScanflowError]) -> None:
+def test_a_refusal_is_raised_with_the_message_of_the_service(status: int, kind: type[ScanflowError]) -> None:
     problem = {"type": "about:blank", "title": "No", "status": status, "detail": "Because of this."}
 
     def refuse(request: httpx2.Request) -> httpx2.Response:
@@ -195,7 +195,7 @@ def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b'{"error": "no such model"}', "no such model"),
         (b'{"status": {"code": -1, "info": "bad ndarray"}}', "bad ndarray"),
@@ -205,8 +205,8 @@ def test_a_refusal_is_raised_in_the_words_of_the_service(status: int, kind: type
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_words_are_found_wherever_a_server_puts_them(body: bytes, told: str) -> None:
-    assert str(parse_refusal(502, body)) == f"It answered 502: {told}"
+def test_a_message_is_found_wherever_a_server_puts_it(body: bytes, message: str) -> None:
+    assert str(parse_refusal(502, body)) == f"It answered 502: {message}"
     assert len(str(parse_refusal(500, b"x" * 10_000))) < 600
 
 
@@ -259,12 +259,12 @@ def test_names_and_versions_are_part_of_the_path_and_nothing_else() -> None:
 CLOSED = httpx2.RemoteProtocolError("Server disconnected without sending a response.")
 
 
-def scripted(*answers: httpx2.Response | Exception) -> tuple[HttpServiceClient, list[httpx2.Request]]:
-    left, asked = list(answers), []
+def make_client(*answers: httpx2.Response | Exception) -> tuple[HttpServiceClient, list[httpx2.Request]]:
+    remaining, asked = list(answers), []
 
     def handle(request: httpx2.Request) -> httpx2.Response:
         asked.append(request)
-        answer = left.pop(0)
+        answer = remaining.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -276,7 +276,7 @@ def scripted(*answers: httpx2.Response | Exception) -> tuple[HttpServiceClient, 
     "first", [CLOSED, httpx2.ConnectTimeout("timed out"), httpx2.Response(503, headers={"retry-after": "1"}, json={})]
 )
 def test_what_a_service_has_not_read_is_sent_again(first: httpx2.Response | Exception) -> None:
-    client, asked = scripted(first, httpx2.Response(200, json={"ok": True}))
+    client, asked = make_client(first, httpx2.Response(200, json={"ok": True}))
     with stamina.set_testing(True, attempts=3):
         assert client.seldon({"strData": "x"}) == {"ok": True}
     assert len(asked) == 2
@@ -292,15 +292,15 @@ def test_what_a_service_has_not_read_is_sent_again(first: httpx2.Response | Exce
     ],
 )
 def test_what_a_service_may_have_read_is_not_sent_again(first: httpx2.Response | Exception) -> None:
-    client, asked = scripted(first)
+    client, asked = make_client(first)
     with stamina.set_testing(True, attempts=3), pytest.raises(ScanflowError):
         client.seldon({"strData": "x"})
     assert len(asked) == 1
 
 
-def test_a_service_that_stays_busy_is_told_of_in_its_own_words() -> None:
+def test_a_service_that_stays_busy_is_reported_with_its_own_message() -> None:
     busy = [httpx2.Response(503, headers={"retry-after": "2"}, json={"detail": "no instance yet"}) for _ in range(4)]
-    client, asked = scripted(*busy)
+    client, asked = make_client(*busy)
     with stamina.set_testing(True, attempts=3), pytest.raises(UnavailableError, match=r"no instance yet.*again in 2 s"):
         client.seldon({"strData": "x"})
     assert len(asked) == 3

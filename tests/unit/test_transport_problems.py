@@ -30,8 +30,8 @@ from scanflow.http.problems import build_problem, get_status, parse_error
 )
 def test_an_error_arrives_as_itself_with_its_status(kind: type[ScanflowError], status: int) -> None:
     _, document = build_problem(kind("The step 'x' failed. Do this."))
-    found = parse_error(status, json.dumps(document).encode())
-    assert (type(found), str(found)) == (kind, "The step 'x' failed. Do this.")
+    error = parse_error(status, json.dumps(document).encode())
+    assert (type(error), str(error)) == (kind, "The step 'x' failed. Do this.")
     assert document["status"] == get_status(kind("no")) == status
     assert document["type"] == f"urn:scanflow:error:{kind.__name__}"
     assert document["title"]
@@ -45,7 +45,7 @@ def test_an_error_that_is_made_from_ours_arrives_as_ours() -> None:
     assert type(parse_error(status, json.dumps(document).encode())) is NotFoundError
 
 
-def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
+def test_what_is_none_of_ours_is_a_defect_with_a_message_that_stays_in_the_log() -> None:
     status, document = build_problem(KeyError("postgresql://me:secret@host"))
     assert status == 500
     assert "KeyError" in document["detail"]
@@ -54,7 +54,7 @@ def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "told"),
+    ("status", "kind", "message"),
     [
         (400, UsageError, "answered 400"),
         (401, UsageError, "SCANFLOW_TOKEN"),
@@ -65,11 +65,13 @@ def test_what_is_none_of_ours_is_a_defect_whose_words_stay_in_the_log() -> None:
     ],
 )
 @pytest.mark.parametrize("body", [b"", b"<h1>nginx</h1>", b'{"type": "about:blank", "detail": "No."}', b"[1]", b"\xff"])
-def test_another_s_answer_is_read_by_its_status(status: int, kind: type[ScanflowError], told: str, body: bytes) -> None:
-    found = parse_error(status, body, who="The server at http://h:1")
-    assert type(found) is kind
-    assert told in str(found)
-    assert "http://h:1" in str(found)
+def test_another_s_answer_is_read_by_its_status(
+    status: int, kind: type[ScanflowError], message: str, body: bytes
+) -> None:
+    error = parse_error(status, body, who="The server at http://h:1")
+    assert type(error) is kind
+    assert message in str(error)
+    assert "http://h:1" in str(error)
 
 
 def test_a_type_that_is_not_known_yet_is_read_by_its_status() -> None:

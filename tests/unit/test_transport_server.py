@@ -27,11 +27,11 @@ class Broken(httpx2.SyncByteStream):
         raise httpx2.ReadError("the server was killed")
 
 
-def broken(*blocks: bytes) -> httpx2.Response:
+def make_broken_response(*blocks: bytes) -> httpx2.Response:
     return httpx2.Response(200, stream=Broken(*blocks))
 
 
-def scripted(*answers: httpx2.Response | Exception) -> tuple[Handler, list[httpx2.Request]]:
+def make_handler(*answers: httpx2.Response | Exception) -> tuple[Handler, list[httpx2.Request]]:
     asked: list[httpx2.Request] = []
 
     def handle(request: httpx2.Request) -> httpx2.Response:
@@ -61,14 +61,14 @@ AWAY = httpx2.ConnectError("Connection refused")
 
 
 def test_a_document_comes_back_and_the_token_goes_along() -> None:
-    handle, asked = scripted(httpx2.Response(200, json=[{"name": "a"}]))
+    handle, asked = make_handler(httpx2.Response(200, json=[{"name": "a"}]))
     assert server(handle, token="abc").get(build_path("runs"), limit=3, type=None) == [{"name": "a"}]
     assert str(asked[0].url) == f"{URL}/api/v1/runs?limit=3"
     assert asked[0].headers["authorization"] == "Bearer abc"
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "told"),
+    ("answer", "error", "message"),
     [
         (httpx2.Response(404, json=build_problem(NotFoundError("No run 'x'."))[1]), NotFoundError, r"^No run 'x'\.$"),
         (httpx2.Response(200, text="<html>"), UnavailableError, "is not a scanflow server"),
@@ -76,32 +76,32 @@ def test_a_document_comes_back_and_the_token_goes_along() -> None:
     ],
     ids=["ours", "another program", "a proxy"],
 )
-def test_what_the_server_raised_is_raised_here(answer: httpx2.Response, error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
-        server(scripted(answer)[0]).get(build_path("runs", "x"))
+def test_what_the_server_raised_is_raised_here(answer: httpx2.Response, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        server(make_handler(answer)[0]).get(build_path("runs", "x"))
 
 
 def test_a_server_that_is_not_there_is_named_with_the_next_command_and_not_waited_for() -> None:
-    handle, asked = scripted(AWAY)
+    handle, asked = make_handler(AWAY)
     for ask in (
-        lambda one: one.get("/runs"),
-        lambda one: one.post("/runs", {}, key="k"),
-        lambda one: [*one.events("/e")],
+        lambda client: client.get("/runs"),
+        lambda client: client.post("/runs", {}, key="k"),
+        lambda client: [*client.events("/e")],
     ):
         with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:46666 cannot be reached .* scanflow up"):
             ask(server(handle))
     assert len(asked) == 3
 
 
-def test_a_wish_whose_answer_was_lost_is_sent_again_under_the_same_name() -> None:
-    handle, asked = scripted(httpx2.ReadError("gone"), AWAY, httpx2.Response(201, json={"name": "r"}))
+def test_a_wish_where_the_answer_was_lost_is_sent_again_under_the_same_name() -> None:
+    handle, asked = make_handler(httpx2.ReadError("gone"), AWAY, httpx2.Response(201, json={"name": "r"}))
     assert server(handle).post("/runs", {"a": 1}, key="k1") == {"name": "r"}
-    assert [one.headers["idempotency-key"] for one in asked] == ["k1"] * 3
-    assert {one.content for one in asked} == {b'{"a":1}'}
+    assert [request.headers["idempotency-key"] for request in asked] == ["k1"] * 3
+    assert {request.content for request in asked} == {b'{"a":1}'}
 
 
 def test_a_wish_without_a_name_is_not_sent_twice() -> None:
-    handle, asked = scripted(httpx2.ReadError("gone"))
+    handle, asked = make_handler(httpx2.ReadError("gone"))
     with pytest.raises(UnavailableError):
         server(handle).put("/agents/a/b", {})
     assert len(asked) == 1
@@ -110,11 +110,11 @@ def test_a_wish_without_a_name_is_not_sent_twice() -> None:
 def test_what_was_too_much_at_once_is_repeated_whatever_it_is_and_not_for_ever() -> None:
     status, problem = build_problem(OverLimitError("4 requests wait."))
     busy = httpx2.Response(status, json=problem, headers={"retry-after": "1"})
-    handler, asked = scripted(busy, busy, httpx2.Response(200, json={"id": 1}))
+    handler, asked = make_handler(busy, busy, httpx2.Response(200, json={"id": 1}))
     with_a_body = server(handler)
     assert with_a_body.post("/labels", {"id": "a"}) == {"id": 1}, "nothing was done of it, so that it needs no key"
     assert [request.content for request in asked] == [b'{"id":"a"}'] * 3
-    handler, asked = scripted(busy)
+    handler, asked = make_handler(busy)
     with pytest.raises(OverLimitError, match="4 requests wait"):
         server(handler).get("/runs")
     assert len(asked) == ATTEMPTS
@@ -126,52 +126,60 @@ WAITS = ({"retry-after": "3"}, {"retry-after": "3600"}, {"retry-after": "soon"})
 
 
 def test_a_server_that_stays_away_is_given_up_after_a_bounded_time() -> None:
-    handle, asked = scripted(httpx2.ReadError("gone"), AWAY)
+    handle, asked = make_handler(httpx2.ReadError("gone"), AWAY)
     with pytest.raises(UnavailableError, match="scanflow up"):
         server(handle).get("/runs")
     assert len(asked) == ATTEMPTS
 
 
 def test_events_go_on_after_the_last_one_when_the_server_was_restarted() -> None:
-    handle, asked = scripted(
-        broken(b"id: 1\ndata: a\n\n", b"id: 2\ndata: b\n\nid: 3\ndata: cut"),
+    handle, asked = make_handler(
+        make_broken_response(b"id: 1\ndata: a\n\n", b"id: 2\ndata: b\n\nid: 3\ndata: cut"),
         AWAY,
         httpx2.Response(503, json={}),
         httpx2.Response(200, content=b"id: 3\ndata: c\n\n"),
     )
-    assert [one.data for one in server(handle).events("/events", type="run.failed")] == ["a", "b", "c"]
-    assert [one.headers.get("last-event-id") for one in asked] == [None, "2", "2", "2"]
-    assert {one.url.params["type"] for one in asked} == {"run.failed"}
-    assert {one.headers["accept"] for one in asked} == {"text/event-stream"}
+    assert [event.data for event in server(handle).events("/events", type="run.failed")] == ["a", "b", "c"]
+    assert [request.headers.get("last-event-id") for request in asked] == [None, "2", "2", "2"]
+    assert {request.url.params["type"] for request in asked} == {"run.failed"}
+    assert {request.headers["accept"] for request in asked} == {"text/event-stream"}
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_no_event_is_told_twice_by_a_server_that_begins_at_the_first(numbered: bool) -> None:
+def test_no_event_is_reported_twice_by_a_server_that_begins_at_the_first(numbered: bool) -> None:
     blocks = [f"{f'id: {number}' if numbered else ': -'}\ndata: {number}\n\n".encode() for number in range(1, 5)]
-    handle, _ = scripted(broken(*blocks[:2]), broken(*blocks[:3]), httpx2.Response(200, content=b"".join(blocks)))
-    assert [one.data for one in server(handle).events("/events")] == ["1", "2", "3", "4"]
+    handle, _ = make_handler(
+        make_broken_response(*blocks[:2]),
+        make_broken_response(*blocks[:3]),
+        httpx2.Response(200, content=b"".join(blocks)),
+    )
+    assert [event.data for event in server(handle).events("/events")] == ["1", "2", "3", "4"]
 
 
-def test_a_quiet_stream_is_opened_anew_for_as_long_as_the_server_is_there() -> None:
+def test_a_quiet_stream_is_opened_again_for_as_long_as_the_server_is_there() -> None:
     class Quiet(httpx2.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             yield from ()
             raise httpx2.ReadTimeout("nothing")
 
     quiet = [httpx2.Response(200, stream=Quiet()) for _ in range(100)]
-    handle, asked = scripted(*quiet, httpx2.Response(200, content=b"data: x\n\n"))
-    assert [one.data for one in server(handle).events("/e")] == ["x"]
+    handle, asked = make_handler(*quiet, httpx2.Response(200, content=b"data: x\n\n"))
+    assert [event.data for event in server(handle).events("/e")] == ["x"]
     assert len(asked) == 101
 
 
 def test_bytes_go_on_where_they_stood() -> None:
-    handle, _ = scripted(broken(b"one ", b"two "), broken(b"on"), httpx2.Response(200, content=b"one two three"))
+    handle, _ = make_handler(
+        make_broken_response(b"one ", b"two "),
+        make_broken_response(b"on"),
+        httpx2.Response(200, content=b"one two three"),
+    )
     assert b"".join(server(handle).stream("/logs", stream="stdout")) == b"one two three"
 
 
 def test_a_stream_that_is_refused_says_why() -> None:
     status, document = build_problem(NotFoundError("There is no log."))
-    handle, asked = scripted(httpx2.Response(status, json=document))
+    handle, asked = make_handler(httpx2.Response(status, json=document))
     with pytest.raises(NotFoundError, match="There is no log"):
         list(server(handle).stream("/logs"))
     assert len(asked) == 1
@@ -198,14 +206,18 @@ def test_a_name_cannot_become_another_path() -> None:
             build_path("runs", name)
 
 
-def test_readiness_is_told_with_the_words_of_the_server() -> None:
-    handle, _ = scripted(httpx2.Response(503, text="migrating"), AWAY, httpx2.Response(200, text="ready"))
-    one = server(handle)
-    assert [one.is_ready() for _ in range(3)] == [(False, "migrating"), (False, "Connection refused"), (True, "ready")]
+def test_readiness_is_reported_with_the_message_of_the_server() -> None:
+    handle, _ = make_handler(httpx2.Response(503, text="migrating"), AWAY, httpx2.Response(200, text="ready"))
+    client = server(handle)
+    assert [client.is_ready() for _ in range(3)] == [
+        (False, "migrating"),
+        (False, "Connection refused"),
+        (True, "ready"),
+    ]
 
 
 def test_what_cannot_be_written_as_json_is_refused_before_it_is_sent() -> None:
-    handle, asked = scripted(httpx2.Response(200, json={}))
+    handle, asked = make_handler(httpx2.Response(200, json={}))
     with pytest.raises(InvalidError, match="cannot be serialized as JSON"):
         server(handle).post("/runs", {"x": float("nan")})
     assert asked == []

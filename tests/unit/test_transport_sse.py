@@ -41,9 +41,9 @@ texts = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_siz
     cuts=st.lists(st.integers(0, 200), max_size=12),
 )
 def test_blocks_may_be_of_any_size(messages: list[list[str]], end: str, bom: bool, cuts: list[int]) -> None:
-    lines = [line for one in messages for line in [*(f"data: {text}" for text in one), ""]]
+    lines = [line for message in messages for line in [*(f"data: {text}" for text in message), ""]]
     stream = ("\ufeff" if bom else "").encode() + "".join(line + end for line in lines).encode()
     stream += b": the end\n"  # after a CR that may have been the first half of a line's end
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     blocks = [stream[begin:stop] for begin, stop in pairwise(places)]
-    assert [one.data for one in parse(*blocks)] == ["\n".join(one) for one in messages]
+    assert [message.data for message in parse(*blocks)] == ["\n".join(message) for message in messages]

@@ -14,5 +14,5 @@ TUTORIALS = Path(__file__).parents[2] / "tutorials"
 def test_what_a_tutorial_takes_from_scanflow_is_there(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("scanflow"):
-            for one in node.names:
-                exec(f"from {node.module} import {one.name}", {})
+            for name in node.names:
+                exec(f"from {node.module} import {name.name}", {})

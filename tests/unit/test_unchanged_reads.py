@@ -58,9 +58,9 @@ def test_what_was_written_while_it_was_read_is_read_again(path: Path) -> None:
     reader, unchanged = Reader(path), UnchangedReads(path)
 
     def overtaken() -> list[str]:
-        found = reader()
+        value = reader()
         write(path, "b")
-        return found
+        return value
 
     assert unchanged.get("lines", overtaken) == ["a"]
     assert unchanged.get("lines", reader) == ["a", "b"]

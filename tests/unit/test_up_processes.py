@@ -14,7 +14,7 @@ from scanflow.deployer.remote_home import UpProcess
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.shims import read_started
 from scanflow_client.control_plane import end_process, keep_if_alive
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -30,16 +30,16 @@ def kill_shim(server: UpProcess) -> None:
     started = read_started(server.folder / "attempts" / "1")
     assert started is not None
     os.kill(started["shim"], signal.SIGKILL)
-    until(lambda: not server.is_alive(), "its shim has gone")
+    wait_until(lambda: not server.is_alive(), "its shim has gone")
 
 
 @pytest.mark.parametrize("look", [keep_if_alive, lambda server: end_process("server", server) or None])
-def test_a_process_whose_shim_was_killed_is_ended_so_that_its_port_is_free(server: UpProcess, look: object) -> None:
+def test_a_process_with_a_killed_shim_is_ended_so_that_its_port_is_free(server: UpProcess, look: object) -> None:
     kill_shim(server)
     assert psutil.Process(server.pid).is_running()
     assert callable(look)
     assert look(server) is None
-    until(lambda: not psutil.pid_exists(server.pid), "it has ended")
+    wait_until(lambda: not psutil.pid_exists(server.pid), "it has ended")
 
 
 def test_a_process_under_its_shim_runs_on(server: UpProcess) -> None:

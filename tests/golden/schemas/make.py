@@ -82,7 +82,11 @@ def strip_descriptions(value: Any) -> Any:
         return [strip_descriptions(item) for item in value]
     if not isinstance(value, Mapping):
         return value  # a description is text: a property of that name is a schema, and stays
-    return {key: strip_descriptions(one) for key, one in value.items() if key != "description" or isinstance(one, dict)}
+    return {
+        key: strip_descriptions(child_value)
+        for key, child_value in value.items()
+        if key != "description" or isinstance(child_value, dict)
+    }
 
 
 def format_json(value: Any, *, depth: int = 5, indent: str = "") -> str:
@@ -90,7 +94,7 @@ def format_json(value: Any, *, depth: int = 5, indent: str = "") -> str:
     if depth == 0 or not isinstance(value, Mapping):
         return json.dumps(value, separators=(",", ":"))
     inside = indent + " "
-    items = [f'{inside}"{key}": {format_json(one, depth=depth - 1, indent=inside)}' for key, one in value.items()]
+    items = [f'{inside}"{key}": {format_json(item, depth=depth - 1, indent=inside)}' for key, item in value.items()]
     return "{\n" + ",\n".join(items) + f"\n{indent}}}"
 
 

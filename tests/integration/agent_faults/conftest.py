@@ -14,14 +14,14 @@ MakePlant = Callable[..., Plant]
 
 @pytest.fixture
 def make_plant(home: Path, tmp_path: Path) -> Iterator[MakePlant]:
-    made: list[Plant] = []
+    plants: list[Plant] = []
 
     def make(files: Mapping[str, str], **environ: str) -> Plant:
         plant = Plant(tmp_path, home, files, **environ)
-        made.append(plant)
+        plants.append(plant)
         plant.server.start()
         return plant
 
     yield make
-    for plant in made:
+    for plant in plants:
         plant.close()

@@ -18,10 +18,10 @@ import httpx2
 from scanflow.app.application_files import dump_document
 from scanflow.loading import load_application
 from scanflow.processes.background_jobs import Job
-from tests.asking import HTTP
-from tests.permitting import permit_strategies_at
-from tests.server import ServerProcess, bearer, body_of
-from tests.waiting import patient, until
+from tests.http_requests import HTTP
+from tests.permissions import permit_strategies_at
+from tests.server import ServerProcess, bearer, load_body
+from tests.waiting import patient, wait_until
 
 PATIENCE_S = patient(200)
 """For what imports MLflow on its way. A version is fetched by a process that comes last on the CPUs, by design, and
@@ -39,7 +39,7 @@ class Plant:
         self.ledger = folder / "ledger"
         self.ledger.touch()
         self.server = ServerProcess(home, environ={"TEST_FOLDER": str(folder), **environ})
-        self.body = body_of(folder / "app.py")
+        self.body = load_body(folder / "app.py")
         self.app = str(self.body["application"]["name"])
 
     def keep(self) -> None:
@@ -70,10 +70,13 @@ class Plant:
         for agent in agents:
             self.server.api.put(f"/agents/{self.app}/{agent}", json=self.body).raise_for_status()
         for agent in agents:
-            self.until_there(agent)
+            self.wait_for_agent(agent)
 
-    def until_there(self, agent: str) -> None:
-        until(lambda: self.answers(agent), f"the agent {agent} answers; see {self.server.log} and {self.log_of(agent)}")
+    def wait_for_agent(self, agent: str) -> None:
+        wait_until(
+            lambda: self.answers(agent),
+            f"the agent {agent} answers; see {self.server.log} and {self.get_log_path(agent)}",
+        )
 
     def answers(self, agent: str) -> bool:
         url = self.view(agent)["url"]
@@ -83,10 +86,10 @@ class Plant:
             return False
 
     def view(self, agent: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.get(f"/agents/{self.app}/{agent}")
-        return found
+        view: dict[str, Any] = self.get(f"/agents/{self.app}/{agent}")
+        return view
 
-    def log_of(self, agent: str) -> Path:
+    def get_log_path(self, agent: str) -> Path:
         return Job(self.home / "server" / "agents" / self.app / agent).log
 
     def kill(self, agent: str) -> None:
@@ -106,11 +109,11 @@ class Plant:
         self.ask(agent, "POST", f"/sensors/{sensor}/fire", {})
 
     def sensor(self, agent: str, name: str) -> dict[str, Any]:
-        return next(one for one in self.ask(agent, "GET", "/sensors") if one["name"] == name)
+        return next(sensor for sensor in self.ask(agent, "GET", "/sensors") if sensor["name"] == name)
 
     def journal(self, agent: str, kind: str, subject: str | None = None) -> list[dict[str, Any]]:
-        found = self.ask(agent, "GET", f"/journal?kind={kind}&limit=10000")
-        return [one["body"] for one in found if subject in {None, one["subject"]}]
+        entries = self.ask(agent, "GET", f"/journal?kind={kind}&limit=10000")
+        return [entry["body"] for entry in entries if subject in {None, entry["subject"]}]
 
     def samples(self, agent: str, sensor: str) -> list[dict[str, Any]]:
         return self.journal(agent, "sample", sensor)
@@ -118,38 +121,44 @@ class Plant:
     # -- what they want, and what came of it
 
     def actions(self, **fields: Any) -> list[dict[str, Any]]:
-        found = reversed(self.get("/intents", app=self.app, limit=1000))
+        intents = reversed(self.get("/intents", app=self.app, limit=1000))
         wanted = {"source": "agent", **fields}  # people's own commands are listed with them
-        return [one for one in found if all(one["intent"][name] == value for name, value in wanted.items())]
+        return [intent for intent in intents if all(intent["intent"][name] == value for name, value in wanted.items())]
 
-    def done(self, **fields: Any) -> list[dict[str, Any]]:
-        return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "act"]
+    def list_done_actions(self, **fields: Any) -> list[dict[str, Any]]:
+        return [action for action in self.actions(**fields) if action["decision"]["verdict"] == "act"]
 
-    def refused(self, **fields: Any) -> list[dict[str, Any]]:
-        return [one for one in self.actions(**fields) if one["decision"]["verdict"] == "refuse"]
+    def list_refused_actions(self, **fields: Any) -> list[dict[str, Any]]:
+        return [action for action in self.actions(**fields) if action["decision"]["verdict"] == "refuse"]
 
     def count_refusals(self) -> int:
         """Return how often something was refused; a refusal that repeats is counted with the first."""
-        return sum(1 + action["repeats"] for action in self.refused())
+        return sum(1 + action["repeats"] for action in self.list_refused_actions())
 
-    def ended(self, **fields: Any) -> dict[str, Any]:
+    def wait_for_end(self, **fields: Any) -> dict[str, Any]:
         what = f"{fields} is over; see {self.server.log}"
-        until(lambda: [one for one in self.done(**fields) if one["ended"] is not None], what, patience_s=PATIENCE_S)
-        (found,) = self.done(**fields)
-        return found
+        wait_until(
+            lambda: [action for action in self.list_done_actions(**fields) if action["ended"] is not None],
+            what,
+            patience_s=PATIENCE_S,
+        )
+        (record,) = self.list_done_actions(**fields)
+        return record
 
-    def why(self, id: str) -> str:
+    def explain(self, id: str) -> str:
         return "\n".join(self.get(f"/intents/{id}/why")["lines"])
 
     def runs(self, workflow: str) -> list[dict[str, Any]]:
-        return [one for one in self.get("/runs", limit=1000) if one["workflow"] == workflow]
+        return [run for run in self.get("/runs", limit=1000) if run["workflow"] == workflow]
 
     def ended_runs(self, workflow: str, count: int, *, state: str = "succeeded") -> list[dict[str, Any]]:
-        def all_ended() -> bool:
-            states = Counter(one["state"] for one in self.runs(workflow))
+        def have_all_ended() -> bool:
+            states = Counter(run["state"] for run in self.runs(workflow))
             return states[state] >= count and not states["running"]
 
-        until(all_ended, f"{count} runs of {workflow} have {state}; see {self.server.log}", patience_s=PATIENCE_S)
+        wait_until(
+            have_all_ended, f"{count} runs of {workflow} have {state}; see {self.server.log}", patience_s=PATIENCE_S
+        )
         return self.runs(workflow)
 
     def notes(self) -> list[str]:
@@ -163,18 +172,18 @@ class Plant:
         return str(done["result"]["url"])
 
     def service(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.get(f"/services/{name}")
-        return found
+        view: dict[str, Any] = self.get(f"/services/{name}")
+        return view
 
-    def served(self, name: str) -> dict[str, str]:
-        current = next(one for one in self.service(name)["revisions"] if one["role"] == "current")
+    def get_served_models(self, name: str) -> dict[str, str]:
+        current = next(revision for revision in self.service(name)["revisions"] if revision["role"] == "current")
         models: dict[str, str] = current["models"]
         return models
 
     # -- agents that are hosted by hand
 
     @contextmanager
-    def hosted(self, agent: str, **fields: Any) -> Iterator[None]:
+    def host_agent(self, agent: str, **fields: Any) -> Iterator[None]:
         """Host an agent beside those that the server starts, with limits of its own: fields of ``AgentSpec``."""
         self.keep()
         folder = self.folder / f"hosted-{agent}"
@@ -192,14 +201,14 @@ class Plant:
                 env={**os.environ, "TEST_FOLDER": str(self.folder)},
             )
         try:
-            until(lambda: self._is_known(agent) and self.answers(agent), f"{agent} answers; see {folder / 'log'}")
+            wait_until(lambda: self._is_known(agent) and self.answers(agent), f"{agent} answers; see {folder / 'log'}")
             yield
         finally:
             process.kill()
             process.wait(patient(60))
 
     def _is_known(self, agent: str) -> bool:
-        return any(one["name"] == agent for one in self.get("/agents"))
+        return any(listed_agent["name"] == agent for listed_agent in self.get("/agents"))
 
 
 def _end(job: Job) -> bool:
@@ -208,5 +217,5 @@ def _end(job: Job) -> bool:
     if pid is None:
         return False
     job.daemon.kill()
-    until(lambda: job.pid != pid, f"the process of {job.path} is gone")
+    wait_until(lambda: job.pid != pid, f"the process of {job.path} is gone")
     return True

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.endurance
 
@@ -94,13 +94,13 @@ BAD = {
 
 def go_on(plant: Plant) -> None:
     fired = plant.sensor("tracker", "well")["fired"]
-    until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 5, "the others go on")
+    wait_until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 5, "the others go on")
 
 
 def test_what_is_bad_is_kept_as_an_error_nothing_is_done_for_it_and_the_others_go_on(make_plant: MakePlant) -> None:
     plant = make_plant({"app.py": APP, "tracker.py": TRACKER})
     plant.hold()
-    with plant.hosted("tracker", sensor_limit_s=LIMIT_S):
+    with plant.host_agent("tracker", sensor_limit_s=LIMIT_S):
         check_what_raises(plant)
         check_what_hangs(plant)
         assert plant.actions() == []
@@ -108,47 +108,49 @@ def test_what_is_bad_is_kept_as_an_error_nothing_is_done_for_it_and_the_others_g
 
 
 def check_what_raises(plant: Plant) -> None:
-    until(lambda: plant.sensor("tracker", "raising")["errors"] >= 5, "it has raised some times")
+    wait_until(lambda: plant.sensor("tracker", "raising")["errors"] >= 5, "it has raised some times")
     go_on(plant)
-    found = plant.sensor("tracker", "raising")
+    view = plant.sensor("tracker", "raising")
     samples = plant.samples("tracker", "raising")
-    assert {(one["error"], one["value"]) for one in samples} == {("ValueError: no such column", None)}
-    assert len({one["cause"] for one in samples}) == len(samples) >= 5
-    assert found["fired"] - found["errors"] in {0, 1}, "each firing that has ended is an error"
-    told = [one["data"] for one in plant.get("/events", type="sample") if one["data"]["sensor"] == "raising"]
-    assert {one["error"] for one in told} == {"ValueError: no such column"}
+    assert {(sample["error"], sample["value"]) for sample in samples} == {("ValueError: no such column", None)}
+    assert len({sample["cause"] for sample in samples}) == len(samples) >= 5
+    assert view["fired"] - view["errors"] in {0, 1}, "each firing that has ended is an error"
+    reports = [event["data"] for event in plant.get("/events", type="sample") if event["data"]["sensor"] == "raising"]
+    assert {report["error"] for report in reports} == {"ValueError: no such column"}
     assert "object" in plant.samples("tracker", "unspeakable")[0]["error"], "no JSON can hold it"
 
 
 def check_what_hangs(plant: Plant) -> None:
     limit = f"The sensor exceeded its limit of {LIMIT_S:g} s, and was abandoned."
-    until(lambda: plant.sensor("tracker", "hanging")["missed"] >= 10, "its next firings are missed")
-    until(lambda: plant.samples("tracker", "hanging"), "it is given up")
-    until(lambda: plant.sensor("tracker", "hanging_async")["errors"] >= 3, "it is given up, again and again")
+    wait_until(lambda: plant.sensor("tracker", "hanging")["missed"] >= 10, "its next firings are missed")
+    wait_until(lambda: plant.samples("tracker", "hanging"), "it is given up")
+    wait_until(lambda: plant.sensor("tracker", "hanging_async")["errors"] >= 3, "it is given up, again and again")
     go_on(plant)
-    found = plant.sensor("tracker", "hanging")
-    assert (found["fired"], found["errors"]) == (1, 1), "as long as it has not returned it is not begun again"
-    found = plant.sensor("tracker", "hanging_async")
-    assert found["missed"] >= found["errors"], "what fell due while it hung is counted"
+    view = plant.sensor("tracker", "hanging")
+    assert (view["fired"], view["errors"]) == (1, 1), "as long as it has not returned it is not begun again"
+    view = plant.sensor("tracker", "hanging_async")
+    assert view["missed"] >= view["errors"], "what fell due while it hung is counted"
     for name in ("hanging", "hanging_async"):
-        assert {one["error"] for one in plant.samples("tracker", name)} == {limit}
+        assert {sample["error"] for sample in plant.samples("tracker", name)} == {limit}
     plant.release()
-    until(lambda: plant.sensor("tracker", "hanging")["fired"] > 3, "once it has returned it fires again")
+    wait_until(lambda: plant.sensor("tracker", "hanging")["fired"] > 3, "once it has returned it fires again")
     assert plant.samples("tracker", "hanging")[-1]["value"] == 1
-    until(lambda: plant.samples("tracker", "hanging_async")[-1]["value"] == 1, "it finds something again")
+    wait_until(lambda: plant.samples("tracker", "hanging_async")[-1]["value"] == 1, "it finds something again")
     # Some firings came too late because the machine was busy.
-    assert {one["reason"] for one in plant.journal("tracker", "missed", "hanging")} - {"late"} == {"running"}
+    assert {entry["reason"] for entry in plant.journal("tracker", "missed", "hanging")} - {"late"} == {"running"}
 
 
 def check_rules(plant: Plant) -> None:
     sample = plant.call("tracker", "asked", 0)
-    until(lambda: plant.done(strategy="sane"), "the strategy that is sane acts on the same sample")
+    wait_until(lambda: plant.list_done_actions(strategy="sane"), "the strategy that is sane acts on the same sample")
     (sane,) = plant.actions()
     assert (sane["intent"]["strategy"], sane["intent"]["sample"]["id"]) == ("sane", sample)
-    errors = {one["strategy"]: one["error"] for one in plant.journal("tracker", "error") if one["sample"] == sample}
+    errors = {
+        entry["strategy"]: entry["error"] for entry in plant.journal("tracker", "error") if entry["sample"] == sample
+    }
     assert set(errors) == set(BAD)
     for name, words in BAD.items():
         assert words in errors[name], errors[name]
     plant.call("tracker", "asked", 2)
-    until(lambda: len(plant.journal("tracker", "error")) >= 2 * len(BAD), "the next sample is decided on too")
+    wait_until(lambda: len(plant.journal("tracker", "error")) >= 2 * len(BAD), "the next sample is decided on too")
     assert len(plant.actions()) == 1

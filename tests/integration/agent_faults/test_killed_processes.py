@@ -9,11 +9,11 @@ from collections import Counter
 import httpx2
 import pytest
 
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
 from tests.server import bearer
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(900)]
 
@@ -89,9 +89,11 @@ def growing(plant: Plant) -> str:
     plant.start("planner")
     plant.hold()
     plant.call("planner", "load", 400, key="k1")
-    until(lambda: [one["state"] for one in plant.done()] == ["running"], "the instance is being added")
-    until(lambda: plant.service("serve")["shape"]["instances"] == 2, "the service knows")
-    (action,) = plant.done()
+    wait_until(
+        lambda: [entry["state"] for entry in plant.list_done_actions()] == ["running"], "the instance is being added"
+    )
+    wait_until(lambda: plant.service("serve")["shape"]["instances"] == 2, "the service knows")
+    (action,) = plant.list_done_actions()
     return str(action["id"])
 
 
@@ -102,15 +104,15 @@ def test_an_agent_killed_while_its_action_is_carried_out_is_started_again_and_fi
     id = growing(plant)
     plant.kill("planner")
     plant.release()
-    assert plant.ended(primitive="duplicate_workflow_instance")["state"] == "succeeded"
-    plant.until_there("planner")
+    assert plant.wait_for_end(primitive="duplicate_workflow_instance")["state"] == "succeeded"
+    plant.wait_for_agent("planner")
     assert plant.view("planner")["restarts"] == 1
     assert plant.call("planner", "load", 400, key="k1") == plant.samples("planner", "load")[0]["id"], "the same call"
-    until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
+    wait_until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
     assert [sample["value"] for sample in plant.samples("planner", "load")] == [400]
-    assert [one["id"] for one in plant.actions()] == [id]
+    assert [action["id"] for action in plant.actions()] == [id]
     assert plant.service("serve")["shape"]["instances"] == 2
-    assert "rps > 100, rps=400" in plant.why(id)
+    assert "rps > 100, rps=400" in plant.explain(id)
 
 
 def test_an_agent_killed_in_the_middle_of_a_firing_begins_it_again_and_what_it_wants_is_done_once(
@@ -121,12 +123,12 @@ def test_an_agent_killed_in_the_middle_of_a_firing_begins_it_again_and_what_it_w
     try:
         plant.call("planner", "deadly", "w1", key="k1")
     except httpx2.TransportError:  # it did not live to answer, and had kept the call or had not
-        plant.until_there("planner")
-    until((plant.folder / "killed").exists, "it has killed itself")
-    plant.until_there("planner")
+        plant.wait_for_agent("planner")
+    wait_until((plant.folder / "killed").exists, "it has killed itself")
+    plant.wait_for_agent("planner")
     plant.call("planner", "deadly", "w1", key="k1")  # who got no answer asks again
     plant.ended_runs("training", 1)
-    until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
+    wait_until(lambda: plant.ask("planner", "GET", "/healthz")["undelivered"] == 0, "nothing is left to be told")
     assert wishes(plant) == {"w1": 1}
     assert [sample["value"] for sample in plant.samples("planner", "deadly")] == ["w1"]
     assert len(plant.actions()) == 1
@@ -138,9 +140,9 @@ def test_a_server_killed_while_it_adds_an_instance_adds_one_and_no_second(make_p
     plant.server.kill()
     plant.release()
     plant.server.start()
-    action = plant.ended(primitive="duplicate_workflow_instance")
+    action = plant.wait_for_end(primitive="duplicate_workflow_instance")
     assert (action["id"], action["state"], action["result"]["instances"]) == (id, "succeeded", 2)
-    assert "started again, attempt 2" in plant.why(id)
+    assert "started again, attempt 2" in plant.explain(id)
     assert plant.service("serve")["shape"]["instances"] == 2
     assert action["inverse"]["arguments"] == {"workflow": "serve", "instances": 1}, "as it was before the first try"
 
@@ -150,28 +152,29 @@ def test_a_server_killed_while_runs_are_begun_begins_each_of_them_once_or_says_w
     plant.start("planner")
     rng, wanted = random.Random(7), 0
     for _ in range(3):
-        url, known = plant.view("planner")["url"], len(plant.actions())
+        url, count = plant.view("planner")["url"], len(plant.actions())
         for _ in range(3):
             body = {"args": [f"w{wanted}"], "kwargs": {}}
             HTTP.post(
                 f"{url}/sensors/labels", json=body, headers=bearer(plant.server.token), timeout=patient(60)
             ).raise_for_status()
             wanted += 1
-        until(lambda: len(plant.actions()) > known, "one of them is being decided on or done")  # noqa: B023
+        wait_until(lambda: len(plant.actions()) > count, "one of them is being decided on or done")  # noqa: B023
         threading.Event().wait(rng.uniform(0.0, 0.4))  # any moment of that
         plant.server.kill()
         plant.server.start()
-        plant.until_there("planner")
-    until(lambda: len(plant.actions()) == wanted, "each was decided on")
-    until(lambda: all(one["ended"] is not None for one in plant.actions()), "each is over")
-    done, refused = plant.done(), plant.refused()
+        plant.wait_for_agent("planner")
+    wait_until(lambda: len(plant.actions()) == wanted, "each was decided on")
+    wait_until(lambda: all(action["ended"] is not None for action in plant.actions()), "each is over")
+    done, refused = plant.list_done_actions(), plant.list_refused_actions()
     assert len(done) + len(refused) == wanted
-    assert {one["state"] for one in done} == {"succeeded"}
+    assert {action["state"] for action in done} == {"succeeded"}
     assert all(
-        "also requests a change of 'running' of 'workflow/training' and takes precedence" in one["decision"]["reason"]
-        for one in refused
+        "also requests a change of 'running' of 'workflow/training' and takes precedence"
+        in action["decision"]["reason"]
+        for action in refused
     )
     runs = plant.ended_runs("training", len(done))
-    assert Counter(one["state"] for one in runs) == {"succeeded": len(done)}
-    assert sorted(one["result"]["run"] for one in done) == sorted(one["name"] for one in runs)
-    assert wishes(plant) == Counter(one["intent"]["sample"]["value"] for one in done)
+    assert Counter(run["state"] for run in runs) == {"succeeded": len(done)}
+    assert sorted(action["result"]["run"] for action in done) == sorted(run["name"] for run in runs)
+    assert wishes(plant) == Counter(action["intent"]["sample"]["value"] for action in done)

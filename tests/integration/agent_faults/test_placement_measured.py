@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from scanflow.placement.sysfs import read_topology
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.endurance,
@@ -106,18 +106,18 @@ def burn_now_and_then(plant: Plant, cpu: int, done: Callable[[], list[dict[str, 
         return len(plant.samples("placement", "service_placement"))
 
     for _ in range(25):
-        kept = plant.get(f"/applications/{plant.app}")["application"]
-        body = {**plant.body, "application": kept, "workflow": "burn", "parameters": {"cpu": cpu}}
+        stored_app = plant.get(f"/applications/{plant.app}")["application"]
+        body = {**plant.body, "application": stored_app, "workflow": "burn", "parameters": {"cpu": cpu}}
         plant.server.api.post("/runs", json=body).raise_for_status()
         plant.ended_runs("burn", len(plant.runs("burn")))
         seen = looks()
-        until(lambda seen=seen: looks() >= seen + 6, "it looks while nothing runs")  # type: ignore[misc]
-        if found := done():
-            return found
+        wait_until(lambda seen=seen: looks() >= seen + 6, "it looks while nothing runs")  # type: ignore[misc]
+        if result := done():
+            return result
     raise AssertionError(plant.samples("placement", "service_placement")[-20:])
 
 
-def test_a_batch_step_that_burns_the_core_of_a_service_is_kept_off_and_what_came_of_it_is_told(
+def test_a_batch_step_that_burns_the_core_of_a_service_is_kept_off_and_what_came_of_it_is_reported(
     make_plant: MakePlant,
 ) -> None:
     plant = make_plant({"app.py": APP, "work.py": WORK, "burn.py": BURN, "watch.py": WATCH})
@@ -126,25 +126,27 @@ def test_a_batch_step_that_burns_the_core_of_a_service_is_kept_off_and_what_came
     plant.keep()
     plant.start("placement")
     with load(url):
-        [action, *_] = burn_now_and_then(plant, cpu, plant.done)
-        plant.ended(strategy="spread_instances")
+        [action, *_] = burn_now_and_then(plant, cpu, plant.list_done_actions)
+        plant.wait_for_end(strategy="spread_instances")
         intent = action["intent"]
         assert (intent["primitive"], intent["target"]) == ("update_workflow_affinity", "workflow/burn")
-        found = intent["sample"]["value"]["evidence"]
-        assert (found["neighbour"], found["ratio"] >= 1.2, found["p"] < 0.005, found["n"] >= 8) == (
+        evidence = intent["sample"]["value"]["evidence"]
+        assert (evidence["neighbour"], evidence["ratio"] >= 1.2, evidence["p"] < 0.005, evidence["n"] >= 8) == (
             "workflow/burn", True, True, True,
         )  # fmt: skip
-        why = plant.why(action["id"])
-        assert found["reason"] in why
+        why = plant.explain(action["id"])
+        assert evidence["reason"] in why
         [step] = next(
-            one for one in plant.get(f"/applications/{plant.app}")["application"]["workflows"] if one["name"] == "burn"
+            entry
+            for entry in plant.get(f"/applications/{plant.app}")["application"]["workflows"]
+            if entry["name"] == "burn"
         )["nodes"]
         assert step["affinity"]["avoid_services"] == ["serve"]
 
-        def verified() -> list[dict[str, Any]]:
-            return [one for one in plant.get("/events", limit=1000) if one["type"] == "placement.verified"]
+        def list_verifications() -> list[dict[str, Any]]:
+            return [event for event in plant.get("/events", limit=1000) if event["type"] == "placement.verified"]
 
-        [event] = burn_now_and_then(plant, cpu, verified)
+        [event] = burn_now_and_then(plant, cpu, list_verifications)
     data = event["data"]
     assert (data["better"], data["ratio"] >= 1.15, data["p"] < 0.05) == (True, True, True), data
-    assert [one["state"] for one in plant.done()] == ["succeeded"], "the move stands"
+    assert [done_action["state"] for done_action in plant.list_done_actions()] == ["succeeded"], "the move stands"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import Plant
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.endurance
 
@@ -80,44 +80,52 @@ def changes(plant: Plant) -> int:
     return generation - 1
 
 
-def reasons_of(plant: Plant, agent: str) -> list[str]:
-    return [one["decision"]["reason"] for one in plant.refused(agent=agent)]
+def list_reasons(plant: Plant, agent: str) -> list[str]:
+    return [action["decision"]["reason"] for action in plant.list_refused_actions(agent=agent)]
 
 
 def refusals(plant: Plant, agent: str, count: int) -> list[str]:
-    until(lambda: len(plant.refused(agent=agent)) >= count, f"{agent} was refused {count} times")
-    return reasons_of(plant, agent)
+    wait_until(lambda: len(plant.list_refused_actions(agent=agent)) >= count, f"{agent} was refused {count} times")
+    return list_reasons(plant, agent)
 
 
-def test_of_two_equals_the_first_keeps_the_replicas_and_the_other_is_told_by_whom(make_plant: MakePlant) -> None:
+def test_of_two_equals_the_first_keeps_the_replicas_and_the_other_learns_by_whom(make_plant: MakePlant) -> None:
     plant = rivals(make_plant)
     plant.start("grower")
-    until(lambda: instances(plant) == 2, "it has grown")
+    wait_until(lambda: instances(plant) == 2, "it has grown")
     plant.start("shrinker")
     reasons = refusals(plant, "shrinker", 8)
     assert (instances(plant), changes(plant)) == (2, 1)
     # What the winner sees while its change is under way it wants again; that changes nothing when its turn comes.
-    done = {one["id"]: one["intent"]["agent"] for one in plant.done()}
+    done = {action["id"]: action["intent"]["agent"] for action in plant.list_done_actions()}
     assert set(done.values()) == {"grower"}
-    assert {one["decision"]["winner"] for one in plant.refused(agent="shrinker")} <= done.keys()
+    assert {action["decision"]["winner"] for action in plant.list_refused_actions(agent="shrinker")} <= done.keys()
     assert all("The strategy 'tests/mnist/grower/replicas' owns the field" in reason for reason in reasons), reasons
-    assert plant.done(agent="shrinker") == []
-    assert "refuse" in plant.why(plant.refused()[0]["id"])
+    assert plant.list_done_actions(agent="shrinker") == []
+    assert "refuse" in plant.explain(plant.list_refused_actions()[0]["id"])
 
 
 def test_a_higher_priority_takes_over_from_who_came_first_and_both_act_once(make_plant: MakePlant) -> None:
     plant = rivals(make_plant, shrinker=5)
     plant.start("grower")
-    until(lambda: plant.samples("grower", "replicas"), "it has looked")
+    wait_until(lambda: plant.samples("grower", "replicas"), "it has looked")
     plant.start("shrinker")
-    until(lambda: plant.done(agent="shrinker"), "the better one takes over")
+    wait_until(lambda: plant.list_done_actions(agent="shrinker"), "the better one takes over")
     # Until its own change is done it is refused for wanting it a second time.
-    told = "needs a priority above 5; this intent has 0"
-    until(lambda: any(told in reason for reason in reasons_of(plant, "grower")), "it is told who took it over, and how")
-    until(lambda: {one["state"] for one in plant.done()} == {"succeeded"}, "what was begun is done")
+    message = "needs a priority above 5; this intent has 0"
+    wait_until(
+        lambda: any(message in reason for reason in list_reasons(plant, "grower")),
+        "it is told who took it over, and how",
+    )
+    wait_until(
+        lambda: {action["state"] for action in plant.list_done_actions()} == {"succeeded"}, "what was begun is done"
+    )
     assert (instances(plant), changes(plant)) == (1, 2)
     # What is seen while a change is under way is wanted again, and changes nothing when its turn comes.
-    assert list(dict.fromkeys(one["intent"]["agent"] for one in plant.done())) == ["grower", "shrinker"]
+    assert list(dict.fromkeys(action["intent"]["agent"] for action in plant.list_done_actions())) == [
+        "grower",
+        "shrinker",
+    ]
 
 
 def test_a_strategy_that_wavers_changes_once_within_its_hysteresis(make_plant: MakePlant) -> None:
@@ -125,6 +133,8 @@ def test_a_strategy_that_wavers_changes_once_within_its_hysteresis(make_plant: M
     plant.start("wavering")
     reasons = refusals(plant, "wavering", 8)
     assert any("would undo the last change of 'instances'" in reason for reason in reasons), reasons
-    assert {one["intent"]["arguments"]["instances"] for one in plant.done()} == {2}, "the first way it took"
-    until(lambda: instances(plant) == 2, "that is done")
+    assert {action["intent"]["arguments"]["instances"] for action in plant.list_done_actions()} == {2}, (
+        "the first way it took"
+    )
+    wait_until(lambda: instances(plant) == 2, "that is done")
     assert (instances(plant), changes(plant)) == (2, 1)

@@ -18,11 +18,11 @@ import pytest
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.mlflow.database import make_database
 from scanflow.knowledge.step_environment import locate_tracker
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
 from tests.serving import hold_port
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 pytestmark = [
     pytest.mark.endurance,
@@ -107,7 +107,7 @@ class Mlflow:
                 stderr=log,
                 start_new_session=True,
             )
-        until(self.answers, f"MLflow answers; see {self.log}", patience_s=PATIENCE_S)
+        wait_until(self.answers, f"MLflow answers; see {self.log}", patience_s=PATIENCE_S)
 
     def answers(self) -> bool:
         try:
@@ -128,12 +128,12 @@ class Mlflow:
 
 @pytest.fixture
 def mlflow(home: Path) -> Iterator[Mlflow]:
-    made = Mlflow(home)
+    mlflow = Mlflow(home)
     try:
-        made.start()
-        yield made
+        mlflow.start()
+        yield mlflow
     finally:
-        made.close()
+        mlflow.close()
 
 
 @pytest.fixture
@@ -147,9 +147,9 @@ def predict(url: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def counted(plant: Plant) -> list[tuple[str, float]]:
+def list_counts(plant: Plant) -> list[tuple[str, float]]:
     """Return each tracked run that the sensor was given, with its number of predictions."""
-    return [one for sample in plant.samples("tracker", "count") for one in (sample["value"] or {}).items()]
+    return [pair for sample in plant.samples("tracker", "count") for pair in (sample["value"] or {}).items()]
 
 
 def waiting(plant: Plant) -> int:
@@ -158,12 +158,12 @@ def waiting(plant: Plant) -> int:
 
 def look_again(plant: Plant) -> None:
     """Return when the sensor has looked well some times more, so that it has seen what is a second old."""
-    known = len(plant.samples("tracker", "count"))
+    count = len(plant.samples("tracker", "count"))
 
     def well() -> int:
-        return sum(one["error"] is None for one in plant.samples("tracker", "count")[known:])
+        return sum(sample["error"] is None for sample in plant.samples("tracker", "count")[count:])
 
-    until(lambda: well() >= 3 + 2 / INTERVAL_S, "the sensor has looked some times more", patience_s=PATIENCE_S)
+    wait_until(lambda: well() >= 3 + 2 / INTERVAL_S, "the sensor has looked some times more", patience_s=PATIENCE_S)
 
 
 def test_what_happens_while_mlflow_is_down_for_a_minute_is_kept_and_counted_once_it_is_back(
@@ -174,36 +174,43 @@ def test_what_happens_while_mlflow_is_down_for_a_minute_is_kept_and_counted_once
     predict(url)
     knowledge = open_knowledge(plant.home, mlflow.url)
     predictions = "metrics.predictions > 0"
-    until(lambda: knowledge.search_runs("mnist", "tests", predictions), "the first are kept", patience_s=PATIENCE_S)
+    wait_until(
+        lambda: knowledge.search_runs("mnist", "tests", predictions), "the first are kept", patience_s=PATIENCE_S
+    )
     look_again(plant)
 
     mlflow.kill()
     down = time.monotonic()
-    known = len(plant.samples("tracker", "count"))
+    count = len(plant.samples("tracker", "count"))
     for _ in range(3):
         predict(url)
     plant.call("tracker", "labels", "w1")
-    until(plant.done, "what is wanted meanwhile is taken up")
-    until(lambda: waiting(plant) == 3, "the service keeps what it would have recorded")
-    until(lambda: sum(one["error"] is not None for one in plant.samples("tracker", "count")) >= 5, "the sensor fails")
-    until(lambda: time.monotonic() - down >= OUTAGE_S, "it was down for so long", patience_s=patient(2 * OUTAGE_S))
-    failed = [one for one in plant.samples("tracker", "count")[known:] if one["error"] is not None]
+    wait_until(plant.list_done_actions, "what is wanted meanwhile is taken up")
+    wait_until(lambda: waiting(plant) == 3, "the service keeps what it would have recorded")
+    wait_until(
+        lambda: sum(sample["error"] is not None for sample in plant.samples("tracker", "count")) >= 5,
+        "the sensor fails",
+    )
+    wait_until(lambda: time.monotonic() - down >= OUTAGE_S, "it was down for so long", patience_s=patient(2 * OUTAGE_S))
+    failed = [sample for sample in plant.samples("tracker", "count")[count:] if sample["error"] is not None]
     assert len(failed) >= 5
-    assert all("UnavailableError" in one["error"] for one in failed), {one["error"] for one in failed}
-    assert all("does not answer" in one["error"] for one in failed), {one["error"] for one in failed}
+    assert all("UnavailableError" in failure["error"] for failure in failed), {failure["error"] for failure in failed}
+    assert all("does not answer" in failure["error"] for failure in failed), {failure["error"] for failure in failed}
     assert waiting(plant) == 3, "it keeps them for as long as that takes"
     fired = plant.sensor("tracker", "well")["fired"]
-    until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 3, "the other sensors go on")
+    wait_until(lambda: plant.sensor("tracker", "well")["fired"] > fired + 3, "the other sensors go on")
     assert plant.view("tracker")["restarts"] == 0
     assert plant.service("serve")["state"] == "ready"
 
     mlflow.start()
-    until(lambda: waiting(plant) == 0, "what was kept is taken to the tracker", patience_s=PATIENCE_S)
+    wait_until(lambda: waiting(plant) == 0, "what was kept is taken to the tracker", patience_s=PATIENCE_S)
     plant.ended_runs("training", 1)
     look_again(plant)
-    tracked = {one.run_id: one.metrics["predictions"] for one in knowledge.search_runs("mnist", "tests", predictions)}
+    tracked = {
+        record.run_id: record.metrics["predictions"] for record in knowledge.search_runs("mnist", "tests", predictions)
+    }
     assert sum(tracked.values()) == 4 * ROWS, "each is there once"
     assert plant.notes() == ["w1"], "what was wanted meanwhile is done once"
-    runs = [run for run, _ in counted(plant)]
+    runs = [run for run, _ in list_counts(plant)]
     assert len(runs) == len(set(runs)), "nothing is counted twice"
     assert set(runs) == set(tracked), "and nothing is left out"

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.agent_faults import toy
 from tests.integration.agent_faults.conftest import MakePlant
 from tests.integration.agent_faults.plant import PATIENCE_S, Plant
-from tests.waiting import until
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.endurance,
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def left_to_learn(plant: Plant) -> int:
+def count_remaining_labels(plant: Plant) -> int:
     value = plant.samples("planner", "count_number_of_pickeddata")[-1]["value"]
     return 10**6 if value is None else int(value["picked"])
 
@@ -36,30 +36,34 @@ def test_drifted_predictions_are_counted_checked_labelled_learnt_from_and_a_bett
     rng = np.random.default_rng(7)
 
     toy.ask(url, *rng.uniform(-1, 1, 1000))
-    until(lambda: plant.done(agent="checker"), "clean predictions are looked at", patience_s=PATIENCE_S)
+    wait_until(
+        lambda: plant.list_done_actions(agent="checker"), "clean predictions are looked at", patience_s=PATIENCE_S
+    )
     plant.ended_runs("detector", 1)
-    until(lambda: plant.samples("checker", "detection_ended")[-1]["value"]["detections"] == [], "and that is noted")
+    wait_until(
+        lambda: plant.samples("checker", "detection_ended")[-1]["value"]["detections"] == [], "and that is noted"
+    )
     assert plant.get("/labels", app=plant.app) == []
 
     toy.ask(url, *rng.uniform(9, 11, 1000))
 
-    def promoted() -> bool:
+    def is_promoted() -> bool:
         assert toy.ask(url, -5.0, 20.0) == [0, 1], "every answer on the way is an answer"
-        found = knowledge.get_model(toy.MODEL, "champion")
-        return found.version == 2 and "scanflow.promotion" in found.tags
+        model = knowledge.get_model(toy.MODEL, "champion")
+        return model.version == 2 and "scanflow.promotion" in model.tags
 
-    until(promoted, f"a better model is put to use; see {plant.server.log}", patience_s=PATIENCE_S)
-    assert plant.served("serve") == {toy.MODEL: f"models:/{toy.MODEL}/2"}
+    wait_until(is_promoted, f"a better model is put to use; see {plant.server.log}", patience_s=PATIENCE_S)
+    assert plant.get_served_models("serve") == {toy.MODEL: f"models:/{toy.MODEL}/2"}
     assert toy.ask(url, 8.0, 12.0) == [0, 1], "it has learnt where the bound is now"
     tags = knowledge.get_model(toy.MODEL, 2).tags
-    (swap,) = plant.done(agent="executor")
+    (swap,) = plant.list_done_actions(agent="executor")
     assert (tags["scanflow.promotion"], tags["scanflow.action"], tags["scanflow.before"]) == (
         "promoted",
         swap["id"],
         "1",
     )
     assert len(plant.get("/labels", app=plant.app, state="given", limit=1000)) == 40
-    (training,) = plant.done(agent="planner")
+    (training,) = plant.list_done_actions(agent="planner")
     assert training["result"]["run"] == tags["scanflow.run"]
     # What was asked on the way is counted as well: on a slow machine it is enough to be looked at, a third time.
     looked_at = [note for note in plant.notes() if note.startswith("detect")]
@@ -67,5 +71,5 @@ def test_drifted_predictions_are_counted_checked_labelled_learnt_from_and_a_bett
     assert len(set(looked_at)) == len(looked_at), "no prediction is looked at twice"
     assert [note.split()[0] for note in plant.notes()].count("train") == 1
     # They are given one after the other, so that the retraining may have begun when the first of them were there.
-    until(lambda: left_to_learn(plant) < 20, "no more are left to learn from than are worth a retraining")
+    wait_until(lambda: count_remaining_labels(plant) < 20, "no more are left to learn from than are worth a retraining")
     assert knowledge.list_model_versions(toy.MODEL)[0].version == 2

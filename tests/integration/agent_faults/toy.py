@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.knowledge import KnowledgeBase, open_knowledge
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.waiting import patient
 
 MODEL = "side"
@@ -166,8 +166,8 @@ _QUICK: dict[str, dict[str, Any]] = {
 def files(*, record: int = 0, **parameters: dict[str, Any]) -> dict[str, str]:
     """Return the application's files; ``parameters`` are more of an agent's, by its name, ``record`` is the share of
     the predictions that is recorded."""
-    given = {agent: {**quick, **parameters.get(agent, {})} for agent, quick in _QUICK.items()}
-    app = _APP.format(model=MODEL, record=record, parameters=json.dumps(given))
+    parameters_by_agent = {agent: {**quick, **parameters.get(agent, {})} for agent, quick in _QUICK.items()}
+    app = _APP.format(model=MODEL, record=record, parameters=json.dumps(parameters_by_agent))
     return {"app.py": app, "models.py": _MODELS, "labeller.py": _LABELLER}
 
 

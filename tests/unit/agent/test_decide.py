@@ -23,8 +23,8 @@ from scanflow.agent.sensors.sensor import sensor
 from scanflow.app.agent import collect_declarations
 from scanflow.app.model import Model
 from scanflow.errors import InvalidError
-from tests.unit.agent.agents_made import sample, situation
-from tests.unit.app.making import made, message, plain_values, texts
+from tests.unit.agent.agent_builders import sample, situation
+from tests.unit.app.app_builders import make_unchecked, message, plain_values, texts
 
 LEAST = 1000
 CHECK = call("checker", "check_predictions")
@@ -47,7 +47,7 @@ def enough(n: int) -> bool:
 
 
 def strategy(if_: Callable[..., Any] | None = None, then: Any = CHECK, **fields: Any) -> sf.Strategy:
-    return made(sf.Strategy, **{"name": "count", "when": count, "if_": if_, "then": then, **fields})
+    return make_unchecked(sf.Strategy, **{"name": "count", "when": count, "if_": if_, "then": then, **fields})
 
 
 def test_a_rule_that_holds_makes_an_intent_with_all_that_the_arbiter_needs() -> None:
@@ -84,10 +84,15 @@ def test_a_rule_that_holds_makes_an_intent_with_all_that_the_arbiter_needs() -> 
 
 
 def test_a_rule_that_does_not_hold_and_a_sample_with_an_error_want_nothing_and_say_why() -> None:
-    found = evaluate(strategy(lambda n: n >= 1000), sample(12), situation())
-    assert (found.held, found.actions, found.error, found.rule) == (False, (), None, "n >= 1000, n=12")
-    found = evaluate(strategy(), sample(None, error="it hung"), situation())
-    assert (found.held, found.actions, found.error) == (False, (), "it hung")
+    evaluation = evaluate(strategy(lambda n: n >= 1000), sample(12), situation())
+    assert (evaluation.held, evaluation.actions, evaluation.error, evaluation.rule) == (
+        False,
+        (),
+        None,
+        "n >= 1000, n=12",
+    )
+    evaluation = evaluate(strategy(), sample(None, error="it hung"), situation())
+    assert (evaluation.held, evaluation.actions, evaluation.error) == (False, (), "it hung")
 
 
 def with_parameters(n: int, parameters: dict[str, int]) -> bool:
@@ -95,7 +100,7 @@ def with_parameters(n: int, parameters: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("if_", "value", "told"),
+    ("if_", "value", "message"),
     [
         (None, 1, "always"),
         (
@@ -116,10 +121,10 @@ def with_parameters(n: int, parameters: dict[str, int]) -> bool:
         (math.isfinite, 4, "isfinite, x=4"),
     ],
 )
-def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, told: str) -> None:
-    found = evaluate(strategy(if_), sample(value), situation(least=5))
-    assert (found.held, found.error) == (True, None)
-    assert found.rule == told
+def test_the_intents_rule_explains_it_with_the_values(if_: Any, value: Any, message: str) -> None:
+    evaluation = evaluate(strategy(if_), sample(value), situation(least=5))
+    assert (evaluation.held, evaluation.error) == (True, None)
+    assert evaluation.rule == message
 
 
 class Counted(Model):
@@ -136,13 +141,13 @@ def check(counted: Counted) -> Call:
 
 
 def test_a_parameter_that_is_annotated_with_a_model_gets_that() -> None:
-    found = evaluate(strategy(is_enough, check), sample({"n": 1204, "due": True}), situation())
-    assert (found.error, found.actions) == (
+    evaluation = evaluate(strategy(is_enough, check), sample({"n": 1204, "due": True}), situation())
+    assert (evaluation.error, evaluation.actions) == (
         None,
         (call("checker", "check_predictions", n=1204).replace(key="tracker/count/interval:1"),),
     )
-    told = "is_enough: counted.n >= LEAST and counted.due, counted=Counted(n=1204, due=True), LEAST=1000"
-    assert found.rule == f"{told}, counted.due=True, counted.n=1204"
+    message = "is_enough: counted.n >= LEAST and counted.due, counted=Counted(n=1204, due=True), LEAST=1000"
+    assert evaluation.rule == f"{message}, counted.due=True, counted.n=1204"
     adapted = rule("there are enough")(partial(is_enough))
     assert evaluate(strategy(adapted), sample({"n": 999, "due": True}), situation()).held is False
 
@@ -157,40 +162,40 @@ def test_a_parameter_that_is_annotated_with_a_model_gets_that() -> None:
     ],
 )
 def test_a_sample_that_is_not_the_model_of_a_rule_is_an_error(value: Any, why: str) -> None:
-    found = evaluate(strategy(is_enough, check), sample(value), situation())
-    assert (found.held, found.actions) == (False, ())
-    assert why in (found.error or "")
+    evaluation = evaluate(strategy(is_enough, check), sample(value), situation())
+    assert (evaluation.held, evaluation.actions) == (False, ())
+    assert why in (evaluation.error or "")
 
 
 def test_an_adapted_function_is_explained_as_itself_or_by_its_sentence() -> None:
-    def above(n: int, least: int) -> bool:
+    def is_above(n: int, least: int) -> bool:
         return n > least
 
-    adapted = partial(above, least=3)
-    assert evaluate(strategy(adapted), sample(5), situation()).rule == "above: n > least, n=5"
+    adapted = partial(is_above, least=3)
+    assert evaluate(strategy(adapted), sample(5), situation()).rule == "is_above: n > least, n=5"
     named = rule("there are enough")(adapted)
     assert evaluate(strategy(named), sample({"n": 5}["n"]), situation()).rule == "there are enough"
 
 
-def test_two_rules_on_one_line_are_told_apart_and_one_without_source_by_its_values() -> None:
+def test_two_rules_on_one_line_are_distinguished_and_one_without_source_by_its_values() -> None:
     rules = [lambda n: n > 1, lambda n: n > 2, eval("lambda n: n > 1")]
-    found = [evaluate(strategy(one), sample(3), situation()).rule for one in rules]
-    assert found == ["n > 1, n=3", "n > 2, n=3", "a rule without a name, n=3"]
+    texts = [evaluate(strategy(rule), sample(3), situation()).rule for rule in rules]
+    assert texts == ["n > 1, n=3", "n > 2, n=3", "a rule without a name, n=3"]
 
 
-def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_says(tmp_path: Path) -> None:
-    told = []
+def test_a_rule_where_the_file_was_changed_since_is_not_explained_by_what_it_now_says(tmp_path: Path) -> None:
+    explanations = []
     for line, least in enumerate((1000, 2000)):  # equal code on another line is other code
         file = tmp_path / f"rules{line}.py"
         file.write_text("\n" * line + f"enough = lambda n: n > {least}\n")
         space: dict[str, Any] = {}
         exec(compile("\n" * line + "enough = lambda n: n > 1000\n", str(file), "exec", dont_inherit=True), space)
-        told.append(explain(make_rule(space["enough"]), {"n": 1204}))
-    assert told == ["n > 1000, n=1204", "a rule without a name, n=1204"]
+        explanations.append(explain(make_rule(space["enough"]), {"n": 1204}))
+    assert explanations == ["n > 1000, n=1204", "a rule without a name, n=1204"]
 
 
 @pytest.mark.parametrize(
-    ("if_", "value", "told"),
+    ("if_", "value", "message"),
     [
         (lambda n: "no", 1, "the rule returned 'no', which is neither True nor False."),
         (lambda n: 1, 1, "the rule returned 1, which is neither True nor False."),
@@ -203,14 +208,14 @@ def test_a_rule_whose_file_was_changed_since_is_not_explained_by_what_it_now_say
     ],
 )
 def test_a_rule_that_fails_is_recorded_with_the_sample_and_never_taken_for_true(
-    if_: Any, value: Any, told: str
+    if_: Any, value: Any, message: str
 ) -> None:
-    found = evaluate(strategy(if_), sample(value), situation())
-    assert (found.held, found.actions) == (False, ())
-    assert found.error is not None
-    assert found.error.startswith("Strategy 'count': ")
-    assert told in found.error
-    assert found.sample == sample(value, error=found.error)
+    evaluation = evaluate(strategy(if_), sample(value), situation())
+    assert (evaluation.held, evaluation.actions) == (False, ())
+    assert evaluation.error is not None
+    assert evaluation.error.startswith("Strategy 'count': ")
+    assert message in evaluation.error
+    assert evaluation.sample == sample(value, error=evaluation.error)
     assert decide(strategy(if_), sample(value), situation()) == []
 
 
@@ -226,11 +231,11 @@ def test_a_truth_value_of_numpys_is_one() -> None:
     assert decide(strategy(lambda n: np.float64(n) > 1), sample(0), situation()) == []
 
 
-def test_several_acts_of_one_cause_have_keys_of_their_own() -> None:
-    found = decide(strategy(then=[CHECK, RETRAIN, do.delete_workflow("digits")]), sample(1), situation())
-    keys = [one.key for one in found]
+def test_several_actions_of_one_cause_have_keys_of_their_own() -> None:
+    wants = decide(strategy(then=[CHECK, RETRAIN, do.delete_workflow("digits")]), sample(1), situation())
+    keys = [want.key for want in wants]
     assert keys == ["tracker/count/interval:1", "tracker/count/interval:1/2", "tracker/count/interval:1/3"]
-    assert [type(one) for one in found] == [Call, Intent, Intent]
+    assert [type(want) for want in wants] == [Call, Intent, Intent]
 
 
 @given(plain_values, texts, st.integers(1, 4))
@@ -241,27 +246,27 @@ def test_the_same_sample_gives_the_same_decision_and_another_cause_another_key(
     first = decide(wanted, sample(value, cause=cause), situation())
     assert first == decide(wanted, sample(value, cause=cause), situation())
     others = decide(wanted, sample(value, cause=cause + "!"), situation())
-    ids = {one.id for one in [*first, *others] if isinstance(one, Intent)}
-    assert len(ids) == len({one.key for one in [*first, *others]}) == 2 * many
+    ids = {want.id for want in [*first, *others] if isinstance(want, Intent)}
+    assert len(ids) == len({want.key for want in [*first, *others]}) == 2 * many
 
 
-def chosen(n: int, parameters: dict[str, Any]) -> list[Act | Call] | None:
+def choose_actions(n: int, parameters: dict[str, Any]) -> list[Act | Call] | None:
     return [call("checker", "check", n), do.run_workflow("training", n=n)] if parameters["both"] else None
 
 
 @actuator(path="/sensors/check_predictions", depender="checker")
-def as_printed(args: Any, kwargs: Any) -> Any:
+def return_arguments(args: Any, kwargs: Any) -> Any:
     return args, kwargs
 
 
 def test_a_function_in_then_gets_what_the_rule_gets() -> None:
-    found = decide(strategy(then=chosen), sample(7), situation(both=True))
-    assert [getattr(one, "args", None) or getattr(one, "arguments", None) for one in found] == [
+    wants = decide(strategy(then=choose_actions), sample(7), situation(both=True))
+    assert [getattr(want, "args", None) or getattr(want, "arguments", None) for want in wants] == [
         (7,),
         {"workflow": "training", "parameters": {"n": 7}},
     ]
-    assert decide(strategy(then=chosen), sample(7), situation(both=False)) == []
-    [called] = decide(strategy(then=as_printed), sample([1, 2]), situation())
+    assert decide(strategy(then=choose_actions), sample(7), situation(both=False)) == []
+    [called] = decide(strategy(then=return_arguments), sample([1, 2]), situation())
     assert called == call("checker", "check_predictions", [1, 2]).replace(key="tracker/count/interval:1")
     [ended] = decide(strategy(then=do.delete_workflow), sample("digits"), situation())  # a primitive is one as well
     assert isinstance(ended, Intent)
@@ -269,22 +274,22 @@ def test_a_function_in_then_gets_what_the_rule_gets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("then", "told"),
+    ("then", "message"),
     [
         (lambda n: "retrain", "returned 'retrain'. Return a primitive, a call, a list, or None."),
         (lambda n: do.run_workflow("No Such"), "The workflow name 'No Such' cannot be used"),
-        (chosen, "KeyError: 'both'"),
+        (choose_actions, "KeyError: 'both'"),
     ],
 )
-def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any, told: str) -> None:
-    found = evaluate(strategy(then=[CHECK, then]), sample(1), situation())
-    assert (found.held, found.actions) == (False, ())
-    assert told in (found.error or "")
-    assert found.sample.error == found.error
+def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any, message: str) -> None:
+    evaluation = evaluate(strategy(then=[CHECK, then]), sample(1), situation())
+    assert (evaluation.held, evaluation.actions) == (False, ())
+    assert message in (evaluation.error or "")
+    assert evaluation.sample.error == evaluation.error
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reason"),
     [
         ({"then": []}, "Strategy 'count': 'then' is empty"),
         ({"then": "retrain"}, "Strategy 'count': 'then' cannot be 'retrain'"),
@@ -298,10 +303,10 @@ def test_a_function_in_then_that_fails_is_recorded_and_nothing_is_done(then: Any
         ({"priorty": 3}, "Strategy 'count' has no field 'priorty'. Did you mean 'priority'?"),
     ],
 )
-def test_a_wrong_strategy_cannot_be_made(fields: dict[str, Any], told: str) -> None:
+def test_a_wrong_strategy_cannot_be_made(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidError) as error:
-        made(strategy, **fields)
-    assert told in message(error)
+        make_unchecked(strategy, **fields)
+    assert reason in message(error)
 
 
 async def waits(n: int) -> bool:
@@ -316,12 +321,12 @@ def test_what_waits_is_no_rule_and_no_action() -> None:
 
 
 def test_a_strategy_cannot_be_changed_and_declares_itself() -> None:
-    with collect_declarations() as found:
-        one = strategy()
-    assert found == [one]
+    with collect_declarations() as declarations:
+        declared = strategy()
+    assert declarations == [declared]
     with pytest.raises(InvalidError, match="cannot be changed"):
-        one.priority = 3  # type: ignore[misc]  # which is the point
-    assert (one.sensor, strategy(when="counted").sensor, strategy(when=sf.on_call()).sensor) == (
+        declared.priority = 3  # type: ignore[misc]  # which is the point
+    assert (declared.sensor, strategy(when="counted").sensor, strategy(when=sf.on_call()).sensor) == (
         "count",
         "counted",
         "when_count",

@@ -26,33 +26,33 @@ CLIENT = urllib.request.OpenerDirector()
 COUNT = 0
 
 
-def choose(found: dict[str, Any], parameters: dict[str, Any]) -> Any:
+def choose(sample_value: dict[str, Any], parameters: dict[str, Any]) -> Any:
     actions = []  # filled as a newcomer does
-    for name in sorted(found["names"], key=len):
+    for name in sorted(sample_value["names"], key=len):
         if len(name) >= LIMITS.get("least", 1) and name.strip().lower() not in {"a", "b"}:
             actions.append(do.run_workflow(f"train-{name}", n=parameters["n"]))  # noqa: PERF401
-    return actions or call("checker", "look", **{key: value for key, value in found.items() if value})
+    return actions or call("checker", "look", **{key: value for key, value in sample_value.items() if value})
 
 
-def choose_and_log(found: Any) -> Any:
+def choose_and_log(value: Any) -> Any:
     from scanflow.agent.primitives import run_workflow
 
-    LOG.info("retraining for %s", found)
+    LOG.info("retraining for %s", value)
     print("retraining")
     return run_workflow("training")
 
 
-def only_print(found: Any) -> None:
-    print(found)
+def only_print(value: Any) -> None:
+    print(value)
 
 
-def write(found: Any, folder: Path = Path("/tmp")) -> Any:
-    (folder / "seen.txt").write_text(json.dumps(found))
+def write(value: Any, folder: Path = Path("/tmp")) -> Any:
+    (folder / "seen.txt").write_text(json.dumps(value))
     return RETRAIN
 
 
-def write_within(found: Any) -> Any:
-    return write(found)
+def write_within(value: Any) -> Any:
+    return write(value)
 
 
 def count_up(_found: Any) -> Any:
@@ -61,8 +61,8 @@ def count_up(_found: Any) -> Any:
     return RETRAIN
 
 
-def change_the_sample(found: Any) -> Any:
-    found["seen"] = True
+def change_the_sample(value: Any) -> Any:
+    value["seen"] = True
     return RETRAIN
 
 
@@ -72,21 +72,21 @@ def change_settings(_found: Any) -> Any:
     return RETRAIN
 
 
-def with_a_client(found: Any, client: Any = CLIENT) -> Any:
-    client.get(found)
+def with_a_client(value: Any, client: Any = CLIENT) -> Any:
+    client.get(value)
     return RETRAIN
 
 
-def by_a_key(found: Any) -> Any:
-    return list(map(SEEN.append, found))
+def by_a_key(value: Any) -> Any:
+    return list(map(SEEN.append, value))
 
 
 class Remembering:
     def __init__(self) -> None:
         self.last: Any = None
 
-    def __call__(self, found: Any) -> Any:
-        self.last = found
+    def __call__(self, value: Any) -> Any:
+        self.last = value
         return RETRAIN
 
 
@@ -99,9 +99,9 @@ class Remembering:
         do.delete_workflow,
         functools.partial(choose, parameters={"n": 3}),
         lambda _found: RETRAIN,
-        lambda found: do.run_workflow(found["workflow"]) if found.get("due", False) else None,
+        lambda value: do.run_workflow(value["workflow"]) if value.get("due", False) else None,
         lambda _found: None,
-        lambda found: [do.run_workflow(name) for name in found],
+        lambda value: [do.run_workflow(name) for name in value],
     ],
 )
 def test_a_function_that_only_chooses_has_no_effect(function: Callable[..., Any]) -> None:
@@ -115,14 +115,14 @@ def test_a_function_that_only_chooses_has_no_effect(function: Callable[..., Any]
         (write, "write_text"),
         (write_within, "write_text"),
         (count_up, "it changes 'COUNT'"),
-        (change_the_sample, "it changes 'found'"),
+        (change_the_sample, "it changes 'value'"),
         (change_settings, "it changes 'settings'"),
         (with_a_client, "it calls 'client.get'"),
         (by_a_key, "it calls 'SEEN.append'"),
         (Remembering(), "it changes 'self'"),
         (SEEN.append, "it calls 'append'"),
         (functools.partial(write, folder=Path()), "write_text"),
-        (lambda found: SEEN.append(found), "it calls 'SEEN.append'"),  # noqa: PLW0108  the code of a lambda is read too
+        (lambda value: SEEN.append(value), "it calls 'SEEN.append'"),  # noqa: PLW0108  the code of a lambda is read too
         (lambda _found: subprocess.run(["true"], check=True), "it calls 'subprocess.run'"),
         (lambda _found: shutil.rmtree("x"), "it calls 'shutil.rmtree'"),
         (eval("lambda found: found"), "cannot be read"),

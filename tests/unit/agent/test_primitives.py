@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scanflow.agent import primitives as do
 from scanflow.agent.actions import Act, Call, call
 from scanflow.errors import InvalidError, NotFoundError
-from tests.unit.app.making import keys, made, message, names, plain_values
+from tests.unit.app.app_builders import keys, make_unchecked, message, names, plain_values
 
 TABLE_5_4 = {
     ("application", "batch"): "runWorkflow stopWorkflow upgradeWorkflow updateWorkflowAffinity updateWorkflowResource",
@@ -141,7 +141,7 @@ ACTS: list[tuple[Act, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("act", "writes", "arguments"), ACTS, ids=lambda one: getattr(one, "primitive", ""))
+@pytest.mark.parametrize(("act", "writes", "arguments"), ACTS, ids=lambda act_: getattr(act_, "primitive", ""))
 def test_a_primitive_says_what_it_writes_and_can_be_read_back(act: Act, writes: str, arguments: dict[str, Any]) -> None:
     assert " ".join([act.target, *act.fields]) == writes
     assert act.arguments == {"workflow": act.workflow, **arguments}
@@ -153,23 +153,23 @@ def test_a_primitive_says_what_it_writes_and_can_be_read_back(act: Act, writes: 
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reason"),
     [
         (
-            lambda: made(do.deploy_workflow, workflow="digits", instnces=2),
+            lambda: make_unchecked(do.deploy_workflow, workflow="digits", instnces=2),
             "The primitive 'deploy_workflow' has no argument 'instnces'. Did you mean 'instances'?",
         ),
-        (lambda: made(do.deploy_workflow), "The primitive 'deploy_workflow' needs the argument 'workflow'."),
+        (lambda: make_unchecked(do.deploy_workflow), "The primitive 'deploy_workflow' needs the argument 'workflow'."),
         (
-            lambda: made(do.deploy_workflow, workflow="digits", instances="two"),
+            lambda: make_unchecked(do.deploy_workflow, workflow="digits", instances="two"),
             "The primitive 'deploy_workflow': instances cannot be 'two'. Expected: whole number.",
         ),
         (
-            lambda: made(do.duplicate_workflow_instance, workflow="digits", count=True),
+            lambda: make_unchecked(do.duplicate_workflow_instance, workflow="digits", count=True),
             "The primitive 'duplicate_workflow_instance': count cannot be True. Expected: whole number.",
         ),
         (
-            lambda: made(do.update_workflow_affinity, workflow="digits", affinity="gpu"),
+            lambda: make_unchecked(do.update_workflow_affinity, workflow="digits", affinity="gpu"),
             "affinity cannot be 'gpu'. Expected: any of any, cpu, cpumem, cpumempin.",
         ),
         (lambda: do.delete_workflow("My Service"), "The workflow name 'My Service' cannot be used"),
@@ -200,10 +200,10 @@ def test_a_primitive_says_what_it_writes_and_can_be_read_back(act: Act, writes: 
         (lambda: call("checker", "check", data=float("nan")), "the parameter 'data' is nan"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_what_to_write(make: Callable[[], object], told: str) -> None:
+def test_a_wrong_argument_is_refused_with_what_to_write(make: Callable[[], object], reason: str) -> None:
     with pytest.raises((InvalidError, NotFoundError)) as error:
         make()
-    assert told in message(error)
+    assert reason in message(error)
 
 
 def test_arguments_beyond_the_first_have_names() -> None:
@@ -229,8 +229,8 @@ def test_what_only_an_inverse_has_is_refused_to_others_and_none_says_nothing() -
         do.parse_act("update_workflow_affinity", {"workflow": "digits", "affinity": "cpu", "nodes": {"cnn": None}})
     act = do.update_executor_resource("training", "load", cpu=2, memory=None)
     assert act.arguments == {"workflow": "training", "executor": "load", "cpu": 2.0}
-    given = {**act.arguments, "memory": None}
-    assert do.parse_act("update_executor_resource", given, inverse=True).arguments == given  # a limit is taken away
+    fields = {**act.arguments, "memory": None}
+    assert do.parse_act("update_executor_resource", fields, inverse=True).arguments == fields  # a limit is taken away
 
 
 @given(names, st.dictionaries(keys.filter(lambda key: key not in {"workflow", "parameters"}), plain_values, max_size=3))
@@ -242,13 +242,13 @@ def test_any_parameters_of_a_run_come_back_as_they_were(workflow: str, parameter
 
 @given(names, st.from_regex(r"on_[a-z]{1,8}", fullmatch=True), st.lists(plain_values, max_size=3))
 def test_a_call_comes_back_from_json_as_it_was(agent: str, sensor: str, args: list[Any]) -> None:
-    made = call(agent, sensor, *args, given=args)
-    assert Call.model_validate_json(made.model_dump_json()) == made
-    assert made.payload() == {"args": args, "kwargs": {"given": args}}
-    assert made.path == f"/sensors/{sensor}"
+    agent_call = call(agent, sensor, *args, given=args)
+    assert Call.model_validate_json(agent_call.model_dump_json()) == agent_call
+    assert agent_call.payload() == {"args": args, "kwargs": {"given": args}}
+    assert agent_call.path == f"/sensors/{sensor}"
 
 
-def test_acts_and_calls_read_as_they_are_written() -> None:
+def test_actions_and_calls_read_as_they_are_written() -> None:
     assert (
         str(do.run_workflow("training", retrain=True))
         == "run_workflow(workflow='training', parameters={'retrain': True})"

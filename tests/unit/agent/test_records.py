@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from scanflow.agent.agent_records import Action, Decision, Event, Guard, Intent, PrimitiveCall, Sample
-from tests.unit.app.making import plain_values, texts
+from tests.unit.app.app_builders import plain_values, texts
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -17,7 +17,7 @@ from scanflow.agent.agent_records import JSON, Intent, Sample
 from scanflow.agent.decide import DecisionContext, Evaluator
 from scanflow.agent.replay import StrategyEvaluation, Trace, build_trace, compare_moments, replay
 from scanflow.errors import InvalidError
-from tests.unit.agent.agents_made import sample as made
+from tests.unit.agent.agent_builders import sample as made
 
 
 def sample(number: int, value: JSON, **fields: Any) -> Sample:
@@ -49,13 +49,15 @@ TRACE = [sample(1, 5), sample(2, 50), sample(3, 500), sample(4, "five"), sample(
 
 
 def journal(judges: Evaluator, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    for one in samples:
-        yield entry("sample", one.sensor, one.model_dump(mode="json"))
-        found = judges.evaluate(one)
-        for each in found:
-            if each.error is not None and one.error is None:
-                yield entry("error", each.strategy, {"strategy": each.strategy, "sample": one.id, "error": each.error})
-        for each in found:
+    for sample in samples:
+        yield entry("sample", sample.sensor, sample.model_dump(mode="json"))
+        evaluations = judges.evaluate(sample)
+        for each in evaluations:
+            if each.error is not None and sample.error is None:
+                yield entry(
+                    "error", each.strategy, {"strategy": each.strategy, "sample": sample.id, "error": each.error}
+                )
+        for each in evaluations:
             for want in each.actions:
                 if isinstance(want, Intent):
                     yield entry("intent", each.strategy, want.model_dump(mode="json"))
@@ -63,7 +65,7 @@ def journal(judges: Evaluator, samples: Sequence[Sample]) -> Iterator[dict[str, 
                 elif isinstance(want, Call):
                     body = {"agent": want.agent, "sensor": want.sensor, **want.payload()}
                     yield entry("call", each.strategy, body)
-        yield entry("missed", one.sensor, {"reason": "late", "count": 1})
+        yield entry("missed", sample.sensor, {"reason": "late", "count": 1})
 
 
 def entry(kind: str, subject: str, body: Any) -> dict[str, Any]:
@@ -72,23 +74,26 @@ def entry(kind: str, subject: str, body: Any) -> dict[str, Any]:
 
 def test_a_timeline_tells_what_each_strategy_wanted_and_when() -> None:
     timeline = replay(strategies(), TRACE)
-    told = [(moment.at, moment.strategy, moment.actions) for moment in timeline if moment.held]
+    wants = [(moment.at, moment.strategy, moment.actions) for moment in timeline if moment.held]
     looked = "checker.look(3, a=2, b=1)"
     trained = 'run_workflow(workflow="training", parameters={"epochs": 2, "rate": 0.5})'
-    assert told == [
+    assert wants == [
         (1002.0, "enough", (looked,)),
         (1003.0, "enough", (looked,)),
         (1003.0, "many", (trained, "planner.plan()")),
     ]
     assert [moment.outcome for moment in timeline[:2]] == ["nothing", "nothing"]
     assert "failed (Strategy 'enough': TypeError" in timeline[6].outcome
-    assert [(one.error, one.sensor_error) for one in timeline[-2:]] == [(None, "it hung"), (None, "it hung")]
+    assert [(evaluation.error, evaluation.sensor_error) for evaluation in timeline[-2:]] == [
+        (None, "it hung"),
+        (None, "it hung"),
+    ]
 
 
 def test_what_was_decided_then_is_found_in_the_journal() -> None:
     trace = build_trace(journal(strategies(), TRACE))
     assert list(trace.samples) == TRACE
-    assert [(one.sample, one.strategy, one.verdicts) for one in trace.moments] == [
+    assert [(moment.sample, moment.strategy, moment.verdicts) for moment in trace.moments] == [
         ("s2", "enough", ()),
         ("s3", "enough", ()),
         ("s3", "many", ("refuse",)),
@@ -99,7 +104,7 @@ def test_what_was_decided_then_is_found_in_the_journal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "message"),
     [
         (strategies(100), ["- 1002.000 enough: checker.look(3, a=2, b=1) -> nothing"]),
         (strategies(2), ["+ 1001.000 enough: nothing -> checker.look(3, a=2, b=1)"]),
@@ -111,25 +116,25 @@ def test_what_was_decided_then_is_found_in_the_journal() -> None:
         (strategies(autonomy="approve"), ["~ 1003.000 many: run_workflow("]),
     ],
 )
-def test_a_changed_rule_shows_as_a_difference(now: Evaluator, told: list[str]) -> None:
+def test_a_changed_rule_shows_as_a_difference(now: Evaluator, message: list[str]) -> None:
     trace = build_trace(journal(strategies(), TRACE))
-    found = [str(one) for one in compare_moments(trace.moments, replay(now, trace.samples))]
-    assert len(found) == len(told)
-    assert all(text.startswith(begin) for text, begin in zip(found, told, strict=True)), found
+    lines = [str(difference) for difference in compare_moments(trace.moments, replay(now, trace.samples))]
+    assert len(lines) == len(message)
+    assert all(text.startswith(begin) for text, begin in zip(lines, message, strict=True)), lines
 
 
 def test_a_rule_that_breaks_now_and_one_that_breaks_no_more_are_differences() -> None:
     broken = strategies(many="many")
     trace = build_trace(journal(strategies(), TRACE[:3]))
-    found = compare_moments(trace.moments, replay(broken, trace.samples))
-    assert [(one.kind, one.at, one.strategy) for one in found] == [
+    differences = compare_moments(trace.moments, replay(broken, trace.samples))
+    assert [(difference.kind, difference.at, difference.strategy) for difference in differences] == [
         ("added", 1001.0, "many"),
         ("added", 1002.0, "many"),
         ("changed", 1003.0, "many"),
     ]
-    assert {one.kind for one in compare_moments(replay(broken, TRACE[:2]), replay(strategies(), TRACE[:2]))} == {
-        "removed"
-    }
+    assert {
+        difference.kind for difference in compare_moments(replay(broken, TRACE[:2]), replay(strategies(), TRACE[:2]))
+    } == {"removed"}
 
 
 def test_a_new_strategy_and_one_that_is_gone_are_differences_where_they_want_something() -> None:
@@ -140,8 +145,12 @@ def test_a_new_strategy_and_one_that_is_gone_are_differences_where_they_want_som
         parameters={},
     )
     before, after = replay(strategies(), TRACE[:3]), replay(fewer, TRACE[:3])
-    assert [(one.symbol, one.strategy, one.at) for one in compare_moments(before, after)] == [("-", "many", 1003.0)]
-    assert [(one.symbol, one.strategy, one.at) for one in compare_moments(after, before)] == [("+", "many", 1003.0)]
+    assert [
+        (difference.symbol, difference.strategy, difference.at) for difference in compare_moments(before, after)
+    ] == [("-", "many", 1003.0)]
+    assert [
+        (difference.symbol, difference.strategy, difference.at) for difference in compare_moments(after, before)
+    ] == [("+", "many", 1003.0)]
 
 
 def test_a_rule_that_reads_the_time_is_given_that_of_the_sample() -> None:
@@ -154,15 +163,15 @@ def test_a_rule_that_reads_the_time_is_given_that_of_the_sample() -> None:
         team="t",
         parameters={},
     )
-    assert [one.held for one in replay(judges, TRACE[:3])] == [False, True, True]
+    assert [moment.held for moment in replay(judges, TRACE[:3])] == [False, True, True]
 
 
 def test_a_trace_is_cut_to_a_time_and_to_its_last_samples() -> None:
     trace = build_trace(journal(strategies(), TRACE))
-    assert [one.id for one in trace.cut(since=1003.0).samples] == ["s3", "s4", "s5"]
+    assert [sample.id for sample in trace.cut(since=1003.0).samples] == ["s3", "s4", "s5"]
     last = trace.cut(since=1001.5, last=3)
-    assert [one.id for one in last.samples] == ["s3", "s4", "s5"]
-    assert {one.sample for one in last.moments} == {"s3", "s4"}
+    assert [sample.id for sample in last.samples] == ["s3", "s4", "s5"]
+    assert {moment.sample for moment in last.moments} == {"s3", "s4"}
     assert trace.cut(last=100) == trace
     assert trace.cut(since=5000.0) == Trace()
 
@@ -171,8 +180,8 @@ def test_what_is_left_of_a_sample_that_the_journal_forgot_counts_for_nothing() -
     entries = list(journal(strategies(), TRACE[2:]))
     assert entries[0]["kind"] == "sample"
     trace = build_trace(entries[1:])
-    assert [one.id for one in trace.samples] == ["s4", "s5"]
-    assert {one.sample for one in trace.moments} == {"s4"}
+    assert [sample.id for sample in trace.samples] == ["s4", "s5"]
+    assert {moment.sample for moment in trace.moments} == {"s4"}
 
 
 @pytest.mark.parametrize(
@@ -198,8 +207,10 @@ def test_a_threshold_makes_a_difference_for_exactly_what_lies_between(values: li
     samples = [sample(number, value) for number, value in enumerate(values)]
     trace = build_trace(journal(strategies(then), samples))
     assert compare_moments(trace.moments, replay(strategies(then), samples)) == []
-    found = compare_moments(trace.moments, replay(strategies(now), samples))
-    numbers = [(one.id, one.value) for one in samples if isinstance(one.value, int)]
-    assert [one.sample for one in found] == [id for id, value in numbers if (value >= then) != (value >= now)]
-    assert {one.kind for one in found} <= {"removed" if now > then else "added"}
-    assert all(isinstance(one, StrategyEvaluation) for one in trace.moments)
+    differences = compare_moments(trace.moments, replay(strategies(now), samples))
+    numbers = [(entry.id, entry.value) for entry in samples if isinstance(entry.value, int)]
+    assert [difference.sample for difference in differences] == [
+        id for id, value in numbers if (value >= then) != (value >= now)
+    ]
+    assert {difference.kind for difference in differences} <= {"removed" if now > then else "added"}
+    assert all(isinstance(moment, StrategyEvaluation) for moment in trace.moments)

@@ -24,15 +24,15 @@ from scanflow.app.application_files import dump_json, load_json
 from scanflow.app.triggers import CallReceive
 from scanflow.errors import InvalidError
 from scanflow.knowledge.memory import MemoryKnowledge
-from tests.unit.agent.agents_made import context
-from tests.unit.app.making import made, message, plain_values
+from tests.unit.agent.agent_builders import context
+from tests.unit.app.app_builders import make_unchecked, message, plain_values
 
 HOURLY = sf.every(hours=1)
 ANY: Callable[[Any], Any] = lambda value: value  # noqa: E731  for what the types refuse
 
 
-def fired(function: SensorFunction[..., Any], **given: Any) -> Any:
-    return asyncio.run(fire(function, Firing(context=context(), **given)))
+def fire_now(function: SensorFunction[..., Any], **options: Any) -> Any:
+    return asyncio.run(fire(function, Firing(context=context(), **options)))
 
 
 def a_run(run_id: str = "r1", **metrics: float) -> Run:
@@ -62,7 +62,7 @@ def test_the_thesis_spelling_has_no_trigger_and_is_called() -> None:
     def bare() -> None: ...
 
     assert count.sensor.nodes == ("predictor", "batch")
-    assert [(one.trigger, one.timed) for one in (count, bare)] == [(CallReceive(), False)] * 2
+    assert [(function.trigger, function.timed) for function in (count, bare)] == [(CallReceive(), False)] * 2
 
 
 def yields() -> Any:
@@ -70,9 +70,9 @@ def yields() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "reason"),
     [
-        (lambda: made(sensor, nodes="predictor"), "Write a list: nodes=['predictor']."),
+        (lambda: make_unchecked(sensor, nodes="predictor"), "Write a list: nodes=['predictor']."),
         (lambda: sensor(HOURLY)(lambda: 1), "a lambda has none"),
         (lambda: sensor(HOURLY, name="a-b")(print), "Write 'a_b' instead."),
         (lambda: sensor(HOURLY)(yields), "The sensor 'yields' yields"),
@@ -85,29 +85,29 @@ def yields() -> Any:
         (lambda: sensor(ANY("1h"))(print), "Sensor 'print': trigger cannot be '1h'"),
     ],
 )
-def test_a_wrong_sensor_is_refused_with_what_to_write(make: Callable[[], object], told: str) -> None:
+def test_a_wrong_sensor_is_refused_with_what_to_write(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(InvalidError) as error:
         make()
-    assert told in message(error)
+    assert reason in message(error)
 
 
 def test_an_agents_own_decorator_leaves_the_agent_as_it_is() -> None:
     agent = sf.Agent(name="tracker", modules=["app.py"])
     before = agent.model_dump_json()
-    with collect_declarations() as found:
+    with collect_declarations() as declarations:
 
         @agent.sensor(sf.every(minutes=5), nodes=["predictor"], name="counted")
         def count() -> int:
             return 1
 
-    assert found == [count]
+    assert declarations == [count]
     assert (count.agent, count.name, count.trigger) == ("tracker", "counted", sf.every(minutes=5))
     app = sf.Application(name="shop", agents=[agent])
     assert load_json(dump_json(app)) == app
     assert agent.model_dump_json() == before
 
 
-def test_what_is_declared_is_collected_only_where_it_is_asked_for() -> None:
+def test_what_is_declared_is_gathered_only_where_it_is_requested() -> None:
     sensor(HOURLY)(print)
     with collect_declarations() as outer:
         first = sensor(HOURLY)(print)
@@ -119,13 +119,23 @@ def test_what_is_declared_is_collected_only_where_it_is_asked_for() -> None:
 
 def test_a_sensor_is_given_what_it_names() -> None:
     @sensor
-    def all_of_it(runs: Any, n: int, context: Context, event: Any, args: Any, kwargs: Any, *, more: int = 5) -> Any:
+    def count_everything(
+        runs: Any, n: int, context: Context, event: Any, args: Any, kwargs: Any, *, more: int = 5
+    ) -> Any:
         return [len(runs), n, context.agent, event, args, kwargs, more]
 
-    assert fired(all_of_it, runs=[a_run()], args=[7], kwargs={"x": 1}) == [1, 7, "tracker", None, [7], {"x": 1}, 5]
+    assert fire_now(count_everything, runs=[a_run()], args=[7], kwargs={"x": 1}) == [
+        1,
+        7,
+        "tracker",
+        None,
+        [7],
+        {"x": 1},
+        5,
+    ]
     event = Event(at=1.0, type="run.failed", subject="run/calm-otter-417")
-    assert fired(all_of_it, args=[7], event=event)[3]["subject"] == "run/calm-otter-417"
-    assert [has_parameter(all_of_it, what) for what in ("runs", "event", "tracker")] == [True, True, False]
+    assert fire_now(count_everything, args=[7], event=event)[3]["subject"] == "run/calm-otter-417"
+    assert [has_parameter(count_everything, what) for what in ("runs", "event", "tracker")] == [True, True, False]
 
 
 @given(
@@ -133,14 +143,14 @@ def test_a_sensor_is_given_what_it_names() -> None:
 )
 def test_a_call_arrives_as_it_was_made(args: list[Any], kwargs: dict[str, Any]) -> None:
     @sensor
-    def received(*args: Any, **kwargs: Any) -> Any:
+    def echo_arguments(*args: Any, **kwargs: Any) -> Any:
         return [list(args), kwargs]
 
-    assert fired(received, args=args, kwargs=kwargs) == [args, kwargs]
+    assert fire_now(echo_arguments, args=args, kwargs=kwargs) == [args, kwargs]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "reason"),
     [
         ({}, "The sensor 'check' needs the argument 'run_ids'. Its signature is check(run_ids, least=1, *, context)."),
         ({"args": [1, 2, 3]}, "The sensor 'check' was called with 1 arguments too many."),
@@ -148,45 +158,45 @@ def test_a_call_arrives_as_it_was_made(args: list[Any], kwargs: dict[str, Any]) 
         ({"args": [1], "kwargs": {"context": 2}}, "'context', which is a reserved name."),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused(given: dict[str, Any], told: str) -> None:
+def test_a_call_that_does_not_fit_is_refused(value: dict[str, Any], reason: str) -> None:
     @sensor
     def check(run_ids, least=1, *, context):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
         return run_ids
 
     with pytest.raises(InvalidError) as error:
-        fired(check, **given)
-    assert told in message(error)
+        fire_now(check, **value)
+    assert reason in message(error)
 
 
 def test_a_plain_sensor_runs_in_a_thread_and_finds_its_context() -> None:
     @sensor
-    def where() -> Any:
+    def find_thread() -> Any:
         return [threading.current_thread() is threading.main_thread(), current().app]
 
     @sensor
-    async def here() -> Any:
+    async def find_thread_async() -> Any:
         return [threading.current_thread() is threading.main_thread(), current().app]
 
-    assert fired(where) == [False, "shop"]
-    assert fired(here) == [True, "shop"]
+    assert fire_now(find_thread) == [False, "shop"]
+    assert fire_now(find_thread_async) == [True, "shop"]
 
 
 def test_what_a_sensor_returns_is_kept_as_json_and_what_it_raises_is_not_swallowed() -> None:
     import numpy as np
 
     @sensor
-    def returned(what: str) -> Any:
+    def return_value(what: str) -> Any:
         if what == "nothing":
             raise ZeroDivisionError("none")
         return {"number": np.float64(0.5), "record": Guard(metric="m"), "tuple": (1, 2), "odd": {1}}[what]
 
-    assert fired(returned, args=["number"]) == 0.5
-    assert fired(returned, args=["record"])["metric"] == "m"
-    assert fired(returned, args=["tuple"]) == [1, 2]
-    with pytest.raises(InvalidError, match="The result of the sensor 'returned' is a set"):
-        fired(returned, args=["odd"])
+    assert fire_now(return_value, args=["number"]) == 0.5
+    assert fire_now(return_value, args=["record"])["metric"] == "m"
+    assert fire_now(return_value, args=["tuple"]) == [1, 2]
+    with pytest.raises(InvalidError, match="The result of the sensor 'return_value' is a set"):
+        fire_now(return_value, args=["odd"])
     with pytest.raises(ZeroDivisionError, match="none"):
-        fired(returned, args=["nothing"])
+        fire_now(return_value, args=["nothing"])
 
 
 def test_a_run_reads_as_scanflows_and_as_mlflows() -> None:
@@ -196,48 +206,50 @@ def test_a_run_reads_as_scanflows_and_as_mlflows() -> None:
     assert run.info.start_time == run.info.end_time == 1769839200000
 
 
-def at(second: int) -> datetime:
+def make_time(second: int) -> datetime:
     return datetime.fromtimestamp(1_000_000 + second, UTC)
 
 
-def tracked(ends: Sequence[int]) -> MemoryKnowledge:
-    kept = MemoryKnowledge()
+def make_knowledge(ends: Sequence[int]) -> MemoryKnowledge:
+    knowledge = MemoryKnowledge()
     for end in ends:
-        kept.log_run("shop", "data", metrics={"n": 1.0}, tags={"step": "a"}, started_at=at(0), ended_at=at(end))
-    return kept
+        knowledge.log_run(
+            "shop", "data", metrics={"n": 1.0}, tags={"step": "a"}, started_at=make_time(0), ended_at=make_time(end)
+        )
+    return knowledge
 
 
 @given(st.lists(st.integers(0, 50), max_size=8), st.lists(st.integers(0, 50), max_size=4))
 def test_windows_that_join_leave_no_run_out_and_count_none_twice(ends: list[int], cuts: list[int]) -> None:
-    kept = tracked(ends)
+    tracker = make_knowledge(ends)
     edges = [-1, *sorted(cuts), 50]
-    found = [
+    run_ids = [
         run.run_id
         for after, until in itertools.pairwise(edges)
-        for run in list_runs(kept, "shop", "data", after=1_000_000 + after, until=1_000_000 + until)
+        for run in list_runs(tracker, "shop", "data", after=1_000_000 + after, until=1_000_000 + until)
     ]
-    assert len(found) == len(set(found)) == len(ends)
+    assert len(run_ids) == len(set(run_ids)) == len(ends)
 
 
 def test_a_filter_and_nodes_choose_the_runs() -> None:
-    kept = MemoryKnowledge()
+    knowledge = MemoryKnowledge()
     for name, tags in (
         ("one", {"scanflow.step": "predictor"}),
         ("two", {"scanflow.step": "train"}),
         ("three", {"scanflow.service": "digits"}),
     ):
-        kept.log_run("shop", "data", name=name, metrics={"n": float(len(name))}, tags=tags)
+        knowledge.log_run("shop", "data", name=name, metrics={"n": float(len(name))}, tags=tags)
     service = sf.Service(name="cnn", model="models:/cnn/1")
     flows = [
         sf.Workflow(name="batch", nodes=[sf.Executor(name="predictor", mainfile="a.py")]),
         sf.Workflow(name="digits", type="online", nodes=[service]),
     ]
 
-    def names(**given: Any) -> list[str]:
-        return sorted(run.name for run in list_runs(kept, "shop", "data", **given))
+    def names(**options: Any) -> list[str]:
+        return sorted(run.name for run in list_runs(knowledge, "shop", "data", **options))
 
     assert names(filter_string="metrics.n > 3") == ["three"]
     assert names(nodes=["predictor"]) == names(nodes=["predictor"], workflows=flows) == ["one"]
     assert names(nodes=["cnn"], workflows=flows) == names(nodes=["digits"], workflows=flows) == ["three"]
     assert names(nodes=["predictor", "cnn", "train"], workflows=flows, filter_string="metrics.n < 4") == ["one", "two"]
-    assert list_runs(kept, "other", "data") == []
+    assert list_runs(knowledge, "other", "data") == []

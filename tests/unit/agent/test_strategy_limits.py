@@ -48,18 +48,18 @@ def choose(count: int) -> list[Act]:
     return [*acts, *(do.stop_workflow("detector") for _ in range(count))]
 
 
-def take(found: dict[str, str]) -> Act:
-    return do.run_workflow(found["workflow"])
+def take(value: dict[str, str]) -> Act:
+    return do.run_workflow(value["workflow"])
 
 
-def take_any(found: dict[str, str]) -> Act:
+def take_any(value: dict[str, str]) -> Act:
     for name in ("a", "b"):
-        found = {"workflow": name}
-    return do.run_workflow(name if found else "c")
+        value = {"workflow": name}
+    return do.run_workflow(name if value else "c")
 
 
-def take_captured(found: Any) -> Act:
-    match found:
+def take_captured(value: Any) -> Act:
+    match value:
         case {"service": SERVICE}:  # noqa: N806  it hides the name of the module
             return do.delete_workflow(SERVICE)
     return _replace("serve")
@@ -71,8 +71,8 @@ def _replace(service: str) -> Act:
 
 
 def build(primitive: str, service: str, count: int) -> Act:
-    made: Act = getattr(do, primitive)(service, instances=count)
-    return made
+    act: Act = getattr(do, primitive)(service, instances=count)
+    return act
 
 
 def recurse(count: int) -> Act:
@@ -126,7 +126,7 @@ def test_what_a_function_requests_is_found_in_its_code(then: Any, calls: list[st
         take_any,
         take_captured,
         functools.partial(build, "run_workflow"),
-        lambda found: do.run_workflow(found, n=1),
+        lambda value: do.run_workflow(value, n=1),
         do.stop_workflow,
         print,
         eval("lambda n: do.run_workflow('training')"),
@@ -202,4 +202,6 @@ def test_a_digest_tells_whether_strategies_are_the_same_in_any_order() -> None:
     ],
 )
 def test_a_pattern_has_one_target_all_of_a_kind_or_all(pattern: str, targets: set[str]) -> None:
-    assert {one for one in ("workflow/a", "workflow/ab", "service/a") if matches_target(one, pattern)} == targets
+    assert {
+        target for target in ("workflow/a", "workflow/ab", "service/a") if matches_target(target, pattern)
+    } == targets

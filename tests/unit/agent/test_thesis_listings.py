@@ -14,7 +14,7 @@ from scanflow.agent.sensors.firing import Firing, fire
 from scanflow.agent.sensors.sensed_runs import Run
 from scanflow.agent.sensors.sensor import SensorFunction
 from tests.thesis import LISTINGS
-from tests.unit.agent.agents_made import Kept, context
+from tests.unit.agent.agent_builders import Kept, context
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def count(tmp_path_factory: pytest.TempPathFactory) -> SensorFunction[..., objec
 
 def runs(*predictions: float) -> list[Run]:
     at = datetime(2026, 1, 31, 6, tzinfo=UTC)
-    given = {"environment": "scanflow-mnist-data", "name": "predictor-batch", "status": "finished", "started_at": at}
+    fields = {"environment": "scanflow-mnist-data", "name": "predictor-batch", "status": "finished", "started_at": at}
     return [
-        Run.model_validate({**given, "run_id": f"r{index}", "metrics": {"n_predictions": count}})
+        Run.model_validate({**fields, "run_id": f"r{index}", "metrics": {"n_predictions": count}})
         for index, count in enumerate(predictions)
     ]
 
@@ -53,7 +53,7 @@ def test_the_application_says_when_and_the_listing_what(count: SensorFunction[..
 def test_a_thousand_predictions_call_the_checker(
     count: SensorFunction[..., object], predictions: tuple[float, ...], calls: list[object]
 ) -> None:
-    kept = Kept()
-    given = Firing(context=context(app="mnist", caller=kept), runs=runs(*predictions))
-    assert asyncio.run(fire(count, given)) == sum(predictions)
-    assert kept.done == calls
+    tracker = Kept()
+    firing = Firing(context=context(app="mnist", caller=tracker), runs=runs(*predictions))
+    assert asyncio.run(fire(count, firing)) == sum(predictions)
+    assert tracker.done == calls

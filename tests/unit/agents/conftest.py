@@ -20,11 +20,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(test):
         return None
 
-    async def within() -> None:
+    async def run_with_timeout() -> None:
         async with asyncio.timeout(TIMEOUT_S):
             await test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters})
 
-    asyncio.run(within())
+    asyncio.run(run_with_timeout())
     return True
 
 

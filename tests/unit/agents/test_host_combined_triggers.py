@@ -28,7 +28,7 @@ class Model:
         self.at = at
         self.every = isinstance(trigger, AllOf)
         inner = trigger.triggers if isinstance(trigger, AllOf | AnyOf) else ()
-        self.parts = [Model(one, f"{at}.{index}" if at else str(index)) for index, one in enumerate(inner)]
+        self.parts = [Model(part, f"{at}.{index}" if at else str(index)) for index, part in enumerate(inner)]
         self.done = [False] * len(self.parts)
 
     def mark_fired(self, fired: set[Path]) -> bool:
@@ -54,7 +54,7 @@ def test_any_combination_fires_as_its_definition_says(trigger: Trigger, data: st
 
 
 @given(triggers)
-def test_without_a_pulse_nothing_fires_and_nothing_is_remembered(trigger: Trigger) -> None:
+def test_without_a_heartbeat_nothing_fires_and_nothing_is_remembered(trigger: Trigger) -> None:
     assert mark_fired(trigger, NOTHING, []) == (NOTHING, False)
 
 

@@ -20,7 +20,7 @@ from scanflow_agents.host.control_loop import MAX_ATTEMPTS, Decisions, HostedSen
 from scanflow_agents.host.scheduler import DueTimes
 from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
-from tests.unit.agents.harness import START, Agent, FakeClock, run, sensor, turns
+from tests.unit.agents.host_harness import START, Agent, FakeClock, run, sensor, yield_to_loop
 
 SECOND = sf.every(seconds=1)
 
@@ -44,7 +44,7 @@ class Gate:
         return self.begun
 
 
-def accounted(sensor_state: SensorState) -> bool:
+def is_accounted(sensor_state: SensorState) -> bool:
     """Say whether every due time so far is fired or counted: what must hold at any moment."""
     leaf = sensor_state.leaves[""]
     due = count_between(leaf.trigger, 0.0, leaf.accounted, anchor=leaf.anchor)
@@ -58,9 +58,9 @@ async def test_a_schedule_fires_and_what_its_strategy_wants_is_delivered(tmp_pat
     clock = FakeClock()
     async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
         await clock.advance(3)
-        await agent.settled()
+        await agent.settle()
         assert agent.sensor_state("count").fired == 3
-        assert accounted(agent.sensor_state("count"))
+        assert is_accounted(agent.sensor_state("count"))
         assert agent.keys() == [f"tracker/count/interval:2026-09-21T14:13:2{n}Z" for n in (1, 2, 3)]
         samples = await agent.journal("sample")
         assert [entry["body"]["value"] for entry in samples] == [1, 1, 1]
@@ -73,10 +73,10 @@ async def test_a_firing_that_still_runs_makes_the_next_a_counted_miss(tmp_path: 
         await clock.advance(3)
         assert (agent.sensor_state("slow").fired, agent.sensor_state("slow").missed["running"]) == (1, 2)
         gate.open.set()
-        await agent.settled()
+        await agent.settle()
         await clock.advance(1)
         assert (agent.sensor_state("slow").fired, agent.sensor_state("slow").missed["running"]) == (2, 2)
-        assert accounted(agent.sensor_state("slow"))
+        assert is_accounted(agent.sensor_state("slow"))
         reasons = [entry["body"]["reason"] for entry in await agent.journal("missed")]
         assert reasons == ["running", "running"]
 
@@ -96,10 +96,10 @@ async def test_a_sensor_that_hangs_is_given_up_counted_and_not_begun_again_until
         (entry,) = await agent.journal("sample")
         assert entry["body"]["error"] == "The sensor exceeded its limit of 2.5 s, and was abandoned."
         gate.open.set()
-        await agent.settled()
+        await agent.settle()
         await clock.advance(1)
         assert (gate.begun, sensor_state.fired) == (2, 2)
-        assert accounted(sensor_state)
+        assert is_accounted(sensor_state)
 
 
 class MuteError(Exception):
@@ -108,23 +108,23 @@ class MuteError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ValueError("no such column"), "ValueError: no such column"),
         (ValueError("half of a \ud83d"), "ValueError: half of a \\ud83d"),
         (UnicodeError("\udcff"), "UnicodeError: \\udcff"),
         (MuteError(), "MuteError"),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda trigger: type(trigger).__name__,
 )
-async def test_whatever_the_text_of_an_error_is_it_is_told_and_the_sensor_goes_on(
-    tmp_path: Path, error: Exception, told: str
+async def test_whatever_the_text_of_an_error_is_it_is_reported_and_the_sensor_goes_on(
+    tmp_path: Path, error: Exception, message: str
 ) -> None:
-    async def broken(firing: FiringRequest) -> int:
+    async def raise_error(firing: FiringRequest) -> int:
         raise error
 
     clock = FakeClock()
-    sensors = sensor("bad", SECOND, broken), sensor("asked", sf.on_call(), broken), sensor("good", SECOND)
+    sensors = sensor("bad", SECOND, raise_error), sensor("asked", sf.on_call(), raise_error), sensor("good", SECOND)
     async with Agent(tmp_path, clock, *sensors) as agent:
         for n in range(3):
             await agent.host.call("asked", SensorCall(), key=f"k{n}")
@@ -132,7 +132,7 @@ async def test_whatever_the_text_of_an_error_is_it_is_told_and_the_sensor_goes_o
         assert (agent.sensor_state("bad").fired, agent.sensor_state("bad").errors) == (3, 3)
         assert (agent.sensor_state("asked").fired, agent.sensor_state("asked").errors) == (3, 3)
         samples = [entry for entry in await agent.journal("sample") if entry["subject"] != "good"]
-        assert [entry["body"]["error"] for entry in samples] == [told] * 6
+        assert [entry["body"]["error"] for entry in samples] == [message] * 6
         assert len(agent.keys()) == agent.sensor_state("good").fired == 3
         assert agent.state.load_waiting_calls() == []
 
@@ -180,7 +180,7 @@ async def test_a_defect_in_what_a_firing_leaves_frees_its_sensor_for_what_waits(
             await agent.host.call("asked", SensorCall(), key=f"k{n}")
         agent.outbox.defects = 1
         gate.open.set()
-        await agent.settled()
+        await agent.settle()
         assert gate.begun == 3
         assert agent.keys() == ["tracker/asked/call:k1", "tracker/asked/call:k2"]
     assert "a defect" in caplog.text, "it is to be seen"
@@ -196,7 +196,7 @@ async def test_a_defect_in_what_a_firing_leaves_at_its_limit_still_gives_it_up(
         agent.outbox.defects = 1
         with pytest.raises(RuntimeError, match="a defect"):
             await clock.advance(2)
-        await turns()
+        await yield_to_loop()
         assert gate.begun == 2, "the next one has its turn"
 
 
@@ -208,7 +208,7 @@ async def test_after_a_stall_the_newest_due_time_fires_and_the_others_are_counte
     async with Agent(tmp_path, clock, sensor("count", SECOND)) as agent:
         clock.now += 10
         agent.host.loop.ring([("count", "")])
-        await agent.settled()
+        await agent.settle()
         sensor_state = agent.sensor_state("count")
         assert (sensor_state.fired, sensor_state.missed["late"]) == (1, 9)
         assert agent.keys() == ["tracker/count/interval:2026-09-21T14:13:30Z"]
@@ -224,7 +224,7 @@ async def test_jitter_moves_firings_and_loses_none(tmp_path: Path) -> None:
         sensor_state = agent.sensor_state("spread")
         assert sensor_state.fired == 10
         assert sum(sensor_state.missed.values()) == 0
-        assert accounted(sensor_state)
+        assert is_accounted(sensor_state)
 
 
 # -- restarts
@@ -241,7 +241,7 @@ async def test_what_fell_due_while_the_agent_was_down_is_counted_and_handled_as_
     async with Agent(tmp_path, clock, sensor("count", SECOND, misfire=misfire)) as agent:
         sensor_state = agent.sensor_state("count")
         assert (sensor_state.fired, sensor_state.missed["down"]) == (fired, down)
-        assert accounted(sensor_state)
+        assert is_accounted(sensor_state)
 
 
 async def test_a_firing_cut_short_is_begun_again_under_the_same_cause_but_not_for_ever(tmp_path: Path) -> None:
@@ -251,14 +251,14 @@ async def test_a_firing_cut_short_is_begun_again_under_the_same_cause_but_not_fo
         agent = await Agent(tmp_path, clock, sensor("slow", sf.every(hours=1), gate)).__aenter__()
         if attempt == 1:
             await clock.advance(3600)
-        await agent.settled()
+        await agent.settle()
         sensor_state = agent.sensor_state("slow")
         assert gate.begun == (1 if attempt <= 3 else 0)
         assert (sensor_state.fired, sensor_state.missed["interrupted"]) == (1, 0 if attempt <= 3 else 1)
         await agent.kill()
 
 
-async def test_a_rewritten_schedule_begins_anew_and_keeps_its_counts(tmp_path: Path) -> None:
+async def test_a_rewritten_schedule_starts_over_and_keeps_its_counts(tmp_path: Path) -> None:
     clock = FakeClock()
     async with Agent(tmp_path, clock, sensor("count", SECOND)):
         await clock.advance(3)
@@ -316,7 +316,7 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
             match what:
                 case "advance":
                     await clock.advance(seconds)
-                    await agent.settled()
+                    await agent.settle()
                 case "stall":
                     clock.now += seconds
                 case "hold":
@@ -325,7 +325,7 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
                 case "release":
                     held = False
                     gate.open.set()
-                    await agent.settled()
+                    await agent.settle()
                 case _:
                     if what == "kill at once":
                         await clock.advance(1)
@@ -333,14 +333,14 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
                     delivered.extend(agent.keys())
                     clock.now += seconds
                     agent, gate = await life()
-            assert accounted(agent.sensor_state("count"))
+            assert is_accounted(agent.sensor_state("count"))
         gate.open.set()
-        await agent.settled()
+        await agent.settle()
         delivered.extend(agent.keys())
         causes = [entry["body"]["cause"] for entry in agent.state.journal(kind="sample")]
         assert len(causes) == len(set(causes)), "a firing leaves its sample once"
         assert set(delivered) == {f"tracker/count/{cause}" for cause in causes}, "and what it wants is delivered"
-        assert accounted(agent.state.load_sensor_states()["count"])
+        assert is_accounted(agent.state.load_sensor_states()["count"])
         await agent.host.stop(patience_s=0)
 
     run(tell)
@@ -351,7 +351,7 @@ def test_through_any_kills_stalls_and_slowness_every_due_time_is_accounted_for_a
 TWO_HOURS_S = 7200.0
 
 
-def counted(sensor_state: SensorState) -> bool:
+def is_counted(sensor_state: SensorState) -> bool:
     """Say whether what is counted of each schedule is the number of its due times: what must hold at any moment."""
     leaves = sensor_state.leaves.values()
     return all(
@@ -375,7 +375,7 @@ async def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that
     assert fired == 3
     clock.now = START + 200
     if restarted:
-        await agent.settled()
+        await agent.settle()
         await agent.kill()
         agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
     agent.host.check_clock()
@@ -383,30 +383,30 @@ async def test_an_agent_first_started_with_its_clock_ahead_fires_again_once_that
     sensor_state = agent.sensor_state("count")
     assert sensor_state.fired in {fired + 3, fired + 4}
     assert sum(sensor_state.missed.values()) == 0
-    assert counted(sensor_state)
+    assert is_counted(sensor_state)
     assert START < (agent.host.build_reports()[0].next or 0.0) <= clock.now + 80
     (entry,) = await agent.journal("clock")
     assert (entry["subject"], entry["body"]["reason"]) == ("count", "clock")
     assert TWO_HOURS_S - 200 <= entry["body"]["seconds"] <= TWO_HOURS_S
-    assert counted((await kept(agent))["count"])
+    assert is_counted((await load_states(agent))["count"])
     await agent.host.stop(patience_s=0)
 
 
-async def kept(agent: Agent) -> dict[str, SensorState]:
-    await agent.settled()
+async def load_states(agent: Agent) -> dict[str, SensorState]:
+    await agent.settle()
     return agent.state.load_sensor_states()
 
 
 @pytest.mark.parametrize("trigger", SCHEDULES, ids=["interval", "jitter", "cron"])
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_an_agent_whose_clock_was_ahead_for_a_while_goes_on_in_its_own_grid(
+async def test_an_agent_where_the_clock_was_ahead_for_a_while_goes_on_in_its_own_grid(
     tmp_path: Path, trigger: Any, restarted: bool
 ) -> None:
     clock = FakeClock()
     agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
     await clock.advance(600)
     anchor = agent.sensor_state("count").leaves[""].anchor
-    await agent.settled()
+    await agent.settle()
     await agent.kill()
     clock.now += TWO_HOURS_S  # it boots, and its clock is ahead
     agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
@@ -416,7 +416,7 @@ async def test_an_agent_whose_clock_was_ahead_for_a_while_goes_on_in_its_own_gri
     assert missed >= 118
     clock.now -= TWO_HOURS_S
     if restarted:
-        await agent.settled()
+        await agent.settle()
         await agent.kill()
         agent = await Agent(tmp_path, clock, sensor("count", trigger)).__aenter__()
     agent.host.check_clock()
@@ -425,7 +425,7 @@ async def test_an_agent_whose_clock_was_ahead_for_a_while_goes_on_in_its_own_gri
     assert sensor_state.fired in {fired + 4, fired + 5}
     assert sum(sensor_state.missed.values()) == missed, "what was counted stays counted, and nothing more is"
     assert sensor_state.leaves[""].anchor == anchor
-    assert counted(sensor_state)
+    assert is_counted(sensor_state)
     assert len(await agent.journal("clock")) == 1
     await agent.host.stop(patience_s=0)
 
@@ -452,20 +452,20 @@ async def test_what_was_looked_through_ahead_of_time_is_looked_through_again(tmp
     looks = HostedSensor(name="looks", trigger=sf.on_event("run.failed"), run=look)
     async with Agent(tmp_path, clock, looks) as agent:
         await agent.host.receive_events([Event(id=1, at=1.0, type="run.failed")])
-        await agent.settled()
+        await agent.settle()
         clock.now = START
         agent.host.check_clock()
         assert agent.sensor_state("looks").looked == START
         assert len(await agent.journal("clock")) == 1
 
 
-async def test_alarms_are_set_anew_when_the_clock_was_set_back_and_only_then(tmp_path: Path) -> None:
+async def test_alarms_are_set_again_when_the_clock_was_set_back_and_only_then(tmp_path: Path) -> None:
     class Noted(FakeClock):
         set_for: list[tuple[str, float | None]] = []  # noqa: RUF012 - of this test alone
 
         def add(self, name: str, times: DueTimes, ring: Callable[[bool], None], *, grace_s: float) -> None:
             super().add(name, times, ring, grace_s=grace_s)
-            self.set_for.append((name, self.next_of(name)))
+            self.set_for.append((name, self.find_next(name)))
 
     clock = Noted(START + TWO_HOURS_S)
     async with Agent(tmp_path, clock, sensor("a", SECOND), sensor("b", sf.every(minutes=1))) as agent:
@@ -492,7 +492,7 @@ def test_however_the_clock_is_set_what_is_counted_adds_up_and_the_next_due_time_
         now += jump
         sensor_state.rewind(now)
         (leaf,) = sensor_state.leaves.values()
-        assert counted(sensor_state)
+        assert is_counted(sensor_state)
         assert leaf.accounted <= now + 60
         due = leaf.find_next_after(now)
         assert due is None or due > now
@@ -500,7 +500,7 @@ def test_however_the_clock_is_set_what_is_counted_adds_up_and_the_next_due_time_
             assert due is not None
             assert due <= now + 60 + getattr(trigger, "seconds", 60)
         leaf.take(now, late=False, seed="s")
-        assert counted(sensor_state)
+        assert is_counted(sensor_state)
         in_all = sum(sensor_state.missed.values()) + leaf.taken + sensor_state.taken
         assert in_all >= most, "nothing that was counted is forgotten"
         most = in_all
@@ -518,7 +518,7 @@ async def test_a_call_is_kept_queued_and_taken_once(tmp_path: Path) -> None:
 
     async with Agent(tmp_path, clock, sensor("check", sf.on_call(), note)) as agent:
         ids = [await agent.host.call("check", SensorCall(args=(n,)), key=f"k{n}") for n in (1, 2, 1)]
-        await agent.settled()
+        await agent.settle()
         assert seen == [(1,), (2,)]
         assert ids[0] == ids[2] != ids[1]
         assert {entry["body"]["id"] for entry in await agent.journal("sample")} == set(ids)
@@ -532,10 +532,10 @@ async def test_calls_that_wait_survive_a_kill(tmp_path: Path) -> None:
     await agent.kill()
     assert gate.begun == 1
     async with Agent(tmp_path, clock, sensor("check", sf.on_call())) as again:
-        await again.settled()
+        await again.settle()
         assert again.keys() == [f"tracker/check/call:k{n}" for n in range(3)]
         await again.host.call("check", SensorCall(), key="k1")
-        await again.settled()
+        await again.settle()
         assert len(again.keys()) == 3, "a call that was answered is not taken again"
 
 
@@ -556,7 +556,7 @@ async def test_a_scheduled_sensor_is_fired_by_hand_but_not_called(tmp_path: Path
         with pytest.raises(NotFoundError, match="Did you mean 'count'"):
             await agent.host.call("cuont", SensorCall(), key="k")
         await agent.host.call("count", SensorCall(), key="k", anyhow=True)
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == ["tracker/count/fire:k"]
         assert agent.sensor_state("count").fired == 1
 
@@ -571,7 +571,7 @@ async def test_an_event_fires_the_sensors_that_want_it_once(tmp_path: Path) -> N
             Event(id=1, at=1.0, type="run.failed", data={"workflow": "training"}),
         ]
         assert await agent.host.receive_events(events) == 1
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == ["tracker/failed/event:1"]
 
 
@@ -583,7 +583,7 @@ async def test_all_of_remembers_through_a_restart_what_has_fired(tmp_path: Path)
         assert agent.sensor_state("both").fired == 0
     async with Agent(tmp_path, clock, sensor("both", both)) as agent:
         await clock.advance(60)
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == ["tracker/both/interval.0:2026-09-21T14:14:20Z"]
         await clock.advance(120)
         assert agent.sensor_state("both").fired == 1
@@ -601,14 +601,14 @@ async def test_a_call_that_kills_its_agent_each_time_is_given_up(tmp_path: Path)
     agent = Agent(tmp_path, clock, sensor("deadly", sf.on_call(), deadly))
     agent.host.start()
     await agent.host.call("deadly", SensorCall(), key="k")
-    await turns()
-    await agent.settled()
+    await yield_to_loop()
+    await agent.settle()
     await agent.kill()
     for _ in range(5):
         agent = Agent(tmp_path, clock, sensor("deadly", sf.on_call(), deadly))
         agent.host.start()
-        await turns()
-        await agent.settled()
+        await yield_to_loop()
+        await agent.settle()
         missed = agent.sensor_state("deadly").missed["interrupted"]
         await agent.kill()
     assert began == ["call:k"] * MAX_ATTEMPTS

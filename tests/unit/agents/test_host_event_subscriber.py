@@ -20,7 +20,7 @@ from scanflow_agents.host.agent_state import AgentStore, EventPosition
 from scanflow_agents.host.control_loop import MAX_HOPS, Decisions, HostedSensor
 from scanflow_agents.host.event_subscriber import EventBatch, EventFilter
 from scanflow_agents.host.outbox import Delivery
-from tests.unit.agents.harness import Agent, FakeClock, run, sensor, turns
+from tests.unit.agents.host_harness import Agent, FakeClock, run, sensor, yield_to_loop
 
 MADE = sf.on_event("made")
 
@@ -46,7 +46,7 @@ class FakeServer:
     async def ring(self) -> None:
         async with self.news:
             self.news.notify_all()
-        await turns(30)
+        await yield_to_loop(30)
 
     async def end(self) -> None:
         self.over += 1
@@ -58,7 +58,7 @@ class FakeServer:
 
     async def from_number(self, number: int) -> Event | None:
         self._answer()
-        return next((one for one in self.events if one.id >= number), None)
+        return next((event for event in self.events if event.id >= number), None)
 
     async def stream(self, after: int, wanted: EventFilter) -> AsyncGenerator[EventBatch, None]:
         self._answer()
@@ -66,12 +66,12 @@ class FakeServer:
         yield EventBatch()
         over = self.over
         while not self.ends_at_once:
-            told = [one for one in self.events if one.id > max(after, self.gone) and one.type in wanted.types]
+            events = [event for event in self.events if event.id > max(after, self.gone) and event.type in wanted.types]
             if after < self.gone:
-                told = [Event(id=self.gone, at=0.0, type="events.gone"), *told]
+                events = [Event(id=self.gone, at=0.0, type="events.gone"), *events]
             newest = self.events[-1] if self.events else None
-            if told:
-                yield EventBatch(events=told)
+            if events:
+                yield EventBatch(events=events)
             if newest is not None and newest.id > after:
                 after = newest.id
                 yield EventBatch(seen=newest)
@@ -90,18 +90,18 @@ class Listening(Agent):
     """An agent that hears a server."""
 
     def __init__(
-        self, folder: Path, server: FakeServer, *sensors: HostedSensor, clock: FakeClock, **given: Any
+        self, folder: Path, server: FakeServer, *sensors: HostedSensor, clock: FakeClock, **options: Any
     ) -> None:
-        super().__init__(folder, clock, *sensors, source=server, **given)
+        super().__init__(folder, clock, *sensors, source=server, **options)
 
     async def __aenter__(self) -> Listening:
         await super().__aenter__()
-        await turns(30)
-        await self.settled()
+        await yield_to_loop(30)
+        await self.settle()
         return self
 
 
-async def test_it_begins_with_what_comes_next_and_then_hears_each_event_once(tmp_path: Path) -> None:
+async def test_it_begins_with_what_comes_next_and_then_receives_each_event_once(tmp_path: Path) -> None:
     server, clock = FakeServer(), FakeClock()
     await server.happen(3)
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
@@ -109,16 +109,16 @@ async def test_it_begins_with_what_comes_next_and_then_hears_each_event_once(tmp
         await server.happen(2, type="sold")
         await server.happen(2, app="another")
         for _ in range(4):
-            await turns(30)
-            await agent.settled()
+            await yield_to_loop(30)
+            await agent.settle()
         await server.end()
         await server.happen()
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == [f"tracker/made/event:{number}" for number in (4, 5, 10)]
         assert server.asked == [3, 9], "it goes on behind what it was told that it need not hear"
 
 
-async def test_an_agent_that_did_not_listen_does_not_hear_the_past(tmp_path: Path) -> None:
+async def test_an_agent_that_did_not_listen_does_not_receive_past_events(tmp_path: Path) -> None:
     server, clock = FakeServer(), FakeClock()
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock):
         await server.happen()
@@ -126,7 +126,7 @@ async def test_an_agent_that_did_not_listen_does_not_hear_the_past(tmp_path: Pat
         await server.happen(2)
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
         await server.happen()
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == ["tracker/made/event:4"]
 
 
@@ -141,7 +141,7 @@ def test_wherever_it_is_killed_every_event_fires_once(
     async def look(firing: Any) -> int:
         return int(firing.cause.removeprefix("event:"))
 
-    async def story() -> None:
+    async def subscribe() -> None:
         server, clock = FakeServer(), FakeClock()
         state = AgentStore(folder / "agent.db")
         state.set_position(EventPosition(number=0, mark=""))
@@ -151,18 +151,18 @@ def test_wherever_it_is_killed_every_event_fires_once(
             clock.scheduler.clear()
             agent.host.start()
             await server.happen(count)
-            await turns(patience)
+            await yield_to_loop(patience)
             await agent.kill()
         async with Listening(folder, server, sensor("made", MADE, look), clock=clock) as agent:
             for _ in range(10):
-                await turns(30)
-                await agent.settled()
+                await yield_to_loop(30)
+                await agent.settle()
             fired.extend(entry["body"]["value"] for entry in agent.state.journal(kind="sample"))
             missed = agent.sensor_state("made").missed["interrupted"]
         assert sorted(fired) == sorted(set(fired))
         assert len(fired) + missed == len(server.events)
 
-    run(story)
+    run(subscribe)
 
 
 async def test_a_server_that_is_away_or_refuses_is_tried_until_it_answers(tmp_path: Path) -> None:
@@ -171,38 +171,38 @@ async def test_a_server_that_is_away_or_refuses_is_tried_until_it_answers(tmp_pa
     async with Listening(tmp_path, server, sensor("made", MADE), clock=FakeClock()) as agent:
         assert not agent.host.describe_health()["subscribed"]
         server.refusal = InvalidError("no")
-        await turns(30)
+        await yield_to_loop(30)
         server.refusal = None
-        await turns(30)
+        await yield_to_loop(30)
         assert agent.host.describe_health()["subscribed"]
         await server.happen()
-        await agent.settled()
+        await agent.settle()
         assert agent.keys() == ["tracker/made/event:1"]
 
 
-async def test_a_server_that_ends_each_stream_at_once_is_asked_once_a_pause(tmp_path: Path) -> None:
+async def test_a_server_that_ends_each_stream_at_once_is_called_once_a_pause(tmp_path: Path) -> None:
     server = FakeServer()
     server.ends_at_once = True
     await server.happen(2)
     with stamina.set_testing(False):
         async with Listening(tmp_path, server, sensor("made", MADE), clock=FakeClock()):
-            await turns(300)
+            await yield_to_loop(300)
             assert len(server.asked) < 10, "it waits in between"
 
 
 @pytest.mark.parametrize("count", [2, 9])
-async def test_a_list_that_was_begun_anew_is_heard_from_then_on_also_where_its_numbers_come_again(
+async def test_a_list_that_was_started_over_is_followed_from_then_on_also_where_its_numbers_come_again(
     tmp_path: Path, count: int
 ) -> None:
     server = FakeServer()
     async with Listening(tmp_path, server, sensor("made", MADE), clock=FakeClock()) as agent:
         await server.happen(5)
-        await agent.settled()
+        await agent.settle()
         server.events = [Event(id=n + 1, at=1000.0 + n, type="made", app="mnist") for n in range(count)]
         await server.end()
         assert [entry["body"]["now"] for entry in await agent.journal("subscription")] == [count]
         await server.happen()
-        await agent.settled()
+        await agent.settle()
         before = [f"tracker/made/event:{number}" for number in range(1, 6)]
         assert agent.keys() == [*before, f"tracker/made/event:{count + 1}@1"]
 
@@ -211,16 +211,16 @@ async def test_events_that_the_server_has_forgotten_are_counted_in_the_journal(t
     server, clock = FakeServer(), FakeClock()
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
         await server.happen(2)
-        await agent.settled()
+        await agent.settle()
     await server.happen(10)
     server.events, server.gone = server.events[8:], 8
     async with Listening(tmp_path, server, sensor("made", MADE), clock=clock) as agent:
-        (entry,) = [one for one in await agent.journal("missed") if one["subject"] == "events"]
+        (entry,) = [event for event in await agent.journal("missed") if event["subject"] == "events"]
         assert entry["body"] == {"reason": "gone", "cause": "event:3", "count": 6}
         assert agent.keys() == [f"tracker/made/event:{number}" for number in (9, 10, 11, 12)]
 
 
-async def test_a_backlog_is_taken_in_blocks_and_what_finds_no_room_is_counted(
+async def test_a_backlog_is_taken_in_blocks_and_what_finds_no_capacity_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_subscriber, "BACKLOG_TIMEOUT_S", 0.0)
@@ -235,12 +235,12 @@ async def test_a_backlog_is_taken_in_blocks_and_what_finds_no_room_is_counted(
     async with Listening(tmp_path, server, slow_one, sensor("quick", MADE), clock=clock) as agent:
         await server.happen(250)
         for _ in range(10):
-            await turns(30)
-            await agent.settled()
+            await yield_to_loop(30)
+            await agent.settle()
         assert agent.sensor_state("quick").fired == 250
         assert agent.sensor_state("slow").missed["full"] == 250 - 11
         hold.set()
-        await agent.settled()
+        await agent.settle()
         assert agent.sensor_state("slow").fired == 11
         assert agent.state.position is not None
         assert agent.state.position.number == 250
@@ -277,7 +277,7 @@ async def test_a_sensor_does_not_fire_on_what_itself_led_to_unless_it_says_so(tm
                 event(7, "action.succeeded", app="another", agent="tracker", strategy="other"),
             ]
         )
-        await agent.settled()
+        await agent.settle()
         causes: dict[str, list[str]] = {name: [] for name in ("done", "asked", "felt")}
         for entry in await agent.journal("sample"):
             causes[entry["subject"]].append(entry["body"]["cause"])
@@ -308,7 +308,7 @@ def test_wanted_are_the_events_of_its_own_application_unless_a_trigger_names_ano
     assert EventFilter.from_triggers([sf.on_event(f"t{number}") for number in range(60)], "mnist").types == ()
 
 
-async def test_a_sensor_that_fails_again_and_again_is_told_until_it_does_not(tmp_path: Path) -> None:
+async def test_a_sensor_that_fails_again_and_again_is_reported_until_it_does_not(tmp_path: Path) -> None:
     clock, wrong = FakeClock(), True
 
     async def look(_firing: Any) -> int:
@@ -316,16 +316,16 @@ async def test_a_sensor_that_fails_again_and_again_is_told_until_it_does_not(tmp
             raise ValueError("the camera is off")
         return 1
 
-    told: list[str | None] = []
+    messages: list[str | None] = []
     every = sensor("look", sf.every(seconds=1), look)
-    async with Agent(tmp_path, clock, every, report_trouble=told.append):
+    async with Agent(tmp_path, clock, every, report_trouble=messages.append):
         await clock.advance(2)
-        assert told == []
+        assert messages == []
         await clock.advance(3)
     why = "The sensor 'look' fails repeatedly since 2026-09-21T14:13:21Z: ValueError: the camera is off"
-    assert told == [why]
-    async with Agent(tmp_path, clock, every, report_trouble=told.append) as agent:
+    assert messages == [why]
+    async with Agent(tmp_path, clock, every, report_trouble=messages.append) as agent:
         wrong = False
         await clock.advance(1)
-        await agent.settled()
-    assert told == [why, why, None]
+        await agent.settle()
+    assert messages == [why, why, None]

@@ -25,7 +25,7 @@ ANCHOR = 1_790_000_000.123
 DAY_S = 86_400.0
 
 
-def at(text: str) -> float:
+def parse_time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -48,20 +48,20 @@ schedules = st.one_of(intervals, crons, st.builds(lambda s: sf.at(datetime.fromt
 def test_due_times_found_one_by_one_are_those_that_are_counted(trigger: Scheduled, start: float, span: float) -> None:
     begin = ANCHOR + start
     end = min(begin + span, begin + 300 * getattr(trigger, "seconds", span))
-    found = []
+    times = []
     due = find_first_after(trigger, begin, anchor=ANCHOR)
     while due is not None and due <= end:
-        found.append(due)
+        times.append(due)
         due = find_first_after(trigger, due, anchor=ANCHOR)
-    assert found == sorted(set(found))
-    assert count_between(trigger, begin, end, anchor=ANCHOR) == len(found)
-    assert find_last_until(trigger, end, after=begin, anchor=ANCHOR) == (found[-1] if found else None)
+    assert times == sorted(set(times))
+    assert count_between(trigger, begin, end, anchor=ANCHOR) == len(times)
+    assert find_last_until(trigger, end, after=begin, anchor=ANCHOR) == (times[-1] if times else None)
 
 
 @given(crons, st.integers(0, 400 * 24 * 60))
 def test_a_cron_time_has_come_when_the_clock_on_the_wall_says_so(trigger: Cron, minutes: int) -> None:
     fields, zone = parse_cron(trigger.expression), ZoneInfo(trigger.timezone)
-    moment = at("2026-01-01T00:00:00Z") + minutes * 60.0
+    moment = parse_time("2026-01-01T00:00:00Z") + minutes * 60.0
     wall = datetime.fromtimestamp(moment, zone)
     if wall.utcoffset() != datetime.fromtimestamp(moment - 7200, zone).utcoffset():
         return  # clocks were just changed: told below
@@ -82,7 +82,7 @@ def test_an_interval_begins_one_interval_after_its_anchor() -> None:
 
 
 def test_a_date_is_due_once() -> None:
-    moment = at("2026-02-03T04:05:06Z")
+    moment = parse_time("2026-02-03T04:05:06Z")
     trigger = sf.at(datetime.fromtimestamp(moment, UTC))
     assert find_first_after(trigger, moment - 1, anchor=0) == moment
     assert find_first_after(trigger, moment, anchor=0) is None
@@ -108,18 +108,22 @@ def test_a_date_is_due_once() -> None:
     ],
 )
 def test_cron_is_read_as_unix_reads_it(expression: str, zone: str, after: str, expected: list[str]) -> None:
-    trigger, moment, found = sf.cron(expression, timezone=zone), at(after), []
+    trigger, moment, times = sf.cron(expression, timezone=zone), parse_time(after), []
     for _ in expected:
         due = find_first_after(trigger, moment, anchor=0)
         assert due is not None
         moment = due
-        found.append(format_time(due))
-    assert found == expected
+        times.append(format_time(due))
+    assert times == expected
 
 
 def test_decades_of_minutes_are_counted_without_walking_them() -> None:
     trigger = sf.cron("* * * * *", timezone="Europe/Madrid")
-    begin, decade, end = at("1926-01-01T00:00:00Z"), at("2016-01-01T00:00:00Z"), at("2026-01-01T00:00:00Z")
+    begin, decade, end = (
+        parse_time("1926-01-01T00:00:00Z"),
+        parse_time("2016-01-01T00:00:00Z"),
+        parse_time("2026-01-01T00:00:00Z"),
+    )
     minutes = (end - decade) / 60
     counting = count_instructions(lambda: count_between(trigger, decade, end, anchor=begin))
     looking_back = count_instructions(lambda: find_last_until(trigger, end, after=begin, anchor=begin))
@@ -130,17 +134,17 @@ def test_decades_of_minutes_are_counted_without_walking_them() -> None:
 
 
 @given(st.floats(0, 50), st.floats(0, 1000), st.text(max_size=8))
-def test_jitter_delays_by_at_most_what_was_asked_and_is_the_same_again(jitter: float, due: float, seed: str) -> None:
+def test_jitter_delays_by_at_most_its_limit_and_is_the_same_again(jitter: float, due: float, seed: str) -> None:
     trigger = sf.every(seconds=60, jitter=jitter)
     assert due - 1e-6 <= apply_jitter(trigger, due, seed) <= due + jitter + 1e-6
     assert apply_jitter(trigger, due, seed) == apply_jitter(trigger, due, seed)
 
 
-def test_jitter_keeps_agents_apart() -> None:
+def test_jitter_separates_agents() -> None:
     trigger = sf.every(seconds=60, jitter=30)
     assert len({apply_jitter(trigger, 60.0, f"agent-{index}") for index in range(100)}) > 90
 
 
 def test_times_are_written_in_utc() -> None:
-    assert format_time(at("2026-01-31T07:00:00+01:00")) == "2026-01-31T06:00:00Z"
-    assert timedelta(seconds=at(format_time(0.5))) == timedelta(seconds=0.5)
+    assert format_time(parse_time("2026-01-31T07:00:00+01:00")) == "2026-01-31T06:00:00Z"
+    assert timedelta(seconds=parse_time(format_time(0.5))) == timedelta(seconds=0.5)

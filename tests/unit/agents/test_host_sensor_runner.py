@@ -23,7 +23,7 @@ from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_s
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
 from scanflow_agents.host.strategy_runner import Strategies
 from scanflow_agents.host.thread_pool import ThreadPool
-from tests.unit.agents.harness import START, Agent, FakeClock
+from tests.unit.agents.host_harness import START, Agent, FakeClock
 
 APP = sf.Application(
     name="mnist",
@@ -44,10 +44,10 @@ def made_environment(
     )
 
 
-async def fired(function: SensorFunction[..., Any], environment: SensorEnvironment, **given: Any) -> Any:
+async def fire_function(function: SensorFunction[..., Any], environment: SensorEnvironment, **options: Any) -> Any:
     ready = build_hosted_sensor(function, environment)
     sensor_state = SensorState(sensor=ready.name, trigger=ready.trigger)
-    return (await ready.run(FiringRequest(cause="c", at=START, **given), sensor_state)).value
+    return (await ready.run(FiringRequest(cause="c", at=START, **options), sensor_state)).value
 
 
 async def test_each_firing_looks_at_the_runs_since_the_last() -> None:
@@ -58,7 +58,7 @@ async def test_each_firing_looks_at_the_runs_since_the_last() -> None:
     clock, tracker = FakeClock(), MemoryKnowledge()
     ready = build_hosted_sensor(count, made_environment(clock, tracker=tracker))
     sensor_state = SensorState(sensor="count", trigger=sf.on_call())
-    found = []
+    values = []
     for number in (1.0, 2.0, 0.0, 4.0):
         when = datetime.fromtimestamp(clock.now, UTC)
         tags = {"scanflow.step": "predictor"}
@@ -66,8 +66,8 @@ async def test_each_firing_looks_at_the_runs_since_the_last() -> None:
         clock.now += 10
         look = await ready.run(FiringRequest(cause="c", at=clock.now), sensor_state)
         sensor_state.looked = look.looked
-        found.append(look.value)
-    assert found == [1.0, 2.0, 0.0, 4.0]
+        values.append(look.value)
+    assert values == [1.0, 2.0, 0.0, 4.0]
 
 
 async def test_a_sensor_that_looks_at_runs_without_a_tracker_says_what_is_missing() -> None:
@@ -76,7 +76,7 @@ async def test_a_sensor_that_looks_at_runs_without_a_tracker_says_what_is_missin
         return len(runs)
 
     with pytest.raises(MissingExtraError, match="MLflow is not installed"):
-        await fired(count, made_environment(FakeClock()))
+        await fire_function(count, made_environment(FakeClock()))
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -96,7 +96,7 @@ async def test_an_actuator_in_a_sensor_is_delivered_under_the_firings_key(tmp_pa
     clock = FakeClock()
     async with Agent(tmp_path, clock) as agent:
         function = on_loop if is_async else in_thread
-        answers = await fired(function, made_environment(clock, agent))
+        answers = await fire_function(function, made_environment(clock, agent))
         assert answers == [{"verdict": "act"}] * 2
         assert agent.keys() == [f"tracker/{function.name}/c", f"tracker/{function.name}/c/2"]
 
@@ -107,12 +107,12 @@ async def test_a_sensor_sees_what_its_strategies_want_until_it_is_answered(tmp_p
 
     @sensor(sf.on_call())
     async def look(context: Context) -> int:
-        seen.append([f"{one.strategy} {one.key}" for one in context.wanted()])
+        seen.append([f"{intent.strategy} {intent.key}" for intent in context.wanted()])
         return 1
 
     @sensor(sf.on_call())
-    async def other(context: Context) -> int:
-        seen.append([one.key for one in context.wanted()])
+    async def list_wanted_keys(context: Context) -> int:
+        seen.append([intent.key for intent in context.wanted()])
         return 1
 
     retrain = Strategy(name="retrain", when=look, then=[do.run_workflow("training"), call("checker", "check")])
@@ -120,7 +120,10 @@ async def test_a_sensor_sees_what_its_strategies_want_until_it_is_answered(tmp_p
 
     clock, lives = FakeClock(), list[Agent]()
     shared = replace(made_environment(clock), outbox=lambda: lives[-1].outbox)
-    sensors = [build_hosted_sensor(look, shared, strategies=frozenset({"retrain"})), build_hosted_sensor(other, shared)]
+    sensors = [
+        build_hosted_sensor(look, shared, strategies=frozenset({"retrain"})),
+        build_hosted_sensor(list_wanted_keys, shared),
+    ]
 
     async def live() -> Agent:
         lives.append(Agent(tmp_path, clock, *sensors, decider=decider))
@@ -129,7 +132,7 @@ async def test_a_sensor_sees_what_its_strategies_want_until_it_is_answered(tmp_p
 
     async def fire(cause: str, name: str = "look") -> list[str]:
         agent.host.loop.call(name, FiringRequest(cause=cause, at=clock.now))
-        await agent.settled()
+        await agent.settle()
         return seen[-1]
 
     agent = await live()
@@ -138,9 +141,9 @@ async def test_a_sensor_sees_what_its_strategies_want_until_it_is_answered(tmp_p
         await agent.kill()
         agent = await live()
     assert await fire("b") == ["retrain tracker/retrain/a"]
-    assert await fire("c", "other") == [], "its strategies want nothing"
+    assert await fire("c", "list_wanted_keys") == [], "its strategies want nothing"
     agent.post.down = None
-    await agent.settled()
+    await agent.settle()
     assert await fire("d") == [], "both were answered"
     await agent.__aexit__()
 
@@ -158,13 +161,14 @@ def test_what_its_author_says_of_a_sensor_counts_more_than_what_holds_for_all() 
 
     environment = made_environment(FakeClock())
     first, second = (
-        build_hosted_sensor(one, environment, limit_s=60.0, grace_s=60.0, misfire="run_once") for one in (slow, late)
+        build_hosted_sensor(function, environment, limit_s=60.0, grace_s=60.0, misfire="run_once")
+        for function in (slow, late)
     )
     assert (first.limit_s, first.grace_s, first.misfire) == (600.0, 60.0, "skip")
     assert (second.limit_s, second.grace_s, second.misfire) == (60.0, 300.0, "run_once")
 
 
-def test_the_thesis_spelling_takes_the_same_words() -> None:
+def test_the_thesis_spelling_takes_the_same_options() -> None:
     @sensor(nodes=["predictor"], filter_string="metrics.n > 0", limit_s=5)
     async def count(runs: list[Any], args: list[Any], kwargs: dict[str, Any]) -> int:
         return len(runs)
@@ -173,7 +177,7 @@ def test_the_thesis_spelling_takes_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"limit_s": -1}, {"limit_s": "soon"}, {"grace_s": 0}, {"misfire": "never"}])
-def test_a_wrong_limit_is_told_where_it_is_written(wrong: dict[str, Any]) -> None:
+def test_a_wrong_limit_is_reported_where_it_is_written(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match=next(iter(wrong))):
 
         @sensor(sf.on_call(), **wrong)

@@ -49,7 +49,7 @@ class Blocks(httpx2.AsyncByteStream):
             raise httpx2.ReadError("reset")
 
 
-def told(
+def collect_batches(
     reply: httpx2.Response, asked: list[httpx2.Request] | None = None
 ) -> tuple[list[EventBatch], ScanflowError | None]:
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -60,17 +60,17 @@ def told(
     async def listen() -> tuple[list[EventBatch], ScanflowError | None]:
         transport = httpx2.MockTransport(answer)
         server, events = AsyncClient(URL, transport=transport), AsyncClient(URL, transport=transport)
-        found: list[EventBatch] = []
+        batches: list[EventBatch] = []
         try:
             async with aclosing(ServerEvents(server).stream(3, WANTED)) as stream:
-                async for one in stream:
-                    found.append(one)  # noqa: PERF401  what came before an error counts
+                async for batch in stream:
+                    batches.append(batch)  # noqa: PERF401  what came before an error counts
         except ScanflowError as error:
-            return found, error
+            return batches, error
         finally:
             await server.close()
             await events.close()
-        return found, None
+        return batches, None
 
     return asyncio.run(listen())
 
@@ -78,9 +78,9 @@ def told(
 def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
     asked: list[httpx2.Request] = []
     text = message(FIRST, "made") + message(SECOND, "events.seen")
-    found, error = told(httpx2.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
+    batches, error = collect_batches(httpx2.Response(200, stream=Blocks(b":ping\n\n", text[:40], text[40:])), asked)
     assert error is None
-    assert found == [EventBatch(), EventBatch(), EventBatch(), EventBatch(events=(FIRST,), seen=SECOND)]
+    assert batches == [EventBatch(), EventBatch(), EventBatch(), EventBatch(events=(FIRST,), seen=SECOND)]
     (request,) = asked
     assert request.headers["accept"] == "text/event-stream"
     assert request.url.params.multi_items() == [
@@ -93,23 +93,23 @@ def test_it_asks_for_what_is_wanted_and_tells_events_as_they_come() -> None:
 
 
 def test_a_stream_that_breaks_and_an_event_that_cannot_be_read_are_unavailable_and_a_refusal_is_itself() -> None:
-    found, error = told(httpx2.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
-    assert found == [EventBatch(), EventBatch(events=(FIRST,))]
+    batches, error = collect_batches(httpx2.Response(200, stream=Blocks(message(FIRST, "made"), breaks=True)))
+    assert batches == [EventBatch(), EventBatch(events=(FIRST,))]
     assert isinstance(error, UnavailableError)
     new = b'data: {"id": 5, "new": true}\n\n'
-    found, error = told(httpx2.Response(200, stream=Blocks(message(FIRST, "made") + new)))
-    assert found == [EventBatch(), EventBatch(events=(FIRST,))], "what came before it is heard"
+    batches, error = collect_batches(httpx2.Response(200, stream=Blocks(message(FIRST, "made") + new)))
+    assert batches == [EventBatch(), EventBatch(events=(FIRST,))], "what came before it is heard"
     assert isinstance(error, UnavailableError)
     assert "If the server has another version" in str(error)
     problem = {"type": "urn:scanflow:error:NotFoundError", "detail": "no such route", "status": 404, "title": "x"}
-    _, error = told(httpx2.Response(404, json=problem))
+    _, error = collect_batches(httpx2.Response(404, json=problem))
     assert isinstance(error, NotFoundError)
 
 
 @pytest.mark.parametrize("listed", [[], [FIRST]])
 def test_it_asks_for_single_events(listed: list[Event]) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
-        some = [one.model_dump(mode="json") for one in listed]
+        some = [event.model_dump(mode="json") for event in listed]
         if request.url.path.endswith("/newest"):
             return httpx2.Response(200, text=json.dumps(some[0] if some else None))
         assert dict(request.url.params) == {"after": "3", "limit": "1"}
@@ -127,39 +127,39 @@ def test_it_asks_for_single_events(listed: list[Event]) -> None:
 
 @pytest.mark.parametrize("meanwhile", [0, 1, MAX_REPORTED])
 def test_what_cannot_be_reported_is_kept_and_the_newest_first_of_all(meanwhile: int) -> None:
-    def made(number: int) -> Event:
+    def make_event(number: int) -> Event:
         return Event(id=number, at=1.5, type="made", app="mnist")
 
     class Server:
         def __init__(self) -> None:
-            self.told: list[Event] | None = None
+            self.received: list[Event] | None = None
 
         async def send_events(self, events: list[Event]) -> None:
-            if self.told is None:
-                self.told = []
+            if self.received is None:
+                self.received = []
                 for number in range(meanwhile):
-                    reporter.add(made(MAX_REPORTED + number))
+                    reporter.add(make_event(MAX_REPORTED + number))
                 raise UnavailableError("away")
-            self.told = events
+            self.received = events
 
     server = Server()
     reporter = EventReporter(cast("DeliveryClient", server))
 
-    async def scenario() -> None:
+    async def report_many() -> None:
         for number in range(MAX_REPORTED):
-            reporter.add(made(number))
+            reporter.add(make_event(number))
         await reporter.flush()
         await reporter.flush()
 
-    asyncio.run(scenario())
-    assert server.told is not None
-    assert [event.id for event in server.told] == list(range(meanwhile, MAX_REPORTED + meanwhile))
+    asyncio.run(report_many())
+    assert server.received is not None
+    assert [event.id for event in server.received] == list(range(meanwhile, MAX_REPORTED + meanwhile))
 
 
 def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is_too_large_takes_no_others_along(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def made(number: int, size: int) -> Event:
+    def make_event(number: int, size: int) -> Event:
         return Event(id=number, at=1.5, type="made", data={"x": "y" * size})
 
     sent, sizes, failures = list[int](), list[int](), [None, InvalidError("No."), None, UnavailableError("away")]
@@ -178,7 +178,7 @@ def test_events_are_reported_in_requests_that_the_server_accepts_and_one_that_is
         server = AsyncClient(URL, transport=httpx2.MockTransport(answer))
         reporter = EventReporter(DeliveryClient(app="mnist", agent="tracker", server=server, connect=AsyncClient))
         for number in range(20):
-            reporter.add(made(number, 200_000 if number != 7 else MAX_EVENT_BYTES))
+            reporter.add(make_event(number, 200_000 if number != 7 else MAX_EVENT_BYTES))
         await reporter.flush()
         assert sent == [0, 1, 2, 3, 4, *range(11, 16)], "the second request was refused, and the fourth not answered"
         await reporter.flush()
@@ -241,5 +241,5 @@ def test_no_intent_goes_before_the_strategies_where_the_server_is_away_or_the_to
 @pytest.mark.parametrize(
     "error", [NotFoundError("no such agent"), ForbiddenError("made by hand"), InternalError("a defect")]
 )
-def test_where_the_strategies_are_not_stored_intents_are_sent_to_wait_for_approval(error: ScanflowError) -> None:
+def test_where_the_strategies_are_not_saved_intents_are_sent_to_wait_for_approval(error: ScanflowError) -> None:
     assert deliver_intents(error) == ([REPORT, WANT, WANT], [])

@@ -27,7 +27,7 @@ async def test_what_is_added_in_one_turn_is_one_transaction(tmp_path: Path) -> N
     await writer.close()
 
 
-async def test_a_group_that_cannot_be_written_is_tried_again_whole_and_then_told(tmp_path: Path) -> None:
+async def test_a_group_that_cannot_be_written_is_tried_again_whole_and_then_reported(tmp_path: Path) -> None:
     writer = GroupWriter(tmp_path / "a.db", SCHEMA, patience_s=0.0)
     writer.add("INSERT INTO numbers VALUES (?)", (1,))
     writer.add("INSERT INTO nowhere VALUES (?)", (1,))
@@ -86,15 +86,15 @@ async def test_the_newest_calls_are_remembered_and_each_that_is_not_done_however
         state = AgentStore(tmp_path / "agent.db", most_calls=5)
     state.trim()
     await state.writer.flush()
-    kept = [0, 10, 20, 25, 26, 27, 28, 29]
-    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == kept
-    assert state.writer.read("SELECT id FROM calls ORDER BY id") == [(n + 1,) for n in kept]
+    expected = [0, 10, 20, 25, 26, 27, 28, 29]
+    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == expected
+    assert state.writer.read("SELECT id FROM calls ORDER BY id") == [(n + 1,) for n in expected]
     assert [firing.cause for _, firing in state.load_waiting_calls()] == ["call:0", "call:10", "call:20"]
     for n in (0, 10, 20):
         state.complete_call("zyxw"[n % 4], f"call:{n}")
     state.trim()
     await state.writer.flush()
-    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == kept[3:]
+    assert [n for n in range(30) if state.has_call("zyxw"[n % 4], f"call:{n}")] == expected[3:]
     await state.writer.close()
 
 

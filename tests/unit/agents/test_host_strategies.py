@@ -11,15 +11,15 @@ from scanflow.agent import Strategy, call
 from scanflow.agent import primitives as do
 from scanflow_agents.host.call_limits import MemoryActedStore, Withheld, WithheldOnce
 from scanflow_agents.host.strategy_runner import Strategies
-from tests.unit.agent.agents_made import sample
+from tests.unit.agent.agent_builders import sample
 
 
-def made(strategies: list[Strategy]) -> Strategies:
+def make_strategies(strategies: list[Strategy]) -> Strategies:
     return Strategies(strategies, app="mnist", team="data", parameters={"many": 100})
 
 
 def strategies(least: int) -> Strategies:
-    return made(
+    return make_strategies(
         [
             Strategy(name="enough", when="count", if_=lambda n: n >= least, then=call("checker", "look", 3)),
             Strategy(
@@ -33,9 +33,9 @@ def strategies(least: int) -> Strategies:
     )
 
 
-def test_what_strategies_want_becomes_letters_in_their_order() -> None:
+def test_what_strategies_want_becomes_deliveries_in_their_order() -> None:
     decided = strategies(10).decide(sample(500, cause="c3"))
-    assert [(one.queue, one.kind, one.key) for one in decided.deliveries] == [
+    assert [(delivery.queue, delivery.kind, delivery.key) for delivery in decided.deliveries] == [
         ("enough", "call", "tracker/enough/c3"),
         ("many", "intent", "tracker/many/c3"),
         ("many", "call", "tracker/many/c3/2"),
@@ -44,7 +44,7 @@ def test_what_strategies_want_becomes_letters_in_their_order() -> None:
     assert json.loads(decided.deliveries[1].body)["sample"]["value"] == 500
 
 
-def test_a_rule_that_breaks_is_told_and_stops_no_other() -> None:
+def test_a_rule_that_breaks_is_reported_and_stops_no_other() -> None:
     decided = strategies(10).decide(sample("five"))
     assert set(decided.errors) == {"enough", "many"}
     assert decided.deliveries == ()
@@ -64,7 +64,7 @@ def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> Non
     def half(n: int) -> bool:
         raise ValueError("half a character: \ud83d")
 
-    two = made(
+    two = make_strategies(
         [
             Strategy(name="mute", when="count", if_=mute, then=do.run_workflow("training")),
             Strategy(name="half", when="count", if_=half, then=do.run_workflow("training")),
@@ -76,7 +76,7 @@ def test_an_error_that_cannot_say_what_is_wrong_stops_no_other_strategy() -> Non
         "mute": "Strategy 'mute': MuteError",
         "half": "Strategy 'half': ValueError: half a character: \\ud83d",
     }
-    assert [one.queue for one in decided.deliveries] == ["sane"]
+    assert [delivery.queue for delivery in decided.deliveries] == ["sane"]
 
 
 ACTED: list[int] = []
@@ -86,41 +86,41 @@ def act(n: int) -> None:
     ACTED.append(n)
 
 
-def limited(store: MemoryActedStore, **limits: Any) -> Strategies:
+def make_limited(store: MemoryActedStore, **limits: Any) -> Strategies:
     strategy = Strategy(name="act", when="count", then=act, **limits)
     return Strategies([strategy], app="mnist", team="data", parameters={}, store=store)
 
 
-def test_a_function_that_acts_pauses_as_its_strategy_says_also_after_a_restart() -> None:
+def test_a_function_with_actions_pauses_as_its_strategy_says_also_after_a_restart() -> None:
     ACTED.clear()
     store = MemoryActedStore()
     for at, number in ((100.0, 1), (105.0, 2), (109.9, 3), (110.0, 4)):
-        decided = limited(store, cool_down=10).decide(sample(number, at=at, cause=f"c{number}"))
+        decided = make_limited(store, cool_down=10).decide(sample(number, at=at, cause=f"c{number}"))
         assert bool(decided.withheld) == (number in {2, 3})
     assert ACTED == [1, 4]
 
 
 @pytest.mark.parametrize("autonomy", ["observe", "suggest", "approve"])
-def test_a_function_that_acts_is_not_called_where_its_strategy_may_not_act(autonomy: Any) -> None:
+def test_a_function_with_actions_is_not_called_where_its_strategy_may_not_act(autonomy: Any) -> None:
     ACTED.clear()
-    [withheld] = limited(MemoryActedStore(), autonomy=autonomy).decide(sample(1)).withheld
+    [withheld] = make_limited(MemoryActedStore(), autonomy=autonomy).decide(sample(1)).withheld
     assert (ACTED, withheld.limit, withheld.requests) == ([], "autonomy", "act(...)")
 
 
 def test_a_call_and_an_intent_share_their_strategys_budget() -> None:
     strategy = Strategy(name="both", when="count", then=[call("checker", "look"), do.run_workflow("t")], budget=1)
-    decided = made([strategy]).decide(sample(1))
+    decided = make_strategies([strategy]).decide(sample(1))
     [called, intended] = decided.deliveries
     assert (called.kind, json.loads(intended.body)["budget"]) == ("call", 0)
 
 
-def test_what_is_withheld_is_told_once_until_its_strategy_calls_again() -> None:
+def test_what_is_withheld_is_reported_once_until_its_strategy_calls_again() -> None:
     def withhold(target: str, limit: str = "budget", strategy: str = "mixed") -> Withheld:
         return Withheld(strategy=strategy, requests="", key="", target=target, limit=limit, reason="")
 
-    told, two = WithheldOnce(), [withhold("agent/m"), withhold("agent/n")]
-    assert told.select((), two) == two
-    assert told.select(("other",), two) == []
+    once, two = WithheldOnce(), [withhold("agent/m"), withhold("agent/n")]
+    assert once.select((), two) == two
+    assert once.select(("other",), two) == []
     later = [withhold("agent/m", "cool_down"), withhold("agent/m", strategy="other")]
-    assert told.select((), [*two, *later]) == later
-    assert told.select(("mixed",), two) == two
+    assert once.select((), [*two, *later]) == later
+    assert once.select(("mixed",), two) == two

@@ -79,7 +79,7 @@ async def test_a_function_given_up_before_it_began_is_never_called() -> None:
     workers.close()
 
 
-async def test_when_too_many_hang_the_reason_is_told() -> None:
+async def test_when_too_many_hang_the_reason_is_reported() -> None:
     workers, begun, go_on = ThreadPool(1, most_abandoned=1), threading.Event(), threading.Event()
 
     def hang() -> None:

@@ -15,8 +15,8 @@ from scanflow.knowledge import MemoryKnowledge
 from scanflow_agents.host.control_loop import HostedSensor
 from scanflow_agents.host.sensor_runner import SensorEnvironment, build_hosted_sensor
 from scanflow_agents.host.thread_pool import ThreadPool
-from tests.unit.agents import harness
-from tests.unit.agents.harness import Agent, FakeClock
+from tests.unit.agents import host_harness
+from tests.unit.agents.host_harness import Agent, FakeClock
 
 APP = sf.Application(
     name="mnist",
@@ -32,10 +32,10 @@ class FlakyKnowledge(MemoryKnowledge):
 
     down = False
 
-    def search_runs(self, *given: Any, **more: Any) -> Any:
+    def search_runs(self, *arguments: Any, **more: Any) -> Any:
         if self.down:
             raise UnavailableError("The tracker does not answer.")
-        return super().search_runs(*given, **more)
+        return super().search_runs(*arguments, **more)
 
 
 class InlineWorkers(ThreadPool):
@@ -64,7 +64,7 @@ def record_predictions(tracker: MemoryKnowledge, clock: FakeClock, name: str) ->
     tracker.log_run("mnist", "tests", name=name, metrics={"predictions": 1.0}, started_at=when, ended_at=when)
 
 
-async def samples_of(agent: Agent, name: str) -> list[dict[str, Any]]:
+async def list_samples(agent: Agent, name: str) -> list[dict[str, Any]]:
     return [entry["body"] for entry in await agent.journal("sample") if entry["subject"] == name]
 
 
@@ -72,25 +72,25 @@ async def test_runs_of_an_outage_are_counted_once_it_is_over_also_by_an_agent_th
     tmp_path: Path,
 ) -> None:
     clock, tracker = FakeClock(), FlakyKnowledge()
-    well = harness.sensor("well", sf.every(seconds=INTERVAL_S))
+    well = host_harness.sensor("well", sf.every(seconds=INTERVAL_S))
     agent = await Agent(tmp_path, clock, count_runs(clock, tracker), well).__aenter__()
     record_predictions(tracker, clock, "before")
     await clock.advance(2 * INTERVAL_S)
     tracker.down = True
     record_predictions(tracker, clock, "at first")  # another agent of the same tracker may reach it
     await clock.advance(3 * INTERVAL_S)
-    await agent.settled()
+    await agent.settle()
     await agent.kill()
     async with Agent(tmp_path, clock, count_runs(clock, tracker), well) as agent:
         record_predictions(tracker, clock, "later")
         await clock.advance(3 * INTERVAL_S)
         tracker.down = False
         await clock.advance(3 * INTERVAL_S)
-        looks = await samples_of(agent, "count")
+        looks = await list_samples(agent, "count")
         failed = [look["error"] for look in looks if look["error"] is not None]
         assert failed == ["UnavailableError: The tracker does not answer."] * 6
         counted = [name for look in looks if look["error"] is None for name in look["value"]]
         assert sorted(counted) == ["at first", "before", "later"]
-        assert [sample["error"] for sample in await samples_of(agent, "well")] == [None] * len(looks)
+        assert [sample["error"] for sample in await list_samples(agent, "well")] == [None] * len(looks)
         wanted = agent.keys()
         assert sum(key.startswith("tracker/count/") for key in wanted) == 3, "nothing is wanted of a look that failed"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from tests.unit.app.making import message, refusal
+from tests.unit.app.app_builders import message, refusal
 
 HOURLY = sf.every(hours=1)
 
@@ -26,7 +26,7 @@ def test_a_sensor_is_named_as_a_function_is(name: str, better: str) -> None:
 
 @given(st.text(max_size=12))
 def test_the_name_that_is_advised_is_taken(name: str) -> None:
-    told = refusal(lambda: sf.Sensor(name=name, trigger=HOURLY))
-    if told is not None:
-        better = told.rpartition("Write ")[2].removesuffix(" instead.")[1:-1]
+    message = refusal(lambda: sf.Sensor(name=name, trigger=HOURLY))
+    if message is not None:
+        better = message.rpartition("Write ")[2].removesuffix(" instead.")[1:-1]
         assert sf.Sensor(name=better, trigger=HOURLY).name == better

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.unit.app.making import batch, script, shop
+from tests.unit.app.app_builders import batch, script, shop
 
 TRAINING = batch(script("train"))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.edges import Chain
-from tests.unit.app.making import batch, script
+from tests.unit.app.app_builders import batch, script
 
 a, b, c, d = (script(name) for name in "abcd")
 
@@ -37,11 +37,13 @@ def test_groups_and_chains_are_linked_and_no_node_is_changed(chain: Chain, linke
 
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=5))
 def test_neighbouring_groups_are_linked_all_to_all_and_others_not_at_all(sizes: list[int]) -> None:
-    groups = [[script(f"n{index}-{one}") for one in range(size)] for index, size in enumerate(sizes)]
+    groups = [[script(f"n{index}-{number}") for number in range(size)] for index, size in enumerate(sizes)]
     chain = Chain((), tuple(node.name for node in groups[0]), tuple(node.name for node in groups[0]))
     for group in groups[1:]:
         chain = chain >> group
-    wanted = {(one.name, other.name) for left, right in itertools.pairwise(groups) for one in left for other in right}
+    wanted = {
+        (earlier.name, other.name) for left, right in itertools.pairwise(groups) for earlier in left for other in right
+    }
     assert len(pairs(chain)) == len(wanted)
     assert set(pairs(chain)) == wanted
 

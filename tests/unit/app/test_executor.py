@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from tests.unit.app.making import keys, message, plain_values, script
+from tests.unit.app.app_builders import keys, message, plain_values, script
 
 
 class Size(enum.IntEnum):
     SMALL = 3
 
 
-def nested(depth: int) -> list[Any]:
+def nest(depth: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(depth):
         value = [value]
     return value
 
 
-def inside_itself() -> list[Any]:
+def make_circular() -> list[Any]:
     value: list[Any] = []
     value.append(value)
     return value
@@ -61,14 +61,14 @@ def test_changing_what_was_handed_in_changes_no_step() -> None:
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
-    "setting": lambda made: made.__setitem__("a", 2),
-    "deleting": lambda made: made.__delitem__("a"),
-    "clearing": lambda made: made.clear(),
-    "popping": lambda made: made.pop("a"),
-    "popping any": lambda made: made.popitem(),
-    "a default": lambda made: made.setdefault("b", 2),
-    "updating": lambda made: made.update(a=2),
-    "merging": lambda made: made.__ior__({"a": 2}),
+    "setting": lambda mapping: mapping.__setitem__("a", 2),
+    "deleting": lambda mapping: mapping.__delitem__("a"),
+    "clearing": lambda mapping: mapping.clear(),
+    "popping": lambda mapping: mapping.pop("a"),
+    "popping any": lambda mapping: mapping.popitem(),
+    "a default": lambda mapping: mapping.setdefault("b", 2),
+    "updating": lambda mapping: mapping.update(a=2),
+    "merging": lambda mapping: mapping.__ior__({"a": 2}),
 }
 
 
@@ -88,7 +88,7 @@ def test_a_step_can_be_copied_and_pickled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kept"),
+    ("value", "plain"),
     [
         (PurePosixPath("data/x.npy"), "data/x.npy"),
         ((1, (2, 3)), [1, [2, 3]]),
@@ -98,10 +98,10 @@ def test_a_step_can_be_copied_and_pickled() -> None:
         (True, True),
     ],
 )
-def test_what_is_nearly_plain_is_made_plain(value: Any, kept: Any) -> None:
-    found = script("train", parameters={"p": value}).parameters["p"]
-    assert found == kept
-    assert type(found) is type(kept)
+def test_what_is_nearly_plain_is_made_plain(value: Any, plain: Any) -> None:
+    parameter = script("train", parameters={"p": value}).parameters["p"]
+    assert parameter == plain
+    assert type(parameter) is type(plain)
 
 
 WRITTEN_BY_NOBODY = [
@@ -118,14 +118,14 @@ WRITTEN_BY_NOBODY = [
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reason"),
     [
         (WRITTEN_BY_NOBODY, "which cannot be serialized. Use text, numbers, true/false, lists, mappings or paths"),
         ([float("nan")], "is nan, which JSON cannot represent. Write None, or make it in a step: float('nan')."),
         ([[float("inf")]], "is inf, which JSON cannot represent"),
         (["\ud800"], "is not valid Unicode"),
         ([10**5000], "a number of more than 4,000 digits"),
-        ([nested(60), nested(100_000), inside_itself()], "nested more than 50 levels deep"),
+        ([nest(60), nest(100_000), make_circular()], "nested more than 50 levels deep"),
         ([{(1, 2): 3}], "has the key (1, 2). A key is text or a whole number"),
         ([{None: 3}], "has the key None. A key is text or a whole number: make this mapping in a step"),
         (
@@ -141,16 +141,16 @@ WRITTEN_BY_NOBODY = [
     ],
     ids=itertools.count(),
 )
-def test_what_would_be_lost_on_paper_is_refused_by_step_and_parameter(values: list[Any], told: str) -> None:
+def test_what_would_be_lost_on_paper_is_refused_by_step_and_parameter(values: list[Any], reason: str) -> None:
     for value in values:
         with pytest.raises(InvalidError) as error:
             script("train", parameters={"model": value})
         assert message(error).startswith("Executor 'train': ")
-        assert told in message(error)
+        assert reason in message(error)
         assert len(message(error)) < 300
 
 
-def test_every_wrong_field_is_told_at_once() -> None:
+def test_every_wrong_field_is_reported_at_once() -> None:
     with pytest.raises(InvalidError) as error:
         script("train", timeout=-1, retries=True)
     assert len(message(error).splitlines()) == 2
@@ -174,7 +174,7 @@ def test_a_step_as_a_parameter_stands_for_its_output() -> None:
 @given(st.integers(0, 100), st.integers(1, 200), st.floats(1, 1e30), st.floats(0.001, 1e6))
 def test_waits_grow_until_the_longest_and_never_fail(limit: int, failures: int, factor: float, delay: float) -> None:
     retry = sf.Retry(limit=limit, delay=delay, factor=factor, max_delay="1h")
-    waits = [retry.wait_s(one) for one in range(1, failures + 1)]
+    waits = [retry.wait_s(number) for number in range(1, failures + 1)]
     assert waits == sorted(waits)
     assert all(0 < wait <= 3600 for wait in waits)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scanflow.app.graph import collect_parents, compute_levels, list_ancestors
 from scanflow.errors import InvalidError
-from tests.unit.app.making import batch, edges_of_dags, message, script
+from tests.unit.app.app_builders import batch, edges_of_dags, message, script
 
 Graph = tuple[list[str], list[tuple[str, str]]]
 
@@ -24,7 +24,7 @@ def test_every_node_comes_once_as_early_as_it_may_in_the_order_given(graph: Grap
     waves = compute_levels(parents)
     wave_of = {name: index for index, wave in enumerate(waves) for name in wave}
     assert sorted(name for wave in waves for name in wave) == sorted(names)
-    assert all(wave_of[name] == max((wave_of[one] + 1 for one in parents[name]), default=0) for name in names)
+    assert all(wave_of[name] == max((wave_of[parent] + 1 for parent in parents[name]), default=0) for name in names)
     assert all(list(wave) == [name for name in names if name in wave] for wave in waves)
 
 
@@ -34,7 +34,7 @@ def test_ancestors_are_all_that_must_have_run_before(graph: Graph) -> None:
     parents = collect_parents(names, edges)
     reached = {name: set[str]() for name in names}
     for name in TopologicalSorter(parents).static_order():
-        reached[name] = {one for parent in parents[name] for one in (parent, *reached[parent])}
+        reached[name] = {ancestor for parent in parents[name] for ancestor in (parent, *reached[parent])}
     assert {name: set(list_ancestors(parents, name)) for name in names} == reached
 
 
@@ -52,7 +52,7 @@ def test_an_edge_back_is_refused_with_a_circle_that_is_really_there(graph: Graph
     assert set(itertools.pairwise(circle)) <= set(edges)
 
 
-def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
+def test_a_circle_is_reported_in_the_order_its_steps_would_run() -> None:
     a, b, c = (script(name) for name in "abc")
     with pytest.raises(InvalidError) as error:
         batch(a, b, c, edges=a >> b >> c >> a)
@@ -62,7 +62,7 @@ def test_a_circle_is_told_in_the_order_its_steps_would_run() -> None:
     }
 
 
-def test_a_circle_of_thousands_is_told_in_few_words() -> None:
+def test_a_circle_of_thousands_is_reported_briefly() -> None:
     names = [f"n{index}" for index in range(5000)]
     with pytest.raises(InvalidError) as error:
         compute_levels(collect_parents(names, [*itertools.pairwise(names), (names[-1], names[0])]))

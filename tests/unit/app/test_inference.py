@@ -15,11 +15,11 @@ from scanflow.app.edges import Chain
 from scanflow.app.inference import collect_children, list_outputs_of_graph
 from scanflow.app.service import ServiceRole
 from scanflow.errors import InvalidError
-from tests.unit.app.making import edges_of_dags, made, message, refusal
+from tests.unit.app.app_builders import edges_of_dags, make_unchecked, message, refusal
 
 
 def node(name: str, role: ServiceRole = "MODEL", **fields: Any) -> sf.Service:
-    return made(sf.Service, name=name, role=role, implementation="graph.py:Node", **fields)
+    return make_unchecked(sf.Service, name=name, role=role, implementation="graph.py:Node", **fields)
 
 
 A, B, C = node("a"), node("b"), node("c")
@@ -47,7 +47,7 @@ def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "edges", "told"),
+    ("nodes", "edges", "reason"),
     [
         ([A, B], (), "'a' and 'b' would both answer the same request"),
         ([A, B, C], A >> [B, C], "'b' and 'c' would both answer the same request"),
@@ -58,11 +58,13 @@ def test_children_stand_in_the_order_of_the_nodes_not_of_the_edges() -> None:
         ([ROUTER], (), "the ROUTER 'choose' has no branches to choose from. Link them: choose >> [a, b]."),
     ],
 )
-def test_a_graph_that_could_not_answer_is_refused(nodes: Sequence[sf.Service], edges: Any, told: str) -> None:
+def test_a_graph_that_could_not_answer_is_refused(nodes: Sequence[sf.Service], edges: Any, reason: str) -> None:
     with pytest.raises(InvalidError) as error:
-        made(sf.Workflow, name="w", type="online", nodes=nodes, edges=list(edges) if isinstance(edges, list) else edges)
+        make_unchecked(
+            sf.Workflow, name="w", type="online", nodes=nodes, edges=list(edges) if isinstance(edges, list) else edges
+        )
     assert message(error).startswith("Workflow 'w': ")
-    assert told in message(error)
+    assert reason in message(error)
 
 
 @given(edges_of_dags(most=7), st.data())
@@ -78,13 +80,13 @@ def test_one_node_answers_each_request(graph: tuple[list[str], list[tuple[str, s
             roles[name] = data.draw(st.sampled_from(["MODEL", "ROUTER"] if children[name] else ["MODEL"]))
     nodes = [node(name, roles[name]) for name in names]
     links = [sf.Dependency(dependee=before, depender=after) for before, after in edges]
-    told = refusal(lambda: sf.Workflow(name="w", type="online", nodes=nodes, edges=links))
+    message = refusal(lambda: sf.Workflow(name="w", type="online", nodes=nodes, edges=links))
     routers = [name for name in names if roles[name] == "ROUTER"]
     ends = [
         _answering(names, parents, children, dict(zip(routers, choice, strict=True)))
         for choice in itertools.product(*(children[name] for name in routers))
     ]
-    assert (told is None) == all(len(answering) == 1 for answering in ends), (told, ends)
+    assert (message is None) == all(len(answering) == 1 for answering in ends), (message, ends)
 
 
 def _answering(

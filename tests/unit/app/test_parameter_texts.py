@@ -19,7 +19,7 @@ import scanflow as sf
 from scanflow.app.parameter_texts import parse_parameter
 from scanflow.app.steps import check_parameters
 from scanflow.backends.values import format_argument
-from tests.unit.app.making import batch, script
+from tests.unit.app.app_builders import batch, script
 
 
 class Color(Enum):
@@ -187,7 +187,7 @@ def test_a_scripts_numbers_are_numbers_where_that_changes_nothing() -> None:
     assert workflow.parse_parameters({"x": "null"}) == {"x": None}
 
 
-def test_a_short_name_means_in_each_step_what_its_annotation_says() -> None:
+def test_a_short_name_selects_in_each_step_what_its_annotation_says() -> None:
     @sf.step
     def count(size: int) -> None: ...
 
@@ -195,10 +195,13 @@ def test_a_short_name_means_in_each_step_what_its_annotation_says() -> None:
     def name(size: str) -> None: ...
 
     @sf.step
-    def fed(size: str) -> None: ...
+    def take_size(size: str) -> None: ...
 
     counted = count.bind(1)
-    workflow = batch(counted, name.bind("x"), fed.bind(counted))
+    workflow = batch(counted, name.bind("x"), take_size.bind(counted))
     assert workflow.parse_parameters({"size": "12"}) == {"count.size": 12, "name.size": "12"}
     assert workflow.parse_parameters({"size": "12"}, step="name") == {"size": "12"}
-    assert workflow.parse_parameters({"count.size": "12", "fed.size": "1.10"}) == {"count.size": 12, "fed.size": "1.10"}
+    assert workflow.parse_parameters({"count.size": "12", "take-size.size": "1.10"}) == {
+        "count.size": 12,
+        "take-size.size": "1.10",
+    }

@@ -18,8 +18,8 @@ from scanflow.errors import InvalidError
 )
 @pytest.mark.parametrize("wrap", [lambda document: document, lambda document: {"deep": [{"more": document}]}])
 def test_a_plain_value_under_the_name_of_a_secret_is_found(name: str, wrap: Any) -> None:
-    found = list(iterate_plain_secrets(wrap({name: "hunter2-hunter2"})))
-    assert [name_ for _, name_ in found] == [name]
+    secrets = list(iterate_plain_secrets(wrap({name: "hunter2-hunter2"})))
+    assert [name_ for _, name_ in secrets] == [name]
     assert list(iterate_plain_secrets(wrap({name: sf.secret("env:A").model_dump()}))) == []
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_secret_raises_no_alarm(document: Any) -> None:
         ),
     ],
 )
-def test_an_application_that_is_to_be_stored_says_what_to_write(
+def test_an_application_that_is_to_be_saved_says_what_to_write(
     application: dict[str, Any], place: str, advice: str
 ) -> None:
     with pytest.raises(InvalidError, match="would be stored with the application") as error:

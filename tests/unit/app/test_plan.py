@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.plan import Plan, plan_workflow
-from tests.unit.app.making import batch, script, workflows
+from tests.unit.app.app_builders import batch, script, workflows
 
 load, left, right = script("load"), script("left"), script("right")
 
 
-def sized(name: str, cpu: float | None, memory: str | None, **fields: Any) -> sf.Executor:
+def make_sized(name: str, cpu: float | None, memory: str | None, **fields: Any) -> sf.Executor:
     return script(name, resources=sf.Resources(cpu=cpu, memory=memory), **fields)
 
 
@@ -35,7 +35,7 @@ def test_the_plan_has_each_step_once_in_the_order_of_the_waves(workflow: sf.Work
 
 
 def test_steps_of_one_wave_add_up_and_those_of_two_do_not() -> None:
-    side_by_side = batch(sized("a", 2, "1Gi"), sized("b", 3, "2Gi"))
+    side_by_side = batch(make_sized("a", 2, "1Gi"), make_sized("b", 3, "2Gi"))
     plan = plan_on(side_by_side, cores=16)
     assert (plan.peak_cores, plan.peak_memory_bytes) == (5, 3 * 2**30)
     after = batch(*side_by_side.steps, edges=side_by_side.steps[0] >> side_by_side.steps[1])
@@ -45,17 +45,17 @@ def test_steps_of_one_wave_add_up_and_those_of_two_do_not() -> None:
 
 @pytest.mark.parametrize(("cores", "at_once"), [(1, 1), (4, 4), (100, 5)])
 def test_a_fan_out_counts_as_many_tasks_as_fit(cores: int, at_once: int) -> None:
-    plan = plan_on(batch(sized("a", 1, "1Gi", for_each=range(5))), cores=cores)
+    plan = plan_on(batch(make_sized("a", 1, "1Gi", for_each=range(5))), cores=cores)
     assert (plan.steps[0].width, plan.peak_cores, plan.peak_memory_bytes) == (5, at_once, at_once * 2**30)
 
 
 def test_a_fan_out_known_at_run_time_may_fill_the_machine() -> None:
-    plan = plan_on(batch(load, sized("a", 2, "1Gi", for_each=load)), cores=8)
+    plan = plan_on(batch(load, make_sized("a", 2, "1Gi", for_each=load)), cores=8)
     assert (plan.steps[1].width, plan.peak_cores, plan.peak_memory_bytes) == (None, 8, 4 * 2**30)
 
 
 def test_a_fan_out_over_nothing_takes_nothing() -> None:
-    plan = plan_on(batch(sized("a", 2, "1Gi", for_each=[])), cores=8)
+    plan = plan_on(batch(make_sized("a", 2, "1Gi", for_each=[])), cores=8)
     assert (plan.steps[0].width, plan.peak_cores, plan.peak_memory_bytes) == (0, 0, 0)
 
 
@@ -85,6 +85,6 @@ def test_what_runs_is_the_script_or_the_function() -> None:
 
 
 def test_memory_that_is_not_there_is_waited_for_but_one_step_alone_gets_what_it_asks() -> None:
-    both = batch(sized("a", 1, "6Gi"), sized("b", 1, "6Gi"))
+    both = batch(make_sized("a", 1, "6Gi"), make_sized("b", 1, "6Gi"))
     assert plan_on(both, cores=2, memory=8 * 2**30).peak_memory_bytes == 8 * 2**30
     assert plan_on(both, cores=2, memory=2**30).peak_memory_bytes == 6 * 2**30

@@ -24,7 +24,7 @@ from scanflow.app.quantities import (
     round_memory,
 )
 from scanflow.errors import InvalidError
-from tests.unit.app.making import message, script
+from tests.unit.app.app_builders import message, script
 
 NO_NUMBERS: tuple[Any, ...] = (
     math.nan,
@@ -71,7 +71,7 @@ def test_a_unit_that_is_none_is_refused_with_those_there_are(unit: str) -> None:
     assert "Did you mean '7" in message(error) or "Write an amount such as '512Mi'" in message(error)
 
 
-def test_gigabytes_are_told_apart_from_gibibytes() -> None:
+def test_gigabytes_are_distinguished_from_gibibytes() -> None:
     with pytest.raises(InvalidError) as error:
         sf.Resources(memory="5Gb")
     assert message(error) == (
@@ -170,7 +170,8 @@ def test_every_duration_can_be_shown(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(0, "0"), (1023, "1023"), (2**30 - 1, "1024Mi"), (24_684_084 << 10, "23.5Gi"), (7 << 40, "7Ti")]
+    ("size", "message"),
+    [(0, "0"), (1023, "1023"), (2**30 - 1, "1024Mi"), (24_684_084 << 10, "23.5Gi"), (7 << 40, "7Ti")],
 )
-def test_memory_is_told_to_people_in_few_digits(size: int, said: str) -> None:
-    assert round_memory(size) == said
+def test_memory_is_shown_to_people_in_few_digits(size: int, message: str) -> None:
+    assert round_memory(size) == message

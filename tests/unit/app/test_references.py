@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.app.references import Ref, list_references
 from scanflow.errors import InvalidError
-from tests.unit.app.making import keys, names, plain_values, script, texts
+from tests.unit.app.app_builders import keys, names, plain_values, script, texts
 
 train = script("train")
 refs = (
@@ -36,7 +36,7 @@ def test_a_condition_survives_being_written_and_read(left: Ref, sign: Any, right
 
 
 @given(st.sampled_from(["a<b", "a b", "in", " x", "a == 1", "a\nb", ">="]), plain_values)
-def test_an_output_whose_name_looks_like_a_condition_makes_no_difference(output: str, value: Any) -> None:
+def test_an_output_where_the_name_looks_like_a_condition_makes_no_difference(output: str, value: Any) -> None:
     condition = train[output].equals(value)
     assert script("next", when=condition.model_dump()).when == condition
 
@@ -95,8 +95,8 @@ def test_what_is_known_at_run_time_cannot_decide_anything_now(value: Any, use: C
 
 
 def test_equality_of_a_reference_is_false_and_no_condition() -> None:
-    one: Any = 1
-    assert (train["ok"] == one) is False
+    number: Any = 1
+    assert (train["ok"] == number) is False
 
 
 @given(plain_values)

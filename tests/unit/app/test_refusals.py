@@ -15,7 +15,7 @@ from annotated_types import Gt
 import scanflow as sf
 from scanflow.app.steps import Step, check_parameters
 from scanflow.errors import InvalidError, ScanflowError
-from tests.unit.app.making import batch, made, message, script
+from tests.unit.app.app_builders import batch, make_unchecked, message, script
 
 HOURLY = sf.every(hours=1)
 TRAINING = batch(script("train"))
@@ -50,7 +50,7 @@ def keep_list(x: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("part", "fields", "told"),
+    ("part", "fields", "reason"),
     [
         (sf.Agent, {"template": "plan"}, "There is no template 'plan'. Did you mean 'planner'? Installed: checker,"),
         (sf.Agent, {"parameters": {"m": {1}}}, "the parameter 'm' is a set, which cannot be serialized."),
@@ -167,10 +167,10 @@ def keep_list(x: list[Any]) -> Any:
         (sf.Workflow, {"nodes": [script("a", parameters={"p": {"$from": "a.x"}})]}, "in a cycle: a >> a. Remove one"),
     ],
 )
-def test_a_wrong_field_is_refused_with_what_to_write(part: Any, fields: dict[str, Any], told: str) -> None:
+def test_a_wrong_field_is_refused_with_what_to_write(part: Any, fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidError) as error:
-        made(part, **{**RIGHT[part], **fields})
-    assert told in message(error)
+        make_unchecked(part, **{**RIGHT[part], **fields})
+    assert reason in message(error)
     assert len(message(error).splitlines()) == 1
     assert "s3cret" not in message(error)
 
@@ -200,17 +200,19 @@ def sensor(name: str) -> sf.Agent:
 
 
 def online(name: str, *nodes: sf.Service, **fields: Any) -> sf.Workflow:
-    return made(sf.Workflow, name=name, type="online", nodes=nodes or [CNN], **fields)
+    return make_unchecked(sf.Workflow, name=name, type="online", nodes=nodes or [CNN], **fields)
 
 
-def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any]:
+def make_cases(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any]:
     """Return a case for each value that a call is to refuse."""
-    return [pytest.param(call, value, told, id=f"{told:.40}") for call, values, told in rows for value in values]
+    return [
+        pytest.param(call, value, message, id=f"{message:.40}") for call, values, message in rows for value in values
+    ]
 
 
 @pytest.mark.parametrize(
-    ("call", "value", "told"),
-    refused(
+    ("call", "value", "reason"),
+    make_cases(
         # Fields
         (
             lambda value: batch(TRAIN, output_dir=value),
@@ -218,7 +220,7 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
             "is not a folder's absolute path. Write one such as '/workflow'",
         ),
         (
-            lambda value: made(sf.Workflow, name="w", nodes=value),
+            lambda value: make_unchecked(sf.Workflow, name="w", nodes=value),
             [{1, 2}, (script(name) for name in "ab"), {"a": LOAD}, LOAD, "ab", None],
             "Workflow 'w': nodes cannot be ",
         ),
@@ -279,7 +281,7 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
             "the step 'best' uses 'laod.x', but there is no step 'laod'. Did you mean 'load'?",
         ),
         (
-            lambda value: batch(LOAD, script("best", affinity=made(sf.Affinity, **{value: ("laod",)}))),
+            lambda value: batch(LOAD, script("best", affinity=make_unchecked(sf.Affinity, **{value: ("laod",)}))),
             ["near", "apart_from"],
             "the affinity of 'best' names 'laod', which is not a node. Did you mean 'load'?",
         ),
@@ -444,10 +446,10 @@ def refused(*rows: tuple[Callable[..., object], Sequence[Any], str]) -> list[Any
         (lambda value: LOAD.replace(timeout=value), [-1], "timeout -1 is not above zero"),
     ),
 )
-def test_what_makes_no_sense_is_refused(call: Callable[[Any], object], value: Any, told: str) -> None:
+def test_what_makes_no_sense_is_refused(call: Callable[[Any], object], value: Any, reason: str) -> None:
     with pytest.raises(ScanflowError) as error:
         call(value)
-    assert told in message(error)
+    assert reason in message(error)
     assert len(message(error)) < 450
     assert "s3cret" not in message(error)
 

@@ -30,12 +30,12 @@ from scanflow.errors import InvalidError
     ],
 )
 def test_gpus_are_kept_in_one_spelling(given_as: Any, kept_as: float | str) -> None:
-    kept = sf.Resources(gpu=given_as).gpu
-    assert (kept, type(kept)) == (kept_as, type(kept_as))
+    gpus = sf.Resources(gpu=given_as).gpu
+    assert (gpus, type(gpus)) == (kept_as, type(kept_as))
 
 
 @pytest.mark.parametrize(
-    ("gpu", "said"),
+    ("gpu", "message"),
     [
         (True, "gpu cannot be True: it should be a number."),
         (None, "gpu cannot be None. Write 2, 0.5 or '1g.10gb'."),
@@ -52,8 +52,8 @@ def test_gpus_are_kept_in_one_spelling(given_as: Any, kept_as: float | str) -> N
         ([1], r"gpu cannot be \[1\]"),
     ],
 )
-def test_gpus_that_mean_nothing_are_refused(gpu: Any, said: str) -> None:
-    with pytest.raises(InvalidError, match=said):
+def test_gpus_that_mean_nothing_are_refused(gpu: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         sf.Resources(gpu=gpu)
 
 

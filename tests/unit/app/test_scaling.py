@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.errors import InvalidError
-from tests.unit.app.making import message
+from tests.unit.app.app_builders import message
 
 
 @given(st.floats(1e-6, 1e9))

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 import scanflow as sf
 from scanflow.app.steps import Step, check_parameters, check_result, get_exact_defaults
 from scanflow.errors import InvalidError
-from tests.unit.app.making import batch, refusal, script
+from tests.unit.app.app_builders import batch, refusal, script
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -70,7 +70,7 @@ def test_a_node_as_an_argument_makes_the_edge() -> None:
 def test_functions_that_give_no_value_at_once_are_refused() -> None:
     async def later() -> None: ...
 
-    def some() -> Any:
+    def generate_one() -> Any:
         yield 1
 
     async def some_later() -> Any:
@@ -78,7 +78,7 @@ def test_functions_that_give_no_value_at_once_are_refused() -> None:
 
     with pytest.raises(InvalidError, match=r"The step 'later' is async. Write a plain function that calls asyncio.run"):
         sf.step(later)
-    for function in (some, some_later):
+    for function in (generate_one, some_later):
         with pytest.raises(InvalidError, match=r"yields. Return a list instead"):
             sf.step(retries=1)(function)
 
@@ -129,13 +129,13 @@ def test_mapping_over_an_earlier_step_waits_for_it() -> None:
 def test_what_is_refused_as_an_argument_is_what_the_annotation_refuses(value: Any) -> None:
     def takes(number: int) -> None: ...
 
-    told = refusal(lambda: check_parameters(takes, {"number": value}, who="Step 'takes'"))
+    message = refusal(lambda: check_parameters(takes, {"number": value}, who="Step 'takes'"))
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer() and abs(value) < 2**53):
-        assert told is None
+        assert message is None
         assert check_parameters(takes, {"number": value}, who="Step 'takes'") == {"number": value}
     elif not isinstance(value, str | float) or value == "" or (isinstance(value, float) and not value.is_integer()):
-        assert told is not None
-        assert told.startswith("Step 'takes': the parameter 'number' is ")
+        assert message is not None
+        assert message.startswith("Step 'takes': the parameter 'number' is ")
 
 
 LOAD = script("load-all")
@@ -204,9 +204,9 @@ def test_a_function_beside_a_type_checks_a_value_and_does_not_change_it() -> Non
         wrong: Annotated[int, AfterValidator(refuse_type)] = 1,
     ) -> None: ...
 
-    given = {"number": 3, "day": "2024-02-03", "names": ["ab"], "parts": "a,b"}
+    fields = {"number": 3, "day": "2024-02-03", "names": ["ab"], "parts": "a,b"}
     checked = {"number": 3, "day": date(2024, 2, 3), "names": ["ab"], "parts": ["a", "b"]}
-    assert check_parameters(takes, given, who="Step 't'") == checked
+    assert check_parameters(takes, fields, who="Step 't'") == checked
     with pytest.raises(InvalidError, match=r"'wrong' is 1, which is not .*refuse_type.*: TypeError: not of this kind"):
         check_parameters(takes, {"wrong": 1}, who="Step 't'")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.app.triggers import AllOf, Date, Interval, Trigger
 from scanflow.errors import InvalidError
-from tests.unit.app.making import message, triggers
+from tests.unit.app.app_builders import message, triggers
 
 RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 7)}
 POSITIONS = list(enumerate(RANGES.items()))
@@ -66,7 +66,7 @@ def test_names_and_rare_dates_are_taken(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("* * * *", "has 4 fields, not 5: minute, hour, day, month, weekday. Write '0 * * * *' for every full hour."),
         ("", "has 0 fields, not 5"),
@@ -91,11 +91,11 @@ def test_names_and_rare_dates_are_taken(text: str) -> None:
         ("* * 31 apr,jun,sep,nov *", "never fires: none of its months has 31 days"),
     ],
 )
-def test_what_is_no_cron_expression_says_what_is(text: str, told: str) -> None:
+def test_what_is_no_cron_expression_says_what_is(text: str, reason: str) -> None:
     with pytest.raises(InvalidError) as error:
         sf.cron(text)
     assert message(error).startswith("Cron: The cron expression ")
-    assert told in message(error)
+    assert reason in message(error)
     assert len(message(error)) < 300
 
 

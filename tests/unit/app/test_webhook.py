@@ -20,7 +20,7 @@ def test_an_application_with_webhooks_comes_back_from_a_file() -> None:
     "url",
     ["hooks.slack.com/T0/hidden", "ftp://a/hidden", "https://ada:hidden@a", "https:///hidden", "https://a/hidden x"],
 )
-def test_an_address_that_nobody_could_post_to_is_refused_and_not_repeated(url: str) -> None:
+def test_an_address_that_nobody_could_send_to_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(InvalidError, match="must be an http or https URL") as refused:
         sf.Webhook(url=url)
     assert "hidden" not in str(refused.value)

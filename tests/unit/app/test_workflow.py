@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import scanflow as sf
 from scanflow.app.references import Ref, list_references
 from scanflow.errors import InvalidError, NotFoundError
-from tests.unit.app.making import batch, edges_of_dags, keys, plain_values, script, shop, workflows
+from tests.unit.app.app_builders import batch, edges_of_dags, keys, plain_values, script, shop, workflows
 
 Graph = tuple[list[str], list[tuple[str, str]]]
 
@@ -53,9 +53,9 @@ def test_a_slash_at_the_output_folders_end_makes_no_difference() -> None:
 def test_a_short_name_sets_plain_values_and_what_is_fed_stays_so(
     workflow: sf.Workflow, value: Any, data: st.DataObject
 ) -> None:
-    known = sorted({key for step in workflow.steps for key in step.parameters})
-    assume(known)
-    key = data.draw(st.sampled_from(known))
+    keys = sorted({key for step in workflow.steps for key in step.parameters})
+    assume(keys)
+    key = data.draw(st.sampled_from(keys))
     assume(all(f"{step.name}.{own}" != key for step in workflow.steps for own in step.parameters))
     settable = {step.name for step in workflow.steps if key in step.parameters and not is_fed(step, key)}
     if not settable:
@@ -92,7 +92,7 @@ def test_a_short_name_cuts_no_edge_and_a_full_name_says_so() -> None:
     assert both.steps[0].parameters["data"] == "b", "the full name is the more precise one, in any order"
 
 
-def test_a_short_name_that_means_only_edges_and_items_is_refused_with_what_feeds_them() -> None:
+def test_a_short_name_that_selects_only_edges_and_items_is_refused_with_what_feeds_them() -> None:
     loaded = load.options(name="make").bind()
     renamed = train.options(name="edge").bind(loaded)
     mapped = train.options(name="each").map(loaded)

@@ -50,7 +50,7 @@ def test_memory_refuses_clients_by_name(tmp_path: Path) -> None:
         (GATEWAY, {}, None),
     ],
 )
-def test_a_cluster_refuses_clients_where_none_could_be_asked_for(
+def test_a_cluster_refuses_clients_where_none_could_be_requested(
     tmp_path: Path, settings: dict[str, Any], fields: dict[str, Any], words: str | None
 ) -> None:
     app, closed = make_closed(tmp_path, **fields)

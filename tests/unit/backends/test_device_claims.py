@@ -109,7 +109,7 @@ def test_a_damaged_file_of_claims_is_not_taken_for_an_empty_one(home: Path) -> N
         take(devices, home / "first")
 
 
-def test_what_an_attempt_held_is_kept_for_the_one_that_follows(home: Path) -> None:
+def test_what_an_attempt_had_is_kept_for_the_one_that_follows(home: Path) -> None:
     devices = open_devices(home)
     assert take(devices, home / "1") == [0]
     (home / "1").mkdir()
@@ -137,7 +137,7 @@ def test_a_run_without_gpus_does_not_wait_for_what_reads_them(tmp_path: Path) ->
     assert is_driver_loaded({"LD_LIBRARY_PATH": f":{tmp_path}"})
 
 
-def test_processes_are_told_apart_by_the_attempt_that_leads_their_session(home: Path) -> None:
+def test_processes_are_distinguished_by_the_attempt_that_leads_their_session(home: Path) -> None:
     # Not process 1: in a container the tests may run in its session.
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         own = DeviceProcess(pid=os.getpid(), memory_bytes=2)

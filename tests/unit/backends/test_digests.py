@@ -190,22 +190,22 @@ def test_folders_count_by_names_contents_and_links(tmp_path: Path) -> None:
     write(tmp_path / "other" / "y", "1")
     seen = [digest(Path("data"), tmp_path)]
 
-    def changed() -> bool:
+    def has_changed() -> bool:
         seen.append(digest(Path("data"), tmp_path))
         return len(set(seen)) == len(seen)
 
     write(tmp_path / "data" / "a" / "x", "2")
-    assert changed()
+    assert has_changed()
     (tmp_path / "data" / "a" / "x").rename(tmp_path / "data" / "a" / "z")
-    assert changed()
+    assert has_changed()
     (tmp_path / "data" / "empty").mkdir()
-    assert changed()
+    assert has_changed()
     (tmp_path / "data" / "link").symlink_to(tmp_path / "other")
-    assert changed()
+    assert has_changed()
     write(tmp_path / "other" / "y", "2")
-    assert changed(), "what a link leads to"
+    assert has_changed(), "what a link leads to"
     (tmp_path / "data" / "self").symlink_to(tmp_path / "data")
-    assert changed(), "and ends, where it leads back"
+    assert has_changed(), "and ends, where it leads back"
     write(tmp_path / "data" / "__pycache__" / "x.pyc")
     assert digest(Path("data"), tmp_path) == seen[-1]
 

@@ -20,7 +20,7 @@ from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, UnavailableError
 from scanflow.processes.identity import read_start_time
 from scanflow.settings import Settings
-from tests.waiting import PATIENCE_S, patient, until
+from tests.waiting import PATIENCE_S, patient, wait_until
 
 
 def source_that_says_when_it_is_built_and_never_ends(folder: Path) -> str:
@@ -92,7 +92,7 @@ def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path
     patience = Patience(60.0, clock=lambda: now[0])
 
     def give_up() -> None:
-        until(begun.exists, "it is built")
+        wait_until(begun.exists, "it is built")
         if why == "stopped":
             patience.cancel()
         else:
@@ -102,11 +102,11 @@ def test_what_takes_too_long_or_is_given_up_leaves_nothing_behind(tmp_path: Path
     with pytest.raises(UnavailableError, match=why):
         make_environment(python, wanted, base=tmp_path, patience=patience)
     assert not is_ready(python)
-    until(lambda: not read_start_time(int(begun.read_text())), "the build has ended")
+    wait_until(lambda: not read_start_time(int(begun.read_text())), "the build has ended")
 
 
 @pytest.mark.processes
-def test_what_cannot_be_installed_is_told_in_the_installers_words(tmp_path: Path) -> None:
+def test_what_cannot_be_installed_is_reported_with_the_installers_message(tmp_path: Path) -> None:
     wanted = [f"nope @ file://{tmp_path}/nope-1.0-py3-none-any.whl"]
     with pytest.raises(InvalidError, match=r"cannot be installed.*nope"):
         make_environment(locate_python(tmp_path, wanted), wanted, base=tmp_path, patience=Patience())

@@ -24,8 +24,8 @@ NAMES = random.Random(0)
 
 
 def enter(journal: Journal, rng: random.Random | None = None, **about: Any) -> JournalRun:
-    given: dict[str, Any] = {"app": "a", "team": "t", "workflow": "w", "source": None, "definition": "{}", **about}
-    return journal.create_run(parent=Path("/runs"), rng=rng or NAMES, **given)
+    fields: dict[str, Any] = {"app": "a", "team": "t", "workflow": "w", "source": None, "definition": "{}", **about}
+    return journal.create_run(parent=Path("/runs"), rng=rng or NAMES, **fields)
 
 
 def task(name: str, state: TaskState = "running") -> TaskRecord:
@@ -44,15 +44,15 @@ def test_runs_get_names_of_their_own_even_from_the_same_dice(journal: Journal) -
 
 
 def test_a_run_entered_under_a_name_is_entered_once(journal: Journal) -> None:
-    def named(definition: str) -> JournalRun:
+    def enter_run(definition: str) -> JournalRun:
         return enter(journal, definition=definition, name=RunName("calm-otter-417"), tasks=[task("load", "succeeded")])
 
-    first = named("{}")
-    assert named("{}").id == first.id
+    first = enter_run("{}")
+    assert enter_run("{}").id == first.id
     assert list(journal.read_tasks(first)) == ["load"]
     assert [record.name for record in journal.runs(limit=9)] == ["calm-otter-417"]
     with pytest.raises(InvalidError, match="'calm-otter-417' already"):
-        named('{"other": 1}')
+        enter_run('{"other": 1}')
     assert journal.free_name(random.Random(1)) == enter(journal, random.Random(1)).record.name
 
 
@@ -110,8 +110,8 @@ def test_changed_tasks_are_those_written_since_the_last_look(journal: Journal) -
     journal.set_task(run, task("a", "running"))
     journal.set_task(run, task("b", "running"))
     journal.set_task(other, task("z", "running"))
-    found, last = journal.read_changed_tasks(run, -1)
-    assert found == [task("a", "running"), task("b", "running")]
+    tasks, last = journal.read_changed_tasks(run, -1)
+    assert tasks == [task("a", "running"), task("b", "running")]
     assert journal.read_changed_tasks(run, last) == ([], last)
     journal.set_task(run, task("a", "succeeded"))
     assert journal.read_changed_tasks(run, last)[0] == [task("a", "succeeded")]
@@ -148,7 +148,7 @@ def test_a_journal_of_an_earlier_version_is_read_on(tmp_path: Path, before: str)
     with closing(Journal(path)) as journal:
         assert journal.read_tasks(run) == {"a": task("a", "succeeded")}
         journal.set_task(run, task("a", "running"))
-        assert [one.state for one in journal.read_changed_tasks(run, -1)[0]] == ["running"]
+        assert [record.state for record in journal.read_changed_tasks(run, -1)[0]] == ["running"]
         outputs = CachedOutputs(run.record.name, tmp_path, "digest")
         journal.remember("k", outputs, step="a/t/w/s", parts={"code": "1"})
         assert journal.find_cached_outputs("k") == outputs
@@ -217,14 +217,14 @@ def test_a_full_disk_is_an_error_of_the_outside(
 ) -> None:
     run = enter(journal, random.Random(1))
 
-    def connect_without_room(*args: Any, **options: Any) -> sqlite3.Connection:
+    def connect_without_space(*args: Any, **options: Any) -> sqlite3.Connection:
         connection = sqlite3.Connection(*args, **options)
         connection.execute(f"PRAGMA max_page_count = {connection.execute('PRAGMA page_count').fetchone()[0]}")
         return connection
 
     long = Failure(summary="x" * 100_000)
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite3, "connect", connect_without_room)
+        patch.setattr(sqlite3, "connect", connect_without_space)
         full = Journal(tmp_path / "journal.db")
     with closing(full), pytest.raises(UnavailableError, match="its disk is full"):
         full.set_task(run, TaskRecord(task=StepName("a"), step="a", state="failed", failure=long))
@@ -262,8 +262,8 @@ def test_runs_of_one_workflow_are_found_among_any_number_of_others(journal: Jour
     for number in range(50):
         for app, team, workflow in (("b", "t", "training"), ("a", "u", "training"), ("a", "t", f"w{number}")):
             enter(journal, app=app, team=team, workflow=workflow)
-    found = journal.runs(limit=2, app="a", team="t", workflow="training")
-    assert [record.name for record in found] == [mine[2], mine[1]]
+    records = journal.runs(limit=2, app="a", team="t", workflow="training")
+    assert [record.name for record in records] == [mine[2], mine[1]]
     assert len(journal.runs(limit=1000, app="a", team="t")) == 53
     assert len(journal.runs(limit=1000, workflow="training")) == 103
     assert len(journal.runs(limit=1000, team="u", app="a")) == 50

@@ -87,12 +87,12 @@ def test_what_needs_a_process_is_refused_by_the_name_of_its_field(deployer: Embe
 def test_a_canary_gets_its_share_and_is_promoted(deployer: EmbeddedDeployer) -> None:
     deployer.deploy(Deployment(serving))
     tried = deployer.change("serve", ServiceChange(model="models:/times/2", weight=0.25))
-    assert [one.weight for one in tried.revisions] == [0.75, 0.25]
+    assert [revision.weight for revision in tried.revisions] == [0.75, 0.25]
     answers = [int(predict(deployer, "serve", [3]).outputs["output"][0]) for _ in range(8)]
     assert sorted(answers) == [3] * 6 + [6] * 2
     promoted = deployer.change("serve", ServiceChange(promote=True))
-    assert served(promoted) == "models:/times/2"
-    assert served(deployer.change("serve", ServiceChange(rollback=True))) == "models:/times/1"
+    assert get_current_version(promoted) == "models:/times/2"
+    assert get_current_version(deployer.change("serve", ServiceChange(rollback=True))) == "models:/times/1"
     with pytest.raises(UsageError, match="is already served"):
         deployer.change("serve", ServiceChange(model="models:/times/1"))
 
@@ -103,7 +103,7 @@ def test_a_policy_removes_a_canary_that_fails(deployer: EmbeddedDeployer) -> Non
     deployer.change("serve", ServiceChange(model="models:/times/13", shadow=True, policy=policy))
     for _ in range(2):
         assert predict(deployer, "serve", [3]).outputs["output"].tolist() == [3]
-    assert [one.role for one in deployer.service("serve").revisions] == ["current"]
+    assert [revision.role for revision in deployer.service("serve").revisions] == ["current"]
 
 
 def test_a_graph_routes_and_combines(deployer: EmbeddedDeployer, tmp_path: Path) -> None:
@@ -114,17 +114,17 @@ def test_a_graph_routes_and_combines(deployer: EmbeddedDeployer, tmp_path: Path)
         "class Sum:\n    def aggregate(self, values):\n        return sum(values)\n"
     )
     route = sf.Service(name="route", role="ROUTER", implementation="nodes.py:Route")
-    one, ten = (sf.Service(name=f"add{by}", implementation="nodes.py:Add", parameters={"by": by}) for by in (1, 10))
+    by_one, ten = (sf.Service(name=f"add{by}", implementation="nodes.py:Add", parameters={"by": by}) for by in (1, 10))
     total = sf.Service(name="total", role="COMBINER", implementation="nodes.py:Sum")
-    edges = [*(route >> [one, ten]), *([one, ten] >> total)]
-    graph = sf.Workflow(name="graph", type="online", nodes=[route, one, ten, total], edges=edges)
+    edges = [*(route >> [by_one, ten]), *([by_one, ten] >> total)]
+    graph = sf.Workflow(name="graph", type="online", nodes=[route, by_one, ten, total], edges=edges)
     deployer.deploy(Deployment(sf.Application(name="shop", app_dir=str(tmp_path), workflows=[graph])))
     assert predict(deployer, "graph", [1]).outputs["output"].tolist() == [2]
     assert predict(deployer, "graph", [2]).outputs["output"].tolist() == [15]
     assert predict(deployer, "graph", [2], node="add10").outputs["output"].tolist() == [12]
 
 
-def served(record: ServiceRecord) -> str:
+def get_current_version(record: ServiceRecord) -> str:
     assert record.current is not None
     return record.current.models["times"]
 

@@ -17,18 +17,18 @@ ARGV = ["/opt/hpcc", "-n", "4"]
 
 
 def test_a_rank_in_podman_has_the_hosts_network_memory_and_variables() -> None:
-    made = build_container_command("podman", "/usr/bin/podman", "team/mpi:1", ARGV, "/app", root=False)
-    assert made[:4] == ["/usr/bin/podman", "run", "--rm", "--env-host"]
-    assert {"--network=host", "--ipc=host", "--pid=host", "--userns=keep-id", "--volume=/tmp:/tmp"} <= set(made)
-    assert made[-len(ARGV) :] == ARGV
-    assert made[-len(ARGV) - 6 : -len(ARGV) - 3] == ["--workdir=/app", "team/mpi:1", "sh"]
+    command = build_container_command("podman", "/usr/bin/podman", "team/mpi:1", ARGV, "/app", root=False)
+    assert command[:4] == ["/usr/bin/podman", "run", "--rm", "--env-host"]
+    assert {"--network=host", "--ipc=host", "--pid=host", "--userns=keep-id", "--volume=/tmp:/tmp"} <= set(command)
+    assert command[-len(ARGV) :] == ARGV
+    assert command[-len(ARGV) - 6 : -len(ARGV) - 3] == ["--workdir=/app", "team/mpi:1", "sh"]
     assert "--userns=keep-id" not in build_container_command("podman", "podman", "i", ARGV, "/app", root=True)
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "singularity"])
 def test_a_rank_in_apptainer_is_a_process_with_another_root(runtime: Any) -> None:
-    made = build_container_command(runtime, f"/usr/bin/{runtime}", "mpi.sif", ARGV, "/app")
-    assert made == [f"/usr/bin/{runtime}", "exec", "--bind", "/app", "--pwd", "/app", "mpi.sif", *ARGV]
+    command = build_container_command(runtime, f"/usr/bin/{runtime}", "mpi.sif", ARGV, "/app")
+    assert command == [f"/usr/bin/{runtime}", "exec", "--bind", "/app", "--pwd", "/app", "mpi.sif", *ARGV]
 
 
 @pytest.mark.parametrize(("runtime", "advice"), [("podman", "apt-get install podman"), ("apptainer", "apptainer.org")])
@@ -38,8 +38,8 @@ def test_a_runtime_that_is_not_installed_is_refused_with_what_to_do(runtime: Any
 
 
 def job(folder: Path, **fields: Any) -> sf.Application:
-    given: dict[str, Any] = {"n_tasks": 2, "oversubscribe": True, "flavor": "openmpi", "image": "mpi.sif", **fields}
-    workflow = sf.Workflow(name="job", type="mpi", nodes=[sf.MPIWorkload(name="echo", mainfile="/opt/echo", **given)])
+    options: dict[str, Any] = {"n_tasks": 2, "oversubscribe": True, "flavor": "openmpi", "image": "mpi.sif", **fields}
+    workflow = sf.Workflow(name="job", type="mpi", nodes=[sf.MPIWorkload(name="echo", mainfile="/opt/echo", **options)])
     return sf.Application(name="hpc", app_dir=folder, workflows=[workflow])
 
 

@@ -23,12 +23,12 @@ from scanflow.placement.topology import uniform
 MB = 10**6
 
 
-def measured(**fields: float) -> MeasuredTotals:
+def make_totals(**fields: float) -> MeasuredTotals:
     return MeasuredTotals(how="by hand", seconds=10, **fields)  # type: ignore[arg-type]  # numbers by name
 
 
 @pytest.mark.parametrize(
-    ("fields", "profile", "told"),
+    ("fields", "profile", "message"),
     [
         ({"cpu_s": 10}, "cpu", "0% of its time would be spent on gigabit Ethernet (0 messages, 0.0 MB; 10.0 s of CPU"),
         ({"cpu_s": 10, "memory_bytes": 4e9}, "memory", "memory traffic is 4.0 GB per CPU second"),
@@ -40,17 +40,17 @@ def measured(**fields: float) -> MeasuredTotals:
         ({}, "cpu", "0% of its time"),
     ],
 )
-def test_what_bounds_a_program_and_why(fields: dict[str, float], profile: str, told: str) -> None:
-    found = classify(measured(**fields))
-    assert found.profile == profile
-    assert told in found.reason
-    assert str(found).startswith(f"{profile}-bound: ")
+def test_what_bounds_a_program_and_why(fields: dict[str, float], profile: str, message: str) -> None:
+    classification = classify(make_totals(**fields))
+    assert classification.profile == profile
+    assert message in classification.reason
+    assert str(classification).startswith(f"{profile}-bound: ")
 
 
 @given(st.floats(0, 1e4), st.integers(0, 10**9), st.integers(0, 10**13))
 def test_more_messages_never_make_a_network_job_another(cpu_s: float, messages: int, sent: int) -> None:
-    if classify(measured(cpu_s=cpu_s, messages=messages, bytes=sent)).profile == "network":
-        assert classify(measured(cpu_s=cpu_s, messages=2 * messages, bytes=2 * sent)).profile == "network"
+    if classify(make_totals(cpu_s=cpu_s, messages=messages, bytes=sent)).profile == "network":
+        assert classify(make_totals(cpu_s=cpu_s, messages=2 * messages, bytes=2 * sent)).profile == "network"
 
 
 def windows(number: int, *, cpu_s: float, touched: int, window_s: float = 0.01) -> list[TouchedBytes]:
@@ -123,7 +123,7 @@ def test_a_job_to_be_measured_is_planned_here_and_refused_elsewhere() -> None:
 
 
 def test_a_core_can_do_more_than_what_counts_as_memory_bound() -> None:
-    assert classify(measured(cpu_s=1, memory_bytes=MEMORY_BYTES)).profile == "memory"
+    assert classify(make_totals(cpu_s=1, memory_bytes=MEMORY_BYTES)).profile == "memory"
 
 
 def test_a_program_is_measured_from_when_all_its_ranks_run_and_given_time_to_begin(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_run_and_its_functions_are_each_serialized_once(home: Path, monkeypatc
     assert (serialized, len(saved)) == (["w"], 1)
 
 
-def test_another_process_checks_what_was_stored(tmp_path: Path, home: Path, checks: list[str]) -> None:
+def test_another_process_checks_what_was_saved(tmp_path: Path, home: Path, checks: list[str]) -> None:
     here, there = (LocalBackend(Settings(home=home)) for _ in range(2))
     app = make_app(tmp_path, "first", "second")
     entered = here.enter(RunDefinition(app, app.workflows[0]))
@@ -87,7 +87,7 @@ def test_another_process_checks_what_was_stored(tmp_path: Path, home: Path, chec
     assert checks == ["w", "w"]
 
 
-def test_a_refused_run_is_stored_nowhere(tmp_path: Path, home: Path) -> None:
+def test_a_refused_run_is_saved_nowhere(tmp_path: Path, home: Path) -> None:
     backend, app = LocalBackend(Settings(home=home)), make_app(tmp_path, "first")
     definition = RunDefinition(app, app.workflows[0])
     with pytest.raises(NotFoundError, match=r"no file 'second\.py'"):

@@ -56,7 +56,7 @@ def test_a_budget_is_never_overdrawn_but_by_one_that_runs_alone(asked: list[tupl
         share = Share(cores, memory)
         if budget.take(share):
             held.append(share)
-            fits = sum(one.cores for one in held) <= 4 + 1e-6 and sum(one.memory_bytes for one in held) <= 4
+            fits = sum(grant.cores for grant in held) <= 4 + 1e-6 and sum(grant.memory_bytes for grant in held) <= 4
             assert fits or len(held) == 1
         elif held:
             budget.release(held.pop(0))

@@ -31,6 +31,6 @@ def test_every_text_arrives_as_it_was_given(value: str) -> None:
     assert read_back(*iterate_options({"name": value}, who="Executor 'a'")).name == value
 
 
-def test_other_values_are_words_of_their_own_as_they_always_were() -> None:
+def test_other_values_are_strings_of_their_own_as_they_always_were() -> None:
     words = iterate_options({"lr": -0.5, "n": 3, "to": "a b", "none": None}, who="Executor 'a'")
     assert list(words) == ["--lr", "-0.5", "--n", "3", "--to", "a b"]

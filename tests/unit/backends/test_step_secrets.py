@@ -164,8 +164,8 @@ def test_a_secret_in_the_name_of_an_output_is_refused_and_does_not_stay(
     refusal = capfd.readouterr().err
     assert ("canary" in refusal, "Y2FuYXJ5" in refusal, refusal.count("\n")) == (False, False, 1)
     assert "has the secret 'env:KEY' in its name, and outputs are kept and shown. Give the reference" in refusal
-    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == {"plain.bin", ".outputs/metric"}
+    paths = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert paths == {"plain.bin", ".outputs/metric"}
 
 
 def test_what_a_step_writes_into_its_own_files_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,13 +158,13 @@ def test_how_it_is_written_does_not_count(before: str, after: str) -> None:
 def test_a_digest_is_the_same_in_every_process() -> None:
     code = f"from scanflow.backends.used_code import digest_call\n{PROGRAM}\nprint(digest_call(f))"
     # The program's own module has another name there, as what a notebook defines has.
-    found = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(found) == 1
+    assert len(outputs) == 1
 
 
 def test_what_has_no_equal_does_not_count() -> None:

@@ -55,9 +55,9 @@ def test_a_path_in_the_output_folder_is_right_after_a_move(tmp_path: Path) -> No
     (first / "data.txt").write_text("here")
     write_result([first / "data.txt", Path("/elsewhere")], first, KEY)
     copy_outputs(first, second)
-    found = read_outputs(second)["result"]
-    assert found == [second / "data.txt", Path("/elsewhere")]
-    assert found[0].read_text() == "here"
+    outputs = read_outputs(second)["result"]
+    assert outputs == [second / "data.txt", Path("/elsewhere")]
+    assert outputs[0].read_text() == "here"
 
 
 def test_text_that_is_not_json_is_that_text(tmp_path: Path) -> None:

@@ -47,11 +47,11 @@ def ran(*, seconds: float = 10.0, cpu_s: float = 10.0) -> ProgramRun:
     ],
 )
 def test_how_speed_follows_cores(speeds: dict[int, float], kind: str, cores: int) -> None:
-    found = classify_saturation(
+    classification = classify_saturation(
         {count: [10 / speed, 10 / speed * 1.5, 10 / speed * 0.9] for count, speed in speeds.items()}
     )
-    assert (found.kind, found.cores) == (kind, cores)
-    assert found.speed == pytest.approx(speeds)
+    assert (classification.kind, classification.cores) == (kind, cores)
+    assert classification.speed == pytest.approx(speeds)
 
 
 @pytest.mark.parametrize("seconds", [{}, {1: [1.0], 2: []}])
@@ -68,10 +68,10 @@ def test_the_knee_is_found_wherever_it_is(peak: int, share: float) -> None:
         assert limit not in tried
         tried[limit] = limit >= needs
     assert len(tried) <= MAX_LIMITS
-    found = find_knee(tried)
-    assert found is not None
-    assert found.too_few < needs <= found.enough
-    assert found.enough <= PRECISION**2 * needs + 2 * MIB + peak / 40
+    knee = find_knee(tried)
+    assert knee is not None
+    assert knee.too_few < needs <= knee.enough
+    assert knee.enough <= PRECISION**2 * needs + 2 * MIB + peak / 40
 
 
 def test_a_program_that_never_succeeds_has_no_knee() -> None:
@@ -79,9 +79,9 @@ def test_a_program_that_never_succeeds_has_no_knee() -> None:
     assert choose_next_limit(100 * MIB, dict.fromkeys(range(MAX_LIMITS), False)) is None
 
 
-def test_what_is_asked_for_is_what_is_used_with_something_to_spare() -> None:
+def test_what_is_recommended_is_what_is_used_with_something_to_spare() -> None:
     four = classify_saturation({1: [10.0], 2: [5.0], 4: [2.6]})
-    found = recommend(four, [ran(seconds=2.6, cpu_s=10.0)], MemoryKnee(enough=100 * MIB, too_few=95 * MIB))
-    assert str(found) == 'sf.Resources(cpu=4, memory="128Mi")'
+    recommendation = recommend(four, [ran(seconds=2.6, cpu_s=10.0)], MemoryKnee(enough=100 * MIB, too_few=95 * MIB))
+    assert str(recommendation) == 'sf.Resources(cpu=4, memory="128Mi")'
     waits = recommend(classify_saturation({1: [10.0], 2: [10.0]}), [ran(cpu_s=2.33)], None)
     assert str(waits) == 'sf.Resources(cpu=0.3, memory="128Mi")'

@@ -22,19 +22,19 @@ TRAINING = {
 
 
 def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
-    found = parse_detection_outputs({"drifted": 0})
-    assert (found.drifted, found.n_picked, found.n_newdata, found.columns) == (False, 0, None, ())
+    outputs = parse_detection_outputs({"drifted": 0})
+    assert (outputs.drifted, outputs.n_picked, outputs.n_newdata, outputs.columns) == (False, 0, None, ())
     columns = [{"name": f"c{number}"} for number in range(12)]
-    found = parse_detection_outputs(
+    outputs = parse_detection_outputs(
         {"drifted": 1, "n_picked": 5, "n_evaluation": 2, "p_value": 0.01, "columns": columns}
     )
-    assert (found.drifted, found.n_evaluation, found.p_value, len(found.columns)) == (True, 2, 0.01, 10)
-    found = parse_detection_outputs({"drifted": 1, "same_drift": 1, "regimes": {"clean": 0.7, "window w": 0.3}})
-    assert (found.same_drift, found.regimes) == (True, {"clean": 0.7, "window w": 0.3})
+    assert (outputs.drifted, outputs.n_evaluation, outputs.p_value, len(outputs.columns)) == (True, 2, 0.01, 10)
+    outputs = parse_detection_outputs({"drifted": 1, "same_drift": 1, "regimes": {"clean": 0.7, "window w": 0.3}})
+    assert (outputs.same_drift, outputs.regimes) == (True, {"clean": 0.7, "window w": 0.3})
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         ({}, "No step wrote an output 'drifted'"),
         ({"drifted": "yes"}, "'drifted' is 'yes'"),
@@ -46,17 +46,17 @@ def test_a_detection_needs_only_to_say_whether_the_data_drifted() -> None:
     ],
 )
 def test_what_is_wrong_with_a_detection_is_said_with_the_page_that_tells_more(
-    outputs: dict[str, Any], said: str
+    outputs: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InvalidError, match=said):
+    with pytest.raises(InvalidError, match=message):
         parse_detection_outputs(outputs)
 
 
 def test_a_training_is_read_with_its_slices() -> None:
-    found = parse_training_outputs(TRAINING | {"version": "3"})
-    assert found is not None
-    assert (found.version, found.champion_version, found.labels) == (3, 1, "abc")
-    assert found.slices == (Slice(name="current", n=60, champion_right=30, challenger_right=45, gained=20),)
+    outputs = parse_training_outputs(TRAINING | {"version": "3"})
+    assert outputs is not None
+    assert (outputs.version, outputs.champion_version, outputs.labels) == (3, 1, "abc")
+    assert outputs.slices == (Slice(name="current", n=60, champion_right=30, challenger_right=45, gained=20),)
 
 
 def test_a_training_of_a_first_model_compares_nothing() -> None:
@@ -64,7 +64,7 @@ def test_a_training_of_a_first_model_compares_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "said"),
+    ("outputs", "message"),
     [
         ({"slices": None}, "no output 'slices'"),
         ({"champion_version": None}, "no output 'champion_version'"),
@@ -76,8 +76,8 @@ def test_a_training_of_a_first_model_compares_nothing() -> None:
         ({"challenger_accuracy": float("nan")}, "not a finite number"),
     ],
 )
-def test_what_is_wrong_with_a_training_is_said(outputs: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidError, match=said):
+def test_what_is_wrong_with_a_training_is_said(outputs: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
         parse_training_outputs(TRAINING | outputs)
 
 

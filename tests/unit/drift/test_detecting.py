@@ -25,14 +25,14 @@ def test_pictures_that_were_sent_again_count_once_and_alike_rows_of_tables_each(
 
 def test_empty_text_is_a_missing_value_unless_the_training_data_has_it() -> None:
     cities = np.array(["Vic", "Girona", None, "Olot"], object)
-    known = pd.DataFrame({"city": np.tile(cities, 100), "note": np.tile(["", "a"], 200), "n": np.arange(400.0)})
-    sent = known.assign(city=known["city"].where(known["city"].notna(), ""))
+    frame = pd.DataFrame({"city": np.tile(cities, 100), "note": np.tile(["", "a"], 200), "n": np.arange(400.0)})
+    sent = frame.assign(city=frame["city"].where(frame["city"].notna(), ""))
 
-    found = restore_missing(known, sent)
+    restored = restore_missing(frame, sent)
 
-    assert found["city"].isna().tolist() == known["city"].isna().tolist()
-    assert found["note"].tolist() == known["note"].tolist()
-    assert not compare(DataTable.from_data(known), DataTable.from_data(found)).drifted
-    assert compare(DataTable.from_data(known), DataTable.from_data(sent)).drifted
+    assert restored["city"].isna().tolist() == frame["city"].isna().tolist()
+    assert restored["note"].tolist() == frame["note"].tolist()
+    assert not compare(DataTable.from_data(frame), DataTable.from_data(restored)).drifted
+    assert compare(DataTable.from_data(frame), DataTable.from_data(sent)).drifted
     pictures = np.zeros((3, 8, 8))
     assert restore_missing(pictures, pictures) is pictures

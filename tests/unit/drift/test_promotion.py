@@ -26,13 +26,15 @@ CLEAN = part("clean", 500, 490, 0, 1)
 
 @given(st.integers(0, 300), st.integers(0, 300))
 def test_the_p_value_is_mcnemar_s_of_which_as_many_points_count_half(gained: int, lost: int) -> None:
-    found, of = part(CURRENT, 600, lost, gained, lost).p, gained + lost
-    assert found == pytest.approx(stats.binom.sf(gained, of, 0.5) + 0.5 * stats.binom.pmf(gained, of, 0.5))
+    p_value, of = part(CURRENT, 600, lost, gained, lost).p, gained + lost
+    assert p_value == pytest.approx(stats.binom.sf(gained, of, 0.5) + 0.5 * stats.binom.pmf(gained, of, 0.5))
 
 
 def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_value() -> None:
-    found = part(CURRENT, 9000, 3000, 3100, 2900)
-    assert found.p == pytest.approx((stats.binom.sf(3099, 6000, 0.5) + stats.binom.sf(3100, 6000, 0.5)) / 2, rel=0.01)
+    comparison = part(CURRENT, 9000, 3000, 3100, 2900)
+    assert comparison.p == pytest.approx(
+        (stats.binom.sf(3099, 6000, 0.5) + stats.binom.sf(3100, 6000, 0.5)) / 2, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,10 +58,10 @@ def test_so_many_points_that_they_are_not_counted_out_have_nearly_the_same_p_val
     ],
 )
 def test_a_challenger_is_promoted_waits_or_is_rejected(slices: list[Slice], verdict: str, reason: str) -> None:
-    found = decide(slices)
-    assert (found.verdict, reason in found.reason) == (verdict, True), found.reason
-    assert (found.needed > 0) == ("more labelled points would decide" in found.reason)
-    assert (verdict == "wait") == ("would decide" in found.reason)
+    decision = decide(slices)
+    assert (decision.verdict, reason in decision.reason) == (verdict, True), decision.reason
+    assert (decision.needed > 0) == ("more labelled points would decide" in decision.reason)
+    assert (verdict == "wait") == ("would decide" in decision.reason)
 
 
 def test_what_people_ask_for_weighs_as_much_as_they_ask_for_it() -> None:
@@ -81,9 +83,9 @@ def test_the_traffic_to_be_expected_is_all_there_is_and_what_may_return_is_never
     shares: list[float], returning: float
 ) -> None:
     recent = {f"window {number}": share for number, share in enumerate(shares)}
-    found = compute_expected_traffic([CURRENT, *recent], recent, returning=returning)
-    assert sum(found.values()) == pytest.approx(1)
-    assert min(found[name] for name in recent) >= returning / len(recent) - 1e-9
+    traffic = compute_expected_traffic([CURRENT, *recent], recent, returning=returning)
+    assert sum(traffic.values()) == pytest.approx(1)
+    assert min(traffic[name] for name in recent) >= returning / len(recent) - 1e-9
     assert compute_expected_traffic([CURRENT], recent) == {CURRENT: 1.0}
 
 
@@ -92,9 +94,9 @@ def test_a_challenger_waits_only_for_labels_that_can_tell_and_that_people_give()
     waits = decide([little, CLEAN])
     assert (waits.verdict, waits.needed > 180) == ("wait", True)
     assert decide([little, CLEAN], most_n=180 + waits.needed).verdict == "wait"
-    found = decide([little, CLEAN], most_n=179 + waits.needed)
-    assert (found.verdict, found.needed) == ("reject", 0)
-    assert "more labelled points would decide, but people label" in found.reason
+    decision = decide([little, CLEAN], most_n=179 + waits.needed)
+    assert (decision.verdict, decision.needed) == ("reject", 0)
+    assert "more labelled points would decide, but people label" in decision.reason
     few = part("clean", 20, 18, 1, 1)
     unknown = decide([part(CURRENT, 2000, 1400, 110, 60), few], recent={"clean": 0.9})
     assert (unknown.verdict, "more labels would not decide" in unknown.reason) == ("reject", True)
@@ -115,7 +117,7 @@ def test_points_of_which_two_models_cannot_have_so_many_right_are_refused() -> N
         decide([CLEAN])
 
 
-def test_a_promotion_is_told_in_one_sentence() -> None:
+def test_a_promotion_is_described_in_one_sentence() -> None:
     about: dict[str, Any] = {"champion": 1, "version": 3, "run": "bold-fox-1", "drifted": ["latitude"]}
     evidence = decide([NOW, CLEAN]).evidence(**about)
     assert format_decision(json.loads(evidence.model_dump_json())) == (
@@ -125,17 +127,17 @@ def test_a_promotion_is_told_in_one_sentence() -> None:
     )
 
 
-@pytest.mark.parametrize(("gained", "lost", "said"), [(10, 6, "waits"), (2, 20, "is rejected")])
-def test_why_a_challenger_is_not_promoted_is_told_too(gained: int, lost: int, said: str) -> None:
-    found = decide([part(CURRENT, 100, 70, gained, lost)])
-    text = format_decision(found.evidence(version=3).model_dump(mode="json"))
+@pytest.mark.parametrize(("gained", "lost", "message"), [(10, 6, "waits"), (2, 20, "is rejected")])
+def test_why_a_challenger_is_not_promoted_is_reported_too(gained: int, lost: int, message: str) -> None:
+    decision = decide([part(CURRENT, 100, 70, gained, lost)])
+    text = format_decision(decision.evidence(version=3).model_dump(mode="json"))
     assert text.startswith("Keep the champion (70.0 %); version 3 (")
-    assert f") {said}, n = 100" in text
-    assert found.reason in text
+    assert f") {message}, n = 100" in text
+    assert decision.reason in text
 
 
 @pytest.mark.parametrize("odd", [{}, {"slices": 3}, {"slices": [{"name": CURRENT}], "verdict": "promote"}])
-def test_what_holds_no_evidence_is_told_by_its_reason(odd: dict[str, Any]) -> None:
+def test_what_holds_no_evidence_is_reported_by_its_reason(odd: dict[str, Any]) -> None:
     assert format_decision({**odd, "reason": "because"}) == "because"
 
 

@@ -35,11 +35,11 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path: Path) -> None:
             assert list(column.values[~column.missing]) == list(second.columns[name].values[~column.missing])
 
 
-def typed(rows: int = 400) -> pd.DataFrame:
+def make_typed_frame(rows: int = 400) -> pd.DataFrame:
     generator = np.random.default_rng(1)
     later = pd.to_timedelta(generator.integers(0, 10**6, rows), unit="s")
     at = pd.DatetimeIndex(pd.Timestamp("2026-01-02T03:04:05.123456") + later)
-    days = [one.date() for one in at]
+    days = [moment.date() for moment in at]
     return pd.DataFrame(
         {
             "opened": at.astype("datetime64[us]"),
@@ -48,7 +48,9 @@ def typed(rows: int = 400) -> pd.DataFrame:
             "took": pd.to_timedelta(generator.integers(1, 9000, rows), unit="ms"),
             "zip": [f"0{number}" for number in generator.integers(1000, 1040, rows)],
             "paid": generator.random(rows) < 0.5,
-            "vip": pd.array([None if one < 0.1 else bool(one < 0.5) for one in generator.random(rows)], "boolean"),
+            "vip": pd.array(
+                [None if value < 0.1 else bool(value < 0.5) for value in generator.random(rows)], "boolean"
+            ),
             "price": [decimal.Decimal(int(number)) / 100 for number in generator.integers(1, 9999, rows)],
             "code": np.where(generator.random(rows) < 0.2, "NA", "x"),
         }
@@ -57,7 +59,7 @@ def typed(rows: int = 400) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("reference", "current"), [("csv", "parquet"), ("parquet", "csv")])
 def test_the_same_rows_in_another_format_have_not_drifted(tmp_path: Path, reference: str, current: str) -> None:
-    table = typed()
+    table = make_typed_frame()
     table.to_csv(tmp_path / "a.csv", index=False)
     table.to_parquet(tmp_path / "a.parquet")
     first, second, notes, _left_out = read_pair(tmp_path / f"a.{reference}", tmp_path / f"a.{current}")
@@ -70,7 +72,7 @@ def test_the_same_rows_in_another_format_have_not_drifted(tmp_path: Path, refere
 
 
 def test_units_of_date_times_do_not_matter(tmp_path: Path) -> None:
-    table = typed()[["opened", "took", "day"]]
+    table = make_typed_frame()[["opened", "took", "day"]]
     table.to_parquet(tmp_path / "a.parquet")
     units = {"opened": "datetime64[ns]", "took": "timedelta64[ms]"}
     pd.concat([table.astype(units)]).to_parquet(tmp_path / "b.parquet")
@@ -109,7 +111,7 @@ def mix(seed: int, *words: str, each: int, shift: float = 0.0, rows: int = 400) 
     return [*(word for word in words for _ in range(each)), *map(str, numbers[len(words) * each :])]
 
 
-def test_numbers_with_many_words_are_compared_as_numbers_in_both_tables(tmp_path: Path) -> None:
+def test_numbers_with_much_text_are_compared_as_numbers_in_both_tables(tmp_path: Path) -> None:
     old, new = write_column(tmp_path / "a.csv", mix(1, "ERR", each=120)), tmp_path / "b.csv"
     before, after, notes, _left_out = read_pair(old, write_column(new, mix(2, "ERR", each=120, shift=1.0)))
     [note] = notes
@@ -166,7 +168,7 @@ def test_truth_values_are_the_same_however_they_are_written(tmp_path: Path, old:
         assert compare(before, after).drifted, "all are true now"
 
 
-def test_words_that_are_no_truth_values_stay_text(tmp_path: Path) -> None:
+def test_strings_that_are_no_truth_values_stay_text(tmp_path: Path) -> None:
     first = write_column(tmp_path / "a.csv", ["yes", "no", "unknown"] * 20)
     before, after, _, _left_out = read_pair(first, write_column(tmp_path / "b.csv", [True, False, True] * 20))
     assert (before.columns["q"].is_numeric, compare(before, after).drifted) == (False, True)
@@ -188,7 +190,7 @@ def test_an_index_in_one_table_only_is_not_compared_in_any_order(
         assert list(before.columns) == list(after.columns) == ["x", "kind", "n"]
 
 
-def test_words_that_change_among_numbers_are_a_drift(tmp_path: Path) -> None:
+def test_text_that_changes_among_numbers_is_a_drift(tmp_path: Path) -> None:
     old, new = mix(1, "ERR", "", each=40), mix(2, "ERR", each=80)
     before, after, _, _left_out = read_pair(
         write_column(tmp_path / "a.csv", old), write_column(tmp_path / "b.csv", new)
@@ -196,10 +198,11 @@ def test_words_that_change_among_numbers_are_a_drift(tmp_path: Path) -> None:
     assert [column.name for column in compare(before, after).drifted_columns] == ["q (words)"]
 
 
-def test_numbers_and_words_of_json_are_those_of_text(tmp_path: Path) -> None:
+def test_numbers_and_strings_of_json_are_those_of_text(tmp_path: Path) -> None:
     values = [1.5, 2, "ERR", 4, None] * 20
     before, after, _, _left_out = read_pair(
-        write_column(tmp_path / "a.jsonl", values), write_column(tmp_path / "b.csv", [str(one or "") for one in values])
+        write_column(tmp_path / "a.jsonl", values),
+        write_column(tmp_path / "b.csv", [str(value or "") for value in values]),
     )
     for table in (before, after):
         np.testing.assert_array_equal(table.columns["q"].values[:5], [1.5, 2, np.nan, 4, np.nan])
@@ -249,14 +252,14 @@ def test_what_is_missing_counts_in_columns_that_are_not_compared(tmp_path: Path)
 def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: str, is_missing: bool) -> None:
     generator = np.random.default_rng(1)
     numbers: list[list[int | None]] = [
-        [2**60 + int(one) for one in generator.integers(0, most, 200)] for most in (100, 100, 20)
+        [2**60 + int(integer) for integer in generator.integers(0, most, 200)] for most in (100, 100, 20)
     ]
     if is_missing:
         numbers = [[*part[:-1], None] for part in numbers]
     columns = [pd.array(part, "Int64") for part in numbers]
     old = write_column(tmp_path / "a.parquet", columns[0])
     for column, drifts in zip(columns, (False, False, True), strict=True):
-        values = [None if one is pd.NA else str(one) for one in column] if ending.startswith("text") else column
+        values = [None if value is pd.NA else str(value) for value in column] if ending.startswith("text") else column
         before, after, _, _left_out = read_pair(old, write_column(tmp_path / f"b.{ending}", values))
         assert compare(before, after).drifted is drifts
     before, after, _, _left_out = read_pair(old, write_column(tmp_path / f"b.{ending}", columns[0]))
@@ -264,7 +267,7 @@ def test_large_whole_numbers_are_exact_in_every_format(tmp_path: Path, ending: s
 
 
 @pytest.mark.parametrize(("old", "new"), [(2**53, 2**53 + 1), (2**63, 2**63 + 1), (1e39, 1e300), (3e38, np.inf)])
-def test_numbers_that_float32_does_not_tell_apart_are_others(tmp_path: Path, old: float, new: float) -> None:
+def test_numbers_that_float32_does_not_distinguish_are_others(tmp_path: Path, old: float, new: float) -> None:
     first, second = (tmp_path / "a.csv", tmp_path / "b.csv")
     before, after, _, _left_out = read_pair(
         write_column(first, [old, *[1] * 9] * 20), write_column(second, [new, *[1] * 9] * 20)
@@ -278,9 +281,9 @@ def test_times_without_a_zone_beside_some_with_one_are_named(tmp_path: Path, end
     times = pd.DatetimeIndex(pd.Timestamp("2026-01-01T10:00:00") + pd.to_timedelta(np.arange(40), unit="h"))
     plain = write_column(tmp_path / f"a.{ending}", times)
     zoned = write_column(tmp_path / f"b.{ending}", times.tz_localize("Asia/Tokyo"))
-    said = "'q' has a time zone in the {} file; the times of the {} one were taken as UTC."
-    assert read_pair(plain, zoned)[2] == [said.format("current", "reference")]
-    assert read_pair(zoned, plain)[2] == [said.format("reference", "current")]
+    message = "'q' has a time zone in the {} file; the times of the {} one were taken as UTC."
+    assert read_pair(plain, zoned)[2] == [message.format("current", "reference")]
+    assert read_pair(zoned, plain)[2] == [message.format("reference", "current")]
     assert read_pair(zoned, zoned)[2] == read_pair(plain, plain)[2] == []
 
 
@@ -343,7 +346,7 @@ def test_columns_without_values_to_compare_are_named_with_the_reason(tmp_path: P
         read_pair(tmp_path / "b.jsonl", tmp_path / "b.jsonl")
 
 
-def test_dates_against_words_are_text_on_both_sides(tmp_path: Path) -> None:
+def test_dates_against_text_are_text_on_both_sides(tmp_path: Path) -> None:
     days = pd.date_range("2024-01-01", periods=40)
     pd.DataFrame({"day": days}).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame({"day": ["unknown", *days[1:].strftime("%Y-%m-%d")]}).to_csv(tmp_path / "b.csv", index=False)

@@ -19,15 +19,17 @@ def test_a_segment_that_drifts_is_named_though_the_whole_does_not() -> None:
     generator = np.random.default_rng(0)
     whole, within = compare_by(shop(generator, 1500, lima=0), shop(generator, 600, lima=1.2), "city")
 
-    found = {one.name: one.comparison for one in within}
-    assert list(found) == ["Rome", "Oslo", "Lima", "Bonn"]
-    assert found["Bonn"] is None, "too few rows"
-    assert [name for name, one in found.items() if one is not None and one.drifted] == ["Lima"]
+    comparisons = {column.name: column.comparison for column in within}
+    assert list(comparisons) == ["Rome", "Oslo", "Lima", "Bonn"]
+    assert comparisons["Bonn"] is None, "too few rows"
+    assert [name for name, comparison in comparisons.items() if comparison is not None and comparison.drifted] == [
+        "Lima"
+    ]
     assert whole.level == pytest.approx(0.01 / 4)
-    assert {one.name for one in whole.columns} == {"city", "price"}
+    assert {column.name for column in whole.columns} == {"city", "price"}
 
 
-def test_rows_whose_category_is_missing_are_a_segment() -> None:
+def test_rows_where_the_category_is_missing_are_a_segment() -> None:
     generator = np.random.default_rng(0)
     old, new = (shop(generator, rows, lima=lima) for rows, lima in ((1500, 0), (600, 1.2)))
     unnamed = [

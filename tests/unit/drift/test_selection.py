@@ -45,7 +45,7 @@ def table(count: int, *, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def selected(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> list[CriticalPoint]:
+def select_samples(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> list[CriticalPoint]:
     n = len(x)
     strange = np.arange(n, dtype=float) if weak is None else weak
     samples = ScoredSamples(
@@ -62,34 +62,34 @@ def selected(x: Any, *, most: int = 100, seed: int = 0, weak: Any = None) -> lis
 
 def test_a_share_of_the_labels_is_for_evaluation_and_by_digest() -> None:
     x = table(1000)
-    points = selected(x)
+    points = select_samples(x)
     own = compute_digests(x)
     assert len(points) == 100
-    assert sum(one.purpose == "evaluate" for one in points) == 30
-    for one in points:
-        assert for_evaluation(own[one.index].encode(), share=SHARE) == (one.purpose == "evaluate")
-        assert one.row == read_row(x, one.index)
+    assert sum(point.purpose == "evaluate" for point in points) == 30
+    for point in points:
+        assert for_evaluation(own[point.index].encode(), share=SHARE) == (point.purpose == "evaluate")
+        assert point.row == read_row(x, point.index)
 
 
 def test_points_for_evaluation_are_drawn_from_all_of_the_window_and_picks_are_not() -> None:
     x = np.random.default_rng(0).normal(size=(2000, 4))
     strange = np.arange(2000.0)
-    points = [one for seed in range(20) for one in selected(x, seed=seed, weak=strange)]
-    drawn = [one.index for one in points if one.purpose == "evaluate"]
-    picked = [one.index for one in points if one.purpose == "train"]
+    points = [point for seed in range(20) for point in select_samples(x, seed=seed, weak=strange)]
+    drawn = [point.index for point in points if point.purpose == "evaluate"]
+    picked = [point.index for point in points if point.purpose == "train"]
     assert abs(np.mean(drawn) - 1000) < 4 * 2000 / np.sqrt(12 * len(drawn))
     assert np.mean(picked) > 1150
 
 
 def test_whoever_labels_the_best_scores_first_labels_a_random_part_of_those_for_evaluation() -> None:
-    first = sorted(selected(table(2000)), key=lambda one: -one.score)[:50]
-    assert 10 <= sum(one.purpose == "evaluate" for one in first) <= 20
+    first = sorted(select_samples(table(2000)), key=lambda point: -point.score)[:50]
+    assert 10 <= sum(point.purpose == "evaluate" for point in first) <= 20
 
 
 def test_alike_points_are_labelled_once() -> None:
     x = np.tile(np.random.default_rng(0).normal(size=(40, 4)), (10, 1))
-    points = selected(x, most=400)
-    assert len(points) == len({compute_digests(x)[one.index] for one in points}) <= 40
+    points = select_samples(x, most=400)
+    assert len(points) == len({compute_digests(x)[point.index] for point in points}) <= 40
 
 
 def test_a_digest_is_the_samples_whatever_its_numbers_type() -> None:
@@ -137,9 +137,9 @@ def test_over_many_windows_nothing_learnt_from_evaluates_and_the_reverse() -> No
     for window in range(6):
         draw = np.random.default_rng(window)
         x = take_rows(pool, draw.choice(len(pool), 300))
-        points = selected(x, seed=window, most=80)
-        seen += [compute_digests(x)[one.index] for one in points]
-        purposes += [one.purpose for one in points]
+        points = select_samples(x, seed=window, most=80)
+        seen += [compute_digests(x)[point.index] for point in points]
+        purposes += [point.purpose for point in points]
         train, evaluate = split_points(seen, purposes, share=SHARE, trained=trained, clean=clean)
         judged = {seen[at] for at in evaluate} | clean
         ever_learnt |= {seen[at] for at in train}
@@ -149,10 +149,10 @@ def test_over_many_windows_nothing_learnt_from_evaluates_and_the_reverse() -> No
 
 def test_the_current_slice_is_of_the_windows_that_the_champion_does_not_know() -> None:
     windows = ["w1", "w2", "w1", "w3", "w3"]
-    found = split_by_window(windows, {"w1"}, "w3")
-    assert {name: at.tolist() for name, at in found.items()} == {"current": [1, 3, 4], "window w1": [0, 2]}
-    found = split_by_window(windows, {"w1", "w2", "w3"}, "w3")
-    assert {name: at.tolist() for name, at in found.items()} == {
+    split = split_by_window(windows, {"w1"}, "w3")
+    assert {name: at.tolist() for name, at in split.items()} == {"current": [1, 3, 4], "window w1": [0, 2]}
+    split = split_by_window(windows, {"w1", "w2", "w3"}, "w3")
+    assert {name: at.tolist() for name, at in split.items()} == {
         "current": [3, 4],
         "window w1": [0, 2],
         "window w2": [1],
@@ -169,8 +169,8 @@ class Says:
 
 def test_both_models_answer_the_same_points() -> None:
     y = np.array([1, 2, 3, 4])
-    found = compare_models("current", y, y, champion=Says(1, 2, 0, 0), challenger=Says(0, 2, 3, 4), tolerance=None)
-    assert (found.n, found.champion_right, found.challenger_right, found.gained, found.lost) == (4, 2, 3, 2, 1)
+    counts = compare_models("current", y, y, champion=Says(1, 2, 0, 0), challenger=Says(0, 2, 3, 4), tolerance=None)
+    assert (counts.n, counts.champion_right, counts.challenger_right, counts.gained, counts.lost) == (4, 2, 3, 2, 1)
     assert compare_models("current", y, y[:0], champion=Says(), challenger=Says(), tolerance=None).n == 0
 
 
@@ -184,7 +184,7 @@ def test_an_answer_is_right_as_its_labels_are_written_or_within_the_tolerance() 
     check_target(np.array([0.0, 1.0]), None)
 
 
-def test_labels_are_taken_as_the_training_data_has_them_and_others_are_told() -> None:
+def test_labels_are_taken_as_the_training_data_has_them_and_others_are_reported() -> None:
     y, wrong = convert_labels([7, "7", 7.0, "thre", 77, 0], np.array([0, 7], dtype=np.uint8), None)
     assert y.dtype == np.uint8
     assert wrong == [3, 4]
@@ -219,9 +219,11 @@ def test_a_point_that_comes_in_several_windows_counts_once_in_a_slice() -> None:
         {"id": f"{window}:{at}", "run": window, "label": 0, "purpose": "evaluate"}
         for at, window in enumerate(["w1", "w1", "w2", "w2"])
     ]
-    found = LabelledPoints.build(x, points, set(), clean, SHARE, None)
+    labelled_points = LabelledPoints.build(x, points, set(), clean, SHARE, None)
     assert {
-        name: part.ravel().tolist() for name, (part, _) in found.group_by_slice(set(), "w2").items() if name != "clean"
+        name: part.ravel().tolist()
+        for name, (part, _) in labelled_points.group_by_slice(set(), "w2").items()
+        if name != "clean"
     } == {"current": [1.0, 2.0, 3.0]}
-    by_window = found.group_by_slice({"w1"}, "w2")
+    by_window = labelled_points.group_by_slice({"w1"}, "w2")
     assert [by_window[name][0].ravel().tolist() for name in ("current", "window w1")] == [[1.0, 3.0], [1.0, 2.0]]

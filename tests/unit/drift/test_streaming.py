@@ -34,8 +34,8 @@ def test_a_change_of_the_mean_is_seen_soon_and_nothing_before(name: str) -> None
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_a_stream_that_does_not_change_seldom_alarms(name: str) -> None:
-    found = [alarms(DETECTORS[name](), np.random.default_rng(seed).normal(size=1000)) for seed in range(10)]
-    assert sum(map(bool, found)) <= 1
+    alarm_times = [alarms(DETECTORS[name](), np.random.default_rng(seed).normal(size=1000)) for seed in range(10)]
+    assert sum(map(bool, alarm_times)) <= 1
 
 
 def test_adwin_keeps_the_window_that_is_alike_in_little_memory() -> None:
@@ -71,7 +71,7 @@ def test_settings_that_cannot_be_are_refused(wrong: Callable[[], object]) -> Non
 
 @pytest.mark.parametrize("name", streaming.DETECTORS)
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
-def test_changes_are_told_with_their_means_whatever_the_unit_and_the_way(name: str, unit: float) -> None:
+def test_changes_are_reported_with_their_averages_whatever_the_unit_and_the_way(name: str, unit: float) -> None:
     generator = np.random.default_rng(1)
     values = np.concatenate([generator.normal(5, 1, size=600), generator.normal(3, 1, size=600)])
 
@@ -83,7 +83,7 @@ def test_changes_are_told_with_their_means_whatever_the_unit_and_the_way(name: s
     assert detect_changes(values[:600].tolist(), name) == []
 
 
-def test_a_stream_that_is_short_and_a_detector_that_is_not_there_are_told() -> None:
+def test_a_stream_that_is_short_and_a_detector_that_is_not_there_are_reported() -> None:
     with pytest.raises(InvalidError, match="more than 100 are needed"):
         detect_changes([1.0] * 100)
     with pytest.raises(InvalidError, match=r"'adwni'\. Did you mean 'adwin'\?.*kswin"):

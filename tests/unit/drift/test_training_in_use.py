@@ -26,21 +26,21 @@ def data() -> tuple[Any, Any]:
 
 @pytest.fixture
 def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
-    made = MemoryKnowledge()
+    knowledge = MemoryKnowledge()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_bytes(b"1")
 
     def register(_model: Any, name: str, **_about: Any) -> int:
-        return made.register_model(name, tmp_path / "model", app="bank", team="ml").version
+        return knowledge.register_model(name, tmp_path / "model", app="bank", team="ml").version
 
     monkeypatch.setattr(mlflow_models, "register", register)
     monkeypatch.setattr(mlflow_models, "limit_logs", lambda: None)
-    monkeypatch.setattr(training, "step_tracker", lambda: made)
+    monkeypatch.setattr(training, "step_tracker", lambda: knowledge)
     monkeypatch.setattr(training, "load_user_function", lambda text: {"fit": fit, "data": data}[text])
     monkeypatch.setenv("SCANFLOW_OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("SCANFLOW_APP", "bank")
     monkeypatch.setenv("SCANFLOW_TEAM", "ml")
-    return made
+    return knowledge
 
 
 def fit(_x: Any, _y: Any) -> Any:

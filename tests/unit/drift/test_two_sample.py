@@ -25,13 +25,13 @@ def table(generator: np.random.Generator, n: int, **changed: Any) -> DataTable:
     return DataTable.from_data({**columns, **changed})
 
 
-def found(**changed: Any) -> Comparison:
+def compare_samples(**changed: Any) -> Comparison:
     generator = np.random.default_rng(3)
     return compare(table(generator, 600), table(generator, 300, **changed))
 
 
 def test_data_drawn_alike_has_not_drifted() -> None:
-    same = found()
+    same = compare_samples()
     assert (same.drifted, same.drifted_columns) == (False, ())
     assert same.p > 0.05
 
@@ -48,7 +48,7 @@ def test_data_drawn_alike_has_not_drifted() -> None:
     ],
 )
 def test_the_column_that_changed_is_named(column: str, values: Any, test: str) -> None:
-    changed = found(**{column: values})
+    changed = compare_samples(**{column: values})
     assert changed.drifted
     (first, *_) = changed.columns
     assert (first.name, first.test) == (column, test)
@@ -75,10 +75,10 @@ def test_infinite_numbers_are_shown_as_such() -> None:
     generator = np.random.default_rng(3)
     ages = generator.normal(40, 10, 300)
     ages[:60] = np.inf
-    [age] = found(age=ages).drifted_columns
+    [age] = compare_samples(age=ages).drifted_columns
     assert (age.test, age.current) == ("value", {"inf": 0.2})
     ages[1:60] = -np.inf
-    [age] = found(age=ages).drifted_columns
+    [age] = compare_samples(age=ages).drifted_columns
     assert age.current == {"-inf": pytest.approx(59 / 300)}
     column = Column.from_values("age", ages)
     assert column.summarize(slice(None))["infinite"] == pytest.approx(0.2)
@@ -93,7 +93,7 @@ def ages(generator: np.random.Generator, n: int, default: float = 0.0) -> np.nda
 def test_a_value_that_came_often_is_named(kind: type, value: str) -> None:
     generator = np.random.default_rng(3)
     before, now = ages(generator, 1000), ages(generator, 500, default=0.1)
-    first, second = (DataTable.from_data({"age": one.astype(float).astype(kind)}) for one in (before, now))
+    first, second = (DataTable.from_data({"age": values.astype(float).astype(kind)}) for values in (before, now))
     (column, *_) = compare(first, second).drifted_columns
     assert (column.test, column.statistic) == ("value", (now == 40).sum())
     assert column.reference == {value: (before == 40).mean()}
@@ -122,7 +122,7 @@ def test_a_value_s_share_is_tested_exactly(seed: int, old: int, new: int, most: 
     for at in (0, 7):
         current = values[divisions.members[:, at] == 1]
         reference = values[divisions.members[:, at] == 0]
-        exact = [fisher(current == one, reference == one) for one in repeated]
+        exact = [fisher(current == value, reference == value) for value in repeated]
         assert tested.p[at] == pytest.approx(1 - (1 - min(exact)) ** len(repeated), abs=1e-9)
 
 
@@ -150,7 +150,7 @@ def test_dependence_that_is_gone_is_seen_though_no_column_changed() -> None:
     reference, current = DataTable.from_data({"x": first[:600], "y": second[:600]}), {"x": first[600:]}
     apart = compare(reference, DataTable.from_data(current | {"y": generator.permutation(second[600:])}))
     assert (apart.drifted, apart.drifted_columns) == (True, ())
-    assert {one.columns for one in apart.joint if one.test == "products"} <= {("x", "y"), ("y", "x")}
+    assert {column.columns for column in apart.joint if column.test == "products"} <= {("x", "y"), ("y", "x")}
 
 
 def test_neither_the_order_of_rows_nor_the_unit_of_a_column_counts() -> None:
@@ -158,12 +158,12 @@ def test_neither_the_order_of_rows_nor_the_unit_of_a_column_counts() -> None:
     first, second = generator.normal(size=(200, 3)), generator.normal(size=(100, 3)) + 0.2
     plain = compare(DataTable.from_data(first), DataTable.from_data(second))
     scaled = compare(DataTable.from_data(first * [1, 1e6, 1e-6] + 7), DataTable.from_data(second * [1, 1e6, 1e-6] + 7))
-    assert {one.name: one.p for one in plain.columns} == {one.name: one.p for one in scaled.columns}
+    assert {column.name: column.p for column in plain.columns} == {column.name: column.p for column in scaled.columns}
     assert plain.p == pytest.approx(scaled.p, abs=0.01)
     assert compare(DataTable.from_data(first), DataTable.from_data(second)) == plain
 
 
-def test_a_small_effect_is_no_drift_where_that_is_asked_for() -> None:
+def test_a_small_effect_is_no_drift_where_that_is_requested() -> None:
     generator = np.random.default_rng(2)
     reference, current = {"x": generator.normal(size=2000)}, {"x": generator.normal(0.3, 1, size=2000)}
     assert compare(DataTable.from_data(reference), DataTable.from_data(current)).drifted
@@ -209,6 +209,6 @@ def test_shares_of_both_tables_add_up() -> None:
     generator = np.random.default_rng(4)
     first, second = table(generator, 500), table(generator, 300)
     for name in first.columns:
-        found = compute_column_shares(first.columns[name], second.columns[name])
-        assert sum(found.reference) == pytest.approx(1) == sum(found.current)
+        shares = compute_column_shares(first.columns[name], second.columns[name])
+        assert sum(shares.reference) == pytest.approx(1) == sum(shares.current)
     assert compute_column_shares(first.columns["kind"], second.columns["kind"]).bins == ("a", "b", "c")

@@ -32,8 +32,8 @@ def test_an_image_runs_as_a_user_by_number_and_says_what_runs(name: str) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_an_image_is_built_on_what_an_argument_names(name: str) -> None:
     argument, base = lines(name)[:2]
-    known = {"base": r"ARG PYTHON_IMAGE=\S+@sha256:[0-9a-f]{64}"}.get(name, "ARG BASE_IMAGE=scanflow/base:latest")
-    assert re.fullmatch(known, argument)
+    pattern = {"base": r"ARG PYTHON_IMAGE=\S+@sha256:[0-9a-f]{64}"}.get(name, "ARG BASE_IMAGE=scanflow/base:latest")
+    assert re.fullmatch(pattern, argument)
     assert base == f"FROM ${{{argument.removeprefix('ARG ').partition('=')[0]}}}"
 
 
@@ -58,5 +58,5 @@ def test_a_copy_in_an_image_is_known_by_where_it_was_installed_from() -> None:
 
 
 def test_the_context_is_the_wheel_and_the_locks() -> None:
-    kept = [line for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
-    assert kept == ["*", "!dist/*.whl", "!requirements/image-*.txt"]
+    lines = [line for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines == ["*", "!dist/*.whl", "!requirements/image-*.txt"]

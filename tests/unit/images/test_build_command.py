@@ -59,9 +59,9 @@ def test_images_are_built_pushed_and_listed_as_json(folder: Path) -> None:
     first, second = (CliRunner().invoke(app, words) for _ in range(2))
     assert first.stderr.split() == ["build", "push", "build", "push"]
     assert second.stderr == ""
-    found = json.loads(first.stdout)
-    assert [one["nodes"] for one in found] == [["load"], ["train"]]
-    assert [one["state"] for one in json.loads(second.stdout)] == ["unchanged", "unchanged"]
+    document = json.loads(first.stdout)
+    assert [plan["nodes"] for plan in document] == [["load"], ["train"]]
+    assert [plan["state"] for plan in json.loads(second.stdout)] == ["unchanged", "unchanged"]
 
 
 def test_nothing_is_needed_where_each_node_names_its_image(folder: Path) -> None:
@@ -69,7 +69,7 @@ def test_nothing_is_needed_where_each_node_names_its_image(folder: Path) -> None
     assert done.stdout == "No image is needed: each step and service names its own.\n"
 
 
-def test_a_failed_build_has_the_builders_last_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_has_the_builders_last_lines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REFUSED", "push")
     done = CliRunner().invoke(app, ["build", "app.py:training", "--push", "--registry", "r:5"])
     assert "cannot be pushed: `buildah push` exited with 1." in str(done.exception)
@@ -83,6 +83,6 @@ def test_a_client_builds_what_the_command_builds(
     (first, second) = quiet.build(shop, "training", push=True, registry="r:5")
     assert (first.state, first.pushed, second.nodes) == ("built", True, ("train",))
     assert capsys.readouterr().err == ""
-    assert [one.state for one in loud.build(shop, push=True, registry="r:5")] == ["built", "built"]
+    assert [record.state for record in loud.build(shop, push=True, registry="r:5")] == ["built", "built"]
     assert capsys.readouterr().err == "build\npush\nbuild\npush\n"
-    assert [one.state for one in loud.build(shop, push=True, registry="r:5")] == ["unchanged", "unchanged"]
+    assert [record.state for record in loud.build(shop, push=True, registry="r:5")] == ["unchanged", "unchanged"]

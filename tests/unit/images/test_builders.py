@@ -67,11 +67,11 @@ def test_each_program_gets_the_command_that_it_knows(program: Program, build: st
 
 def test_what_a_builder_prints_is_streamed_and_its_last_lines_are_in_the_error(path: Path) -> None:
     install(path, "buildah", 'echo "STEP 1: $1"; echo "no such package" >&2; [ "$1" = push ]')
-    builder, said = get_builder(), list[str]()
-    builder.push("r:5/a:1", said.append)
-    assert said == ["STEP 1: push", "no such package"]
+    builder, messages = get_builder(), list[str]()
+    builder.push("r:5/a:1", messages.append)
+    assert messages == ["STEP 1: push", "no such package"]
     with pytest.raises(UsageError) as caught:
-        builder.build(path, "r:5/a:1", said.append)
+        builder.build(path, "r:5/a:1", messages.append)
     assert str(caught.value).splitlines() == [
         "The image 'r:5/a:1' cannot be built: `buildah build` exited with 1.",
         "  STEP 1: build",

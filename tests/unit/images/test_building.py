@@ -44,7 +44,7 @@ class Setting:
         (self.app_dir / "steps").mkdir(parents=True)
         (self.app_dir / "steps" / "train.py").write_text("print(1)")
 
-    def wanted(self) -> list[PlannedImage]:
+    def plan(self) -> list[PlannedImage]:
         code = compute_digest(list_code_files(self.app_dir))
         plain = Recipe(app="shop", team="data", base="base", code=code)
         needy = plain.model_copy(update={"requirements": ("numpy", "pandas")})
@@ -57,7 +57,7 @@ class Setting:
     def build(self, *, registry: str | None = "r:5", push: bool = True, again: bool = False) -> list[ImageRecord]:
         return build_images(
             self.app_dir,
-            self.wanted(),
+            self.plan(),
             builder=lambda: self.builder,
             built=self.built,
             registry=registry,
@@ -73,17 +73,17 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def test_an_image_is_built_and_pushed_once_and_again_when_its_code_changed(setting: Setting) -> None:
-    plain, needy = (f"r:5/scanflow/shop:{one.recipe.tag}" for one in setting.wanted()[:2])
+    plain, needy = (f"r:5/scanflow/shop:{plan.recipe.tag}" for plan in setting.plan()[:2])
     records = setting.build()
     assert setting.builder.asked == [f"build {plain}", f"push {plain}", f"build {needy}", f"push {needy}"]
-    assert [(one.image, one.state, one.pushed) for one in records] == [
+    assert [(record.image, record.state, record.pushed) for record in records] == [
         (plain, "built", True), (needy, "built", True), (plain, "unchanged", True),
     ]  # fmt: skip
     setting.builder.asked.clear()
-    assert {one.state for one in setting.build()} == {"unchanged"}
+    assert {record.state for record in setting.build()} == {"unchanged"}
     assert setting.builder.asked == []
     (setting.app_dir / "steps" / "train.py").write_text("print(2)")
-    assert [one.state for one in setting.build()] == ["built", "built", "unchanged"]
+    assert [record.state for record in setting.build()] == ["built", "built", "unchanged"]
 
 
 def test_the_context_has_the_code_and_the_requirements(setting: Setting) -> None:
@@ -95,7 +95,7 @@ def test_the_context_has_the_code_and_the_requirements(setting: Setting) -> None
 
 
 def test_what_was_built_but_not_pushed_is_pushed_later_and_not_used_before(setting: Setting) -> None:
-    tag = setting.wanted()[0].recipe.tag
+    tag = setting.plan()[0].recipe.tag
     setting.build(push=False)
     assert setting.built.find_pullable(tag, "r:5") is None
     assert setting.built.find_pullable(tag, None) == f"r:5/scanflow/shop:{tag}"
@@ -119,7 +119,7 @@ def test_a_push_without_a_registry_and_one_that_fails_say_so_and_lose_no_build(s
     with pytest.raises(UsageError, match="No registry is configured"):
         setting.build(registry=None)
     assert setting.builder.asked == []
-    setting.builder.broken = setting.wanted()[1].recipe.tag
+    setting.builder.broken = setting.plan()[1].recipe.tag
     with pytest.raises(UsageError, match="full"):
         setting.build()
     setting.builder.broken = ""
@@ -133,4 +133,4 @@ def test_a_record_that_cannot_be_read_counts_as_none(setting: Setting, tmp_path:
     for path in (tmp_path / "home" / "images").glob("*.json"):
         assert path.stat().st_mode & 0o077 == 0
         path.write_text("{")
-    assert {one.state for one in setting.build()[:2]} == {"built"}
+    assert {record.state for record in setting.build()[:2]} == {"built"}

@@ -13,10 +13,10 @@ def test_settings_are_read_from_the_environment_and_options_come_first() -> None
         "SCANFLOW_IMAGES_BUILDER": "podman", "SCANFLOW_IMAGES_INSECURE": "1", "SCANFLOW_IMAGES_OPTIONS": "",
         "SCANFLOW_KUBERNETES_REGISTRY": "r:5", "SCANFLOW_KUBERNETES_IMAGE": "r:5/base:1",
     }  # fmt: skip
-    found = ImageSettings.from_environment(environ)
-    assert found == ImageSettings(builder="podman", insecure=True, registry="r:5", base="r:5/base:1")
+    settings = ImageSettings.from_environment(environ)
+    assert settings == ImageSettings(builder="podman", insecure=True, registry="r:5", base="r:5/base:1")
     assert ImageSettings.from_environment(environ, options={"image": "other:1", "context": "lab"}).base == "other:1"
-    changed = found.with_overrides({"builder": "docker", "registry": None, "insecure": None})
+    changed = settings.with_overrides({"builder": "docker", "registry": None, "insecure": None})
     assert (changed.builder, changed.registry, changed.insecure) == ("docker", "r:5", True)
 
 

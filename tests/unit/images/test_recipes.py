@@ -33,10 +33,10 @@ def test_steps_that_need_the_same_share_an_image(folder: Path) -> None:
         sf.Executor(name="other", mainfile="train.py", image="example.com/other:1"),
     ]
     app = sf.Application(name="shop", app_dir=folder, workflows=[sf.Workflow(name="training", nodes=nodes)])
-    found = {one.nodes[0]: one.recipe for one in plan_images(app, app.workflows, BASE, no_models)}
-    assert list(found) == ["load", "train", "test", "report"]
-    assert found["train"].requirements == ("scikit-learn>=1.6", "pandas")
-    assert found["train"].tag == found["test"].tag != found["load"].tag == found["report"].tag
+    recipes = {plan.nodes[0]: plan.recipe for plan in plan_images(app, app.workflows, BASE, no_models)}
+    assert list(recipes) == ["load", "train", "test", "report"]
+    assert recipes["train"].requirements == ("scikit-learn>=1.6", "pandas")
+    assert recipes["train"].tag == recipes["test"].tag != recipes["load"].tag == recipes["report"].tag
 
 
 def test_an_online_workflow_has_one_image_with_what_its_models_were_saved_with(folder: Path) -> None:
@@ -48,16 +48,16 @@ def test_an_online_workflow_has_one_image_with_what_its_models_were_saved_with(f
     model = sf.Service(name="model", model="models:/trees@champion")
     workflow = sf.Workflow(name="serving", type="online", nodes=[scale, model], edges=scale >> model)
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
-    (one,) = plan_images(
+    (plan,) = plan_images(
         app, app.workflows, BASE, lambda uri: folder / uri.removeprefix("models:/trees@champion") / "model"
     )
-    assert one.nodes == ("scale", "model")
-    assert one.recipe.requirements == ("scikit-learn>=1.6", "pandas", "scikit-learn==1.7.2", "numpy==2.3.1")
+    assert plan.nodes == ("scale", "model")
+    assert plan.recipe.requirements == ("scikit-learn>=1.6", "pandas", "scikit-learn==1.7.2", "numpy==2.3.1")
 
 
 def test_nodes_that_run_together_cannot_name_two_images(folder: Path) -> None:
-    one, other = (sf.Service(name=name, implementation="graph.py:X", image=f"{name}:1") for name in ("one", "other"))
-    workflow = sf.Workflow(name="serving", type="online", nodes=[one, other], edges=one >> other)
+    first, other = (sf.Service(name=name, implementation="graph.py:X", image=f"{name}:1") for name in ("one", "other"))
+    workflow = sf.Workflow(name="serving", type="online", nodes=[first, other], edges=first >> other)
     app = sf.Application(name="shop", app_dir=folder, workflows=[workflow])
     with pytest.raises(UsageError, match="'one' and 'other' run in one container, but name two images"):
         plan_images(app, app.workflows, BASE, no_models)

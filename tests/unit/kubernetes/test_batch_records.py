@@ -26,12 +26,12 @@ def pod(name: str, phase: str, *, step: str, index: int | None = None, **more: A
 
 
 def workflow(*nodes: dict[str, Any], phase: str = "Running", packed: bool = False, **metadata: Any) -> dict[str, Any]:
-    known = {node["name"]: node for node in nodes}
+    nodes_by_name = {node["name"]: node for node in nodes}
     status: dict[str, Any] = {"phase": phase, "startedAt": BEGAN, "finishedAt": ENDED}
     if packed:
-        status["compressedNodes"] = base64.b64encode(gzip.compress(json.dumps(known).encode())).decode()
+        status["compressedNodes"] = base64.b64encode(gzip.compress(json.dumps(nodes_by_name).encode())).decode()
     else:
-        status["nodes"] = known
+        status["nodes"] = nodes_by_name
     spec = metadata.pop("spec", {})
     return {"metadata": {"name": "wf", "namespace": "ns", **metadata}, "spec": spec, "status": status}
 
@@ -40,7 +40,7 @@ def workflow(*nodes: dict[str, Any], phase: str = "Running", packed: bool = Fals
 def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
     report = json.dumps({"exit_code": 3, "seconds": 2.5, "failure": {"summary": "exit code 3", "cause": "OSError"}})
     listed = json.dumps({"files": [["a.txt", 4]]})
-    found = observe_workflow(
+    observation = observe_workflow(
         workflow(
             pod("wf.load", "Succeeded", step="load", left={"outputs": '{"result": "[1]"}', "report": listed}),
             pod("wf.train.item(0:0)(0)", "Failed", step="train", index=0, left={"report": report}),
@@ -51,24 +51,24 @@ def test_pods_become_tasks_with_their_attempts(packed: bool) -> None:
             packed=packed,
         )
     )
-    assert {name: (task.state, task.attempts) for name, task in found.tasks.items()} == {
+    assert {name: (task.state, task.attempts) for name, task in observation.tasks.items()} == {
         "load": ("succeeded", 1),
         "train.0": ("running", 2),
         "train.1": ("pending", 0),
         "off": ("skipped", 0),
     }
-    assert found.tasks[StepName("load")].seconds == 10.0
-    first = next(one for one in found.attempts if one.task == "train.0")
+    assert observation.tasks[StepName("load")].seconds == 10.0
+    first = next(attempt for attempt in observation.attempts if attempt.task == "train.0")
     assert (first.number, first.record.exit_code, first.record.seconds) == (1, 3, 2.5)
     assert first.record.failure is not None
     assert first.record.failure.cause == "OSError"
-    assert (found.phase, found.widths, dict(found.waiting)) == (
+    assert (observation.phase, observation.widths, dict(observation.waiting)) == (
         "running",
         {"load": 1, "train": 2},
         {"train.1": "Unschedulable: no cpu"},
     )
-    assert found.outputs == {"load": {"result": "[1]"}}
-    assert found.files == {"load": (("a.txt", 4),)}
+    assert observation.outputs == {"load": {"result": "[1]"}}
+    assert observation.files == {"load": (("a.txt", 4),)}
 
 
 def test_a_fan_out_that_succeeded_without_pods_had_no_items() -> None:
@@ -100,10 +100,10 @@ def test_a_fan_out_that_succeeded_without_pods_had_no_items() -> None:
     ],
 )
 def test_what_a_pod_could_not_report_is_what_argo_says(message: str, summary: str) -> None:
-    found = observe_workflow(workflow(pod("wf.a", "Failed", step="a", message=message), phase="Failed"))
-    failure = found.tasks[next(iter(found.tasks))].failure
+    observation = observe_workflow(workflow(pod("wf.a", "Failed", step="a", message=message), phase="Failed"))
+    failure = observation.tasks[next(iter(observation.tasks))].failure
     assert failure is not None
-    assert (failure.summary, found.phase) == (summary, "failed")
+    assert (failure.summary, observation.phase) == (summary, "failed")
 
 
 def test_an_error_of_argo_itself_is_said_to_be_one() -> None:
@@ -131,8 +131,8 @@ def test_an_error_of_argo_itself_is_said_to_be_one() -> None:
     ],
 )
 def test_a_pod_that_is_refused_is_said_to_be_with_what_to_do(message: str, remedy: str) -> None:
-    found = observe_workflow(workflow(pod("wf.a", "Error", step="a", message=message), phase="Failed"))
-    failure = found.tasks[StepName("a")].failure
+    observation = observe_workflow(workflow(pod("wf.a", "Error", step="a", message=message), phase="Failed"))
+    failure = observation.tasks[StepName("a")].failure
     assert failure is not None
     assert failure.summary == "its pod was refused"
     assert message in failure.cause
@@ -141,24 +141,24 @@ def test_a_pod_that_is_refused_is_said_to_be_with_what_to_do(message: str, remed
 
 def test_attempts_of_earlier_drives_are_counted() -> None:
     before = {ATTEMPTS: '{"a": 2}'}
-    found = observe_workflow(workflow(pod("wf-2.a", "Running", step="a"), annotations=before))
-    assert [task.attempts for task in found.tasks.values()] == [3]
+    observation = observe_workflow(workflow(pod("wf-2.a", "Running", step="a"), annotations=before))
+    assert [task.attempts for task in observation.tasks.values()] == [3]
 
 
-def test_who_was_asked_to_stop_did_not_fail() -> None:
+def test_who_was_requested_to_stop_did_not_fail() -> None:
     failed = pod("wf.a", "Failed", step="a", message="Error (exit code 130)")
-    one = observe_workflow(workflow(failed, phase="Failed", annotations={ASKED_TO_STOP: '["a"]'}))
+    single = observe_workflow(workflow(failed, phase="Failed", annotations={ASKED_TO_STOP: '["a"]'}))
     all_of_it = observe_workflow(workflow(failed, phase="Failed", spec={"shutdown": "Terminate"}))
-    for found in (one, all_of_it):
-        assert ([task.state for task in found.tasks.values()], found.phase) == (["stopped"], "stopped")
+    for observation in (single, all_of_it):
+        assert ([task.state for task in observation.tasks.values()], observation.phase) == (["stopped"], "stopped")
 
 
 def test_a_pod_that_was_not_waited_for_any_longer_is_named_with_its_reason() -> None:
     reason = "ImagePullBackOff: not found. Nodes cannot pull the image."
     failed = pod("wf.a", "Error", step="a", message="pod deleted")
     given_up = {GIVEN_UP_ANNOTATION: json.dumps({"a": [reason, 300.0]})}
-    found = observe_workflow(workflow(failed, phase="Failed", annotations=given_up))
-    failure = next(iter(found.tasks.values())).failure
+    observation = observe_workflow(workflow(failed, phase="Failed", annotations=given_up))
+    failure = next(iter(observation.tasks.values())).failure
     assert failure is not None
     assert failure.summary == "its pod did not start in 5m 00s"
     assert failure.cause.startswith("The pod ns/wf-step-a-")
@@ -166,8 +166,8 @@ def test_a_pod_that_was_not_waited_for_any_longer_is_named_with_its_reason() -> 
 
 
 def test_a_workflow_that_argo_cannot_make_sense_of_says_so() -> None:
-    found = observe_workflow(workflow(phase="Error"))
-    assert (found.phase, found.error) == ("failed", "Argo ended the Workflow: it does not say why.")
+    observation = observe_workflow(workflow(phase="Error"))
+    assert (observation.phase, observation.error) == ("failed", "Argo ended the Workflow: it does not say why.")
 
 
 def test_streams_are_known_again_however_a_log_is_cut() -> None:
@@ -183,11 +183,11 @@ def test_streams_are_known_again_however_a_log_is_cut() -> None:
     whole = {"stdout": b"one\ntwo\nend", "stderr": b"warning\nx"}
     assert split_streams([log]) == whole
     for size in range(1, len(BEGIN) + 2):
-        reader, found = StreamSplitter(), {"stdout": b"", "stderr": b""}
+        reader, output = StreamSplitter(), {"stdout": b"", "stderr": b""}
         for at in range(0, len(log), size):
             for stream, piece in reader.feed(log[at : at + size]):
-                found[stream] += piece
-        assert found == whole
+                output[stream] += piece
+        assert output == whole
     assert list(StreamSplitter().feed(b"plain \x1b[0m", last=True)) == [("stdout", b"plain \x1b[0m")]
 
 

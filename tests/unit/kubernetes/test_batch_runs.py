@@ -39,9 +39,9 @@ class Shop:
         steps = [sf.Executor(name=name, mainfile="step.py") for name in ("a", "b")]
         workflow = sf.Workflow(name="train", nodes=steps)
         self.app = sf.Application(name="shop", team="data", app_dir=folder, workflows=[workflow])
-        self.runs = self.another()
+        self.runs = self.make_another()
 
-    def another(self) -> KubernetesRuns:
+    def make_another(self) -> KubernetesRuns:
         own = KubernetesSettings(pending_s=1e-9)
         models: Any = lambda _tracker: None  # noqa: E731  no step asks for one
         preparation = RunPreparation(
@@ -56,18 +56,18 @@ class Shop:
         return self.runs.drive(run, environment=lambda _: {}, observe=observe)
 
     def workflow(self, name: str) -> Manifest:
-        found = self.cluster.get("Workflow", name, NAMESPACE)
-        assert found is not None
-        return found
+        workflow = self.cluster.get("Workflow", name, NAMESPACE)
+        assert workflow is not None
+        return workflow
 
     def plays(self, *phases: str) -> None:
         """Have Argo end the first, second, ... Workflow so; one that is asked to end, it ends."""
-        left = list(phases)
+        pending = list(phases)
 
         def play(cluster: MemoryCluster, workflow: Manifest) -> None:
             ended = "Failed" if workflow["spec"].get("shutdown") else None
-            if not workflow.get("status") and left:
-                ended = left.pop(0)
+            if not workflow.get("status") and pending:
+                ended = pending.pop(0)
             if ended is not None and workflow.get("status", {}).get("phase") != ended:
                 times = {"startedAt": "2026-01-01T10:00:00Z", "finishedAt": "2026-01-01T10:00:09Z"}
                 status = {"phase": ended, **times}
@@ -143,18 +143,18 @@ def test_what_another_notes_on_a_workflow_meanwhile_is_kept(shop: Shop) -> None:
     shop.plays("Succeeded")
     shop.drive(run)
 
-    def another(verb: str, kind: str, patch: Manifest) -> None:
+    def patch_meanwhile(verb: str, kind: str, patch: Manifest) -> None:
         if (verb, kind) == ("patch", "Workflow") and not seen:
             seen.append("patch")
             edit = {"metadata": {"annotations": {ASKED_TO_STOP: '["b"]'}}}
             shop.cluster.edit("Workflow", run, NAMESPACE, edit)
 
-    shop.cluster.refuse(another)
+    shop.cluster.refuse(patch_meanwhile)
     annotate(shop.cluster, shop.workflow(run), ASKED_TO_STOP, lambda asked: [*asked, "a"], empty=[])
     assert shop.workflow(run)["metadata"]["annotations"][ASKED_TO_STOP] == '["b", "a"]'
 
 
-def test_each_of_several_tasks_that_do_not_start_is_told_why(shop: Shop) -> None:
+def test_each_of_several_tasks_that_do_not_start_says_why(shop: Shop) -> None:
     run = shop.enter().name
 
     def wait(cluster: MemoryCluster, workflow: Manifest) -> None:
@@ -171,13 +171,13 @@ def test_each_of_several_tasks_that_do_not_start_is_told_why(shop: Shop) -> None
             for step in ("a", "b")
         }
         if status.get("nodes") != nodes:
-            told = {"phase": "Failed" if phase == "Failed" else "Running", "nodes": nodes}
-            cluster.edit("Workflow", run, NAMESPACE, {"status": told}, manager="argo")
+            progress = {"phase": "Failed" if phase == "Failed" else "Running", "nodes": nodes}
+            cluster.edit("Workflow", run, NAMESPACE, {"status": progress}, manager="argo")
 
     shop.cluster.play("Workflow", wait)
     record = shop.drive(run)
     assert set(json.loads(shop.workflow(run)["metadata"]["annotations"][GIVEN_UP_ANNOTATION])) == {"a", "b"}
-    causes = {one.task: one.failure.cause for one in record.tasks if one.failure is not None}
+    causes = {record_.task: record_.failure.cause for record_ in record.tasks if record_.failure is not None}
     assert all(f"no node for {task}" in cause for task, cause in causes.items())
     assert len(causes) == 2
 
@@ -189,7 +189,7 @@ def test_a_run_that_is_stopped_while_its_workflow_is_made_is_stopped(shop: Shop)
     def stop(event: Event) -> None:
         if event.kind == "run-started":
             assert shop.cluster.get("Workflow", run, NAMESPACE) is None
-            thread = threading.Thread(target=shop.another().stop, args=(run,))
+            thread = threading.Thread(target=shop.make_another().stop, args=(run,))
             thread.start()
             thread.join()
 
@@ -203,10 +203,10 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
 ) -> None:
     run, find = shop.enter().name, shop.cluster.find
 
-    def killed(*_args: Any, **_how: Any) -> None:
+    def raise_killed(*_args: Any, **_how: Any) -> None:
         raise MemoryError("killed")
 
-    monkeypatch.setattr(shop.cluster, "watch", killed)
+    monkeypatch.setattr(shop.cluster, "watch", raise_killed)
     with pytest.raises(MemoryError):
         shop.drive(run)
     monkeypatch.undo()
@@ -215,11 +215,11 @@ def test_who_looks_while_another_goes_on_with_a_run_does_not_end_it(
     shop.plays("Succeeded")
 
     def find_then_driven(kind: str, *args: Any, **how: Any) -> tuple[list[Manifest], str]:
-        found = find(kind, *args, **how)
+        objects = find(kind, *args, **how)
         if kind == "Workflow":
             monkeypatch.undo()
-            assert shop.another().drive(run, environment=lambda _: {}, observe=lambda _: None).state == "succeeded"
-        return found
+            assert shop.make_another().drive(run, environment=lambda _: {}, observe=lambda _: None).state == "succeeded"
+        return objects
 
     monkeypatch.setattr(shop.cluster, "find", find_then_driven)
     assert shop.runs.show(run).state == "succeeded"
@@ -238,7 +238,7 @@ def test_a_plan_says_which_step_fits_on_no_node(shop: Shop) -> None:
     assert notes["large"] == ("fits on no node: it needs 3 cores, and the largest node has 2 and 4Gi",)
 
 
-def test_a_workflow_that_somebody_deletes_is_named(shop: Shop) -> None:
+def test_a_workflow_that_a_user_deletes_is_named(shop: Shop) -> None:
     run = shop.enter().name
     shop.cluster.play("Workflow", lambda cluster, own: cluster.delete("Workflow", own["metadata"]["name"], NAMESPACE))
     for name in (run, f"{run}-2"):
@@ -290,7 +290,7 @@ def test_outputs_that_are_gone_are_named_as_such(shop: Shop) -> None:
         shop.runs.enter(spin)
 
 
-def test_the_code_is_sent_again_into_an_environment_that_another_process_made_anew(
+def test_the_code_is_sent_again_into_an_environment_that_another_process_created_again(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scanflow.backends.kubernetes.batch.cluster_runs.ENVIRONMENT_CACHE_S", 0.0)
@@ -302,5 +302,5 @@ def test_the_code_is_sent_again_into_an_environment_that_another_process_made_an
     assert shop.cluster.find("ConfigMap", NAMESPACE)[0] == []
     shop.uid = "2"  # all else is as this process had made it, within the last minute
     shop.drive(shop.enter().name)
-    maps = [one["metadata"]["name"] for one in shop.cluster.find("ConfigMap", NAMESPACE)[0]]
-    assert [one for one in maps if one.startswith("code-")]
+    maps = [config_map["metadata"]["name"] for config_map in shop.cluster.find("ConfigMap", NAMESPACE)[0]]
+    assert [name for name in maps if name.startswith("code-")]

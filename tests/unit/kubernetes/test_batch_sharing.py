@@ -33,49 +33,53 @@ def chain(count: int, **fields: Any) -> list[sf.Executor]:
 
 
 def templates(workflow: Manifest) -> dict[str, Manifest]:
-    return {one["name"]: one for one in workflow["spec"]["templates"]}
+    return {template["name"]: template for template in workflow["spec"]["templates"]}
 
 
 def tasks(workflow: Manifest) -> list[Manifest]:
-    return [task for one in templates(workflow).values() if "dag" in one for task in one["dag"]["tasks"]]
+    return [task for template in templates(workflow).values() if "dag" in template for task in template["dag"]["tasks"]]
 
 
 def as_run(workflow: Manifest, task: Manifest) -> Manifest:
     """Return the template of a task as Argo runs it for its step."""
     template = templates(workflow)[task["template"]]
-    given = {one["name"]: one["value"] for one in task.get("arguments", {}).get("parameters", [])}
+    fields = {parameter["name"]: parameter["value"] for parameter in task.get("arguments", {}).get("parameters", [])}
     text = json.dumps({key: value for key, value in template.items() if key not in {"name", "inputs"}})
-    return dict(json.loads(text.replace("{{inputs.parameters.step}}", given.get("step", ""))))
+    return dict(json.loads(text.replace("{{inputs.parameters.step}}", fields.get("step", ""))))
 
 
 @pytest.mark.parametrize("shape", batch_shapes.SHAPES)
 def test_each_task_runs_the_same_with_shared_templates(shape: Callable[[], Manifest]) -> None:
     before = shape()
     after = share_templates(before)
-    plain = {(one["name"], one["template"]): one for one in tasks(before) if one["template"].startswith("step-")}
-    there = [one for one in tasks(after) if one["template"].startswith("step-")]
+    plain = {
+        (step_task["name"], step_task["template"]): step_task
+        for step_task in tasks(before)
+        if step_task["template"].startswith("step-")
+    }
+    there = [step_task for step_task in tasks(after) if step_task["template"].startswith("step-")]
     assert len(there) == len(plain)
     for (_, template), task in zip(plain, there, strict=True):
         old = plain[task["name"], template]
         assert as_run(after, task) == as_run(before, old)
-        kept = {key: value for key, value in task.items() if key not in {"template", "arguments"}}
-        assert kept == {key: value for key, value in old.items() if key not in {"template", "arguments"}}
-    assert [one for one in tasks(after) if not one["template"].startswith("step-")] == [
-        one for one in tasks(before) if not one["template"].startswith("step-")
+        fields = {key: value for key, value in task.items() if key not in {"template", "arguments"}}
+        assert fields == {key: value for key, value in old.items() if key not in {"template", "arguments"}}
+    assert [step_task for step_task in tasks(after) if not step_task["template"].startswith("step-")] == [
+        step_task for step_task in tasks(before) if not step_task["template"].startswith("step-")
     ]
 
 
 def test_steps_that_are_alike_share_a_template_once_there_are_too_many() -> None:
-    few, many = batch_shapes.made(chain(50)), batch_shapes.made(chain(MANY))
+    few, many = batch_shapes.make_manifest(chain(50)), batch_shapes.make_manifest(chain(MANY))
     assert len(templates(few)) == 51
     assert len(templates(many)) < 10
     assert len(json.dumps(many)) < MAX_BYTES
-    assert [one["name"] for one in tasks(many)] == [f"s{number}" for number in range(MANY)]
+    assert [task["name"] for task in tasks(many)] == [f"s{number}" for number in range(MANY)]
 
 
 def test_what_fits_in_no_way_is_refused_with_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"8,000 steps.*for_each"):
-        batch_shapes.made([batch_shapes.step(f"s{number}") for number in range(8_000)])
+        batch_shapes.make_manifest([batch_shapes.step(f"s{number}") for number in range(8_000)])
 
 
 def test_a_task_of_a_shared_template_is_its_step_s() -> None:
@@ -95,15 +99,15 @@ def document(count: int, **parameters: Any) -> RunDocument:
 
 
 def test_a_long_document_is_kept_compressed_and_read_back(tmp_path: Path) -> None:
-    made = document(MANY, rate=0.1)
-    manifest = made.build_manifest("ns", {})
-    assert len(json.dumps(manifest)) < 200_000 < len(made.model_dump_json())
-    assert RunDocument.from_manifest(manifest) == made
+    workflow_document = document(MANY, rate=0.1)
+    manifest = workflow_document.build_manifest("ns", {})
+    assert len(json.dumps(manifest)) < 200_000 < len(workflow_document.model_dump_json())
+    assert RunDocument.from_manifest(manifest) == workflow_document
     (tmp_path / PACKED_FILE).write_bytes(base64.b64decode(manifest["binaryData"][PACKED_FILE]))
-    assert RunDocument.read(tmp_path) == made
+    assert RunDocument.read(tmp_path) == workflow_document
     (tmp_path / PACKED_FILE).unlink()
-    (tmp_path / DOCUMENT).write_text(made.model_dump_json())
-    assert RunDocument.read(tmp_path) == made
+    (tmp_path / DOCUMENT).write_text(workflow_document.model_dump_json())
+    assert RunDocument.read(tmp_path) == workflow_document
 
 
 def test_what_is_too_long_even_then_is_refused_with_its_size() -> None:

@@ -20,20 +20,22 @@ from scanflow.names import StepName
 from tests.golden.batch_shapes import step
 
 
-def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], only: str | None = None) -> dict[str, str]:
+def compute_signals(
+    nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], only: str | None = None
+) -> dict[str, str]:
     """Return the signals of a workflow whose steps left those outputs."""
     workflow = sf.Workflow(name="wf", nodes=nodes)
     definition = RunDefinition(sf.Application(name="shop", workflows=[workflow]), workflow, step=only)
-    found = {}
+    outcomes = {}
     for signal in list_signals(workflow):
         inputs = StepInputs(definition, read=outputs.__getitem__, outputs=Path("/outputs"), max_fan_out=4)
         replay(workflow, inputs, signal.source, including=True)
-        found[signal.name] = evaluate_signal(signal, workflow, inputs, kept_tasks={"again": (1,)}, only=only)
-    return found
+        outcomes[signal.name] = evaluate_signal(signal, workflow, inputs, kept_tasks={"again": (1,)}, only=only)
+    return outcomes
 
 
 @pytest.mark.parametrize(
-    ("condition", "left", "outcome"),
+    ("condition", "output", "outcome"),
     [
         (lambda it: it > 0.5, 0.75, "true"),
         (lambda it: it > 0.5, 0.25, "false"),
@@ -46,22 +48,25 @@ def told(nodes: list[sf.Executor], outputs: Mapping[str, Mapping[str, Any]], onl
         (lambda it: it > 1, "text", "true"),  # cannot be tested: the step itself says so
     ],
 )
-def test_a_condition_is_tested_on_values_as_they_are(condition: Any, left: object, outcome: str) -> None:
+def test_a_condition_is_tested_on_values_as_they_are(condition: Any, output: object, outcome: str) -> None:
     check = step("check")
     nodes = [check, step("next", when=condition(check["it"]))]
-    assert told(nodes, {"check": {"it": left}}) == {"when-next": outcome}
+    assert compute_signals(nodes, {"check": {"it": output}}) == {"when-next": outcome}
 
 
-def test_a_fan_out_is_told_which_of_its_tasks_run() -> None:
+def test_a_fan_out_says_which_of_its_tasks_run() -> None:
     load = step("load")
     first = step("first", for_each=load["files"], parameters={"file": sf.item})
     again = step("again", for_each=first["path"], parameters={"file": sf.item})
     nodes = [load, first, again]
-    assert told(nodes, {"load": {"files": ["a", "b", "c"]}}) == {"items-first": "[0,1,2]", "items-again": "[0,2]"}
-    assert told(nodes, {"load": {"files": []}})["items-first"] == "[]"
-    assert told([load, first], {"load": {"files": ["a", "b"]}}, only="first.1") == {"items-first": "[1]"}
+    assert compute_signals(nodes, {"load": {"files": ["a", "b", "c"]}}) == {
+        "items-first": "[0,1,2]",
+        "items-again": "[0,2]",
+    }
+    assert compute_signals(nodes, {"load": {"files": []}})["items-first"] == "[]"
+    assert compute_signals([load, first], {"load": {"files": ["a", "b"]}}, only="first.1") == {"items-first": "[1]"}
     for wrong in ("text", 7, ["a"] * 5):  # no list, or a wider one than is allowed: the step itself says so
-        assert told([load, first], {"load": {"files": wrong}}) == {"items-first": WRONG}
+        assert compute_signals([load, first], {"load": {"files": wrong}}) == {"items-first": WRONG}
 
 
 def test_what_was_skipped_is_made_out_from_what_was_left() -> None:
@@ -70,10 +75,10 @@ def test_what_was_skipped_is_made_out_from_what_was_left() -> None:
     after = step("after", parameters={"x": never["y"]})
     both = step("both", when=after["z"].equals(None), parameters={"o": other["o"]})
     outputs = {"check": {"ok": 0}, "other": {"o": 1}}
-    assert told([check, other, never, after, both], outputs) == {"when-never": "false", "when-both": "true"}
+    assert compute_signals([check, other, never, after, both], outputs) == {"when-never": "false", "when-both": "true"}
 
 
-def test_only_what_may_be_skipped_is_asked_about() -> None:
+def test_only_what_may_be_skipped_is_checked() -> None:
     check, other = step("check"), step("other")
     good = step("good", when=check["ok"].equals(1))
     after, mixed = (
@@ -104,8 +109,8 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
     join = step("join", parameters={"all": wide["path"]})
     workflow = sf.Workflow(name="wf", nodes=[load, wide, join])
     tasks = [record("load", "succeeded"), record("wide.0", "succeeded"), record("wide.1", "failed", 2)]
-    found, kept = list_finished_steps(workflow, {task.task: task for task in tasks})
-    assert (found, kept) == (FinishedSteps(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
+    steps, saved_steps = list_finished_steps(workflow, {task.task: task for task in tasks})
+    assert (steps, saved_steps) == (FinishedSteps(frozenset({"load"}), frozenset(), {"wide.1": 2}), {"wide": (0,)})
     whole = [record("load", "succeeded"), record("wide.0", "succeeded"), record("join", "failed")]
     assert list_finished_steps(workflow, {task.task: task for task in whole})[0].done == {"load", "wide"}
     empty = [TaskRecord(task=StepName("wide"), step="wide", state="empty")]
@@ -115,8 +120,8 @@ def test_a_run_goes_on_with_what_had_not_finished() -> None:
 def test_what_depends_only_on_skipped_steps_is_skipped_too() -> None:
     a, b = step("a"), step("b")
     workflow = sf.Workflow(name="wf", nodes=[a, b, step("c", parameters={"a": a["x"], "b": b["x"]}), step("d")])
-    found = add_skipped(workflow, FinishedSteps(skipped=frozenset({"a", "b"})))
-    assert found.skipped == {"a", "b", "c"}
+    steps = add_skipped(workflow, FinishedSteps(skipped=frozenset({"a", "b"})))
+    assert steps.skipped == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(

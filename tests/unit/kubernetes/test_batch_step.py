@@ -61,7 +61,7 @@ def step(name: str, **fields: Any) -> sf.Executor:
     return sf.Executor(name=name, **fields)
 
 
-def fixed() -> int:
+def return_fixed() -> int:
     print("seven")
     return 7
 
@@ -124,7 +124,7 @@ class Claim:
         assert not done.stderr, done.stderr.decode()
         return done.returncode, split_streams([done.stdout])
 
-    def told(self, name: str) -> str | None:
+    def read_report(self, name: str) -> str | None:
         file = self.base / "reported" / name
         return file.read_text() if file.is_file() else None
 
@@ -138,8 +138,8 @@ class Claim:
 
     @property
     def report(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.told("report") or "{}")
-        return found
+        document: dict[str, Any] = json.loads(self.read_report("report") or "{}")
+        return document
 
 
 def test_a_step_is_run_and_says_what_later_ones_wait_for(tmp_path: Path) -> None:
@@ -147,15 +147,15 @@ def test_a_step_is_run_and_says_what_later_ones_wait_for(tmp_path: Path) -> None
     train = step("train", for_each=load["files"], parameters={"file": sf.item, "to": "/workflow/load"})
     claim = Claim(tmp_path, [load, train, step("many", mainfile="fail.py", when=load["rows"] > 20)])
     assert claim.pod("load") == (0, {"stdout": b"loading\n", "stderr": b"a warning\n"})
-    assert (claim.told("items-train"), claim.told("when-many")) == ("[0,1]", "false")
-    assert json.loads(claim.told("outputs") or "") == {"files": '["a", "b"]', "rows": "12"}
+    assert (claim.read_report("items-train"), claim.read_report("when-many")) == ("[0,1]", "false")
+    assert json.loads(claim.read_report("outputs") or "") == {"files": '["a", "b"]', "rows": "12"}
     assert claim.report["exit_code"] == 0
     assert claim.pod("train", 1) == (
         0,
         {"stdout": f"--file b --to {tmp_path}/outputs/calm-otter-417/load\n".encode(), "stderr": b""},
     )
-    kept = tmp_path / "outputs" / ".logs" / "calm-otter-417"
-    assert (kept / "load" / "1" / "stderr.log").read_bytes() == b"a warning\n"
+    path = tmp_path / "outputs" / ".logs" / "calm-otter-417"
+    assert (path / "load" / "1" / "stderr.log").read_bytes() == b"a warning\n"
 
 
 @on_both
@@ -166,7 +166,7 @@ def test_a_function_is_called_with_what_an_earlier_one_returned(tmp_path: Path) 
     claim = Claim(tmp_path, [first, second])
     assert claim.pod("first")[0] == 0
     assert claim.pod("second")[0] == 0
-    assert json.loads(claim.told("outputs") or "") == {"result": "7"}
+    assert json.loads(claim.read_report("outputs") or "") == {"result": "7"}
 
 
 def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_how_a_step_failed_is_reported(tmp_path: Path) -> None:
     assert claim.pod("sleep")[0] == 124
     assert "timed out after" in claim.report["failure"]["summary"]
     claim.pod("load")
-    assert claim.told("when-wrong") == "true", "the step itself says what is wrong with its condition"
+    assert claim.read_report("when-wrong") == "true", "the step itself says what is wrong with its condition"
     assert claim.pod("wrong")[0] == 125
     assert "cannot be tested" in claim.report["failure"]["cause"]
 
@@ -209,7 +209,7 @@ def test_a_step_that_closes_its_output_is_waited_for(tmp_path: Path) -> None:
     assert claim.pod("silent")[0] == 3
 
 
-def test_a_step_that_writes_beside_itself_is_told_where_to_write(tmp_path: Path) -> None:
+def test_a_step_that_writes_beside_itself_learns_where_to_write(tmp_path: Path) -> None:
     claim = Claim(tmp_path, [step("beside")])
     (tmp_path / "app" / "beside.py").write_text('raise OSError(30, "Read-only file system", "model.bin")')
     assert claim.pod("beside")[0] == 1
@@ -238,13 +238,15 @@ def test_the_files_of_a_step_are_in_its_report_where_they_are_few(tmp_path: Path
     assert claim.report["origin"] == "bold-crane-156"
 
 
-def test_a_condition_is_told_by_its_source_while_others_that_the_step_waits_for_have_not_ended(tmp_path: Path) -> None:
+def test_a_condition_is_reported_by_its_source_while_others_that_the_step_waits_for_have_not_ended(
+    tmp_path: Path,
+) -> None:
     load, later = step("load"), step("later", mainfile="load.py")
     unless = step("unless", mainfile="load.py", when=later["rows"] > 1)
     last = step("last", mainfile="train.py", when=load["rows"] > 1, parameters={"rows": unless["rows"]})
     claim = Claim(tmp_path, [load, later, unless, last])
     assert claim.pod("load")[0] == 0, claim.report
-    assert claim.told("when-last") == "true"
+    assert claim.read_report("when-last") == "true"
 
 
 @on_both
@@ -253,7 +255,7 @@ def test_a_task_of_no_list_says_so(tmp_path: Path) -> None:
     load = step("load")
     claim = Claim(tmp_path, [load, step("train", for_each=load["rows"], parameters={"file": sf.item})])
     claim.pod("load")
-    assert claim.told("items-train") == "[-1]"
+    assert claim.read_report("items-train") == "[-1]"
     assert claim.pod("train", -1)[0] == 125
     assert "not a list" in claim.report["failure"]["cause"]
 
@@ -265,7 +267,10 @@ def test_what_an_earlier_run_left_is_taken_from_the_cache(tmp_path: Path) -> Non
     assert Claim(tmp_path, [cached], "bold-crane-156").pod("first")[0] == 0
     claim = Claim(tmp_path, [cached])
     assert claim.pod("first")[0] == 0
-    assert (claim.report["origin"], json.loads(claim.told("outputs") or "")) == ("bold-crane-156", {"result": "2"})
+    assert (claim.report["origin"], json.loads(claim.read_report("outputs") or "")) == (
+        "bold-crane-156",
+        {"result": "2"},
+    )
     changed = cached.replace(parameters={"to": 2})
     claim = Claim(tmp_path, [changed])
     claim.pod("first")
@@ -309,15 +314,15 @@ def test_a_spin_finds_what_the_past_run_left(tmp_path: Path) -> None:
     Claim(tmp_path, [first, second], "bold-crane-156").pod("first")
     claim = Claim(tmp_path, [first, second], origins={"first": "bold-crane-156"})
     assert claim.pod("second")[0] == 0
-    assert json.loads(claim.told("outputs") or "") == {"result": "7"}
+    assert json.loads(claim.read_report("outputs") or "") == {"result": "7"}
 
 
 def test_a_function_that_was_sent_is_loaded_from_where_a_config_map_links_it(tmp_path: Path) -> None:
-    kept = f"{'a' * 64}.pickle"
-    claim = Claim(tmp_path, [sf.Executor(name="train", function=f"{kept}:fixed")])
+    function_file = f"{'a' * 64}.pickle"
+    claim = Claim(tmp_path, [sf.Executor(name="train", function=f"{function_file}:return_fixed")])
     (tmp_path / "run" / "..data").mkdir()
-    write_pickle(tmp_path / "run" / "..data" / kept, fixed, b"k" * 32)
-    (tmp_path / "run" / kept).symlink_to(Path("..data") / kept)
+    write_pickle(tmp_path / "run" / "..data" / function_file, return_fixed, b"k" * 32)
+    (tmp_path / "run" / function_file).symlink_to(Path("..data") / function_file)
     code, streams = claim.pod("train")
     assert (code, streams["stdout"]) == (0, b"seven\n"), streams
 
@@ -326,12 +331,12 @@ def test_a_step_without_retries_does_not_run_twice_where_its_pod_is_made_again(t
     """The pod was gone before Argo had seen it run, and has the same name and attempt as the one before."""
     claim = Claim(tmp_path, [step("load"), step("again", mainfile="load.py", retries=1)])
     assert claim.pod("load")[0] == 0
-    left = tmp_path / "outputs" / claim.run_name / "load" / ".outputs" / "rows"
-    assert left.read_text() == "12"
+    path = tmp_path / "outputs" / claim.run_name / "load" / ".outputs" / "rows"
+    assert path.read_text() == "12"
     assert claim.pod("load") == (125, {"stdout": b"", "stderr": b""})
     assert claim.report["failure"]["summary"] == "its pod was deleted"
     assert "retries=1" in claim.report["failure"]["cause"]
-    assert left.read_text() == "12", "what the first one left stays"
+    assert path.read_text() == "12", "what the first one left stays"
     assert [claim.pod("again")[0] for _ in range(2)] == [0, 0], "it may run again"
     for document in (tmp_path / "run").glob("*.json"):
         text = document.read_text()
@@ -355,7 +360,7 @@ def test_a_step_with_settled_options_is_run_with_the_standard_library_alone(tmp_
         {"began", "seconds", "exit_code", "cpu_s", "max_rss_bytes", "files"},
     )
     assert claim.pod("load")[0] == 0
-    assert (claim.imported, json.loads(claim.told("outputs") or "")["rows"]) == ("", "12")
+    assert (claim.imported, json.loads(claim.read_report("outputs") or "")["rows"]) == ("", "12")
     assert claim.pod("fail")[0] == 1
     assert claim.report["failure"]["cause"] == "OSError: no disk"
     assert claim.pod("gone")[0] == 125

@@ -104,7 +104,7 @@ def make(base: Path, nodes: list[sf.Executor], run: str = RUN, **more: Any) -> C
 
 
 def result(claim: Claim) -> Any:
-    return json.loads(json.loads(claim.told("outputs") or "{}")["result"])
+    return json.loads(json.loads(claim.read_report("outputs") or "{}")["result"])
 
 
 def reach(server: S3Store, base: Path) -> ObjectStorage:
@@ -129,13 +129,13 @@ def test_a_step_reads_by_path_what_any_step_before_it_left_and_changed(tmp_path:
 def test_a_step_finds_the_files_of_all_tasks_of_a_fan_out_before_it(tmp_path: Path) -> None:
     first, items = function("first"), function("items")
     each = function("each", for_each=items.output, parameters={"file": first.output, "to": sf.item})
-    given = {"base": "/workflow", "of": each.output}
-    count = function("count", parameters=given, when=items.output.equals([5, 6]))
+    fields = {"base": "/workflow", "of": each.output}
+    count = function("count", parameters=fields, when=items.output.equals([5, 6]))
     claim = make(tmp_path, [first, items, each, count])
     for name, index in (("first", None), ("items", None), ("each", 0), ("each", 1), ("count", None)):
         assert claim.pod(name, index)[0] == 0, claim.report
         if name == "items":
-            assert (claim.told("items-each"), claim.told("when-count")) == ("[0,1]", "true")
+            assert (claim.read_report("items-each"), claim.read_report("when-count")) == ("[0,1]", "true")
     assert result(claim) == ["5", "6"]
 
 
@@ -161,7 +161,7 @@ def test_a_script_finds_what_steps_before_it_left(tmp_path: Path, store: S3Store
     ]
 
 
-def test_outputs_that_somebody_removed_are_said_by_name(tmp_path: Path, store: S3Store) -> None:
+def test_outputs_that_a_user_removed_are_said_by_name(tmp_path: Path, store: S3Store) -> None:
     first, second = function("first"), function("second", parameters={"file": sf.Ref(step="first", output="result")})
     claim = make(tmp_path, [first, second, function("third", parameters={"file": second.output})])
     assert [claim.pod(name)[0] for name in ("first", "second")] == [0, 0]
@@ -171,7 +171,9 @@ def test_outputs_that_somebody_removed_are_said_by_name(tmp_path: Path, store: S
     assert "The outputs of first in the run 'calm-otter-417' are no longer in s3://outputs/team/shop" in cause
 
 
-def test_a_step_whose_outputs_cannot_be_kept_fails_with_the_stores_own_words(tmp_path: Path, store: S3Store) -> None:
+def test_a_step_with_outputs_that_cannot_be_kept_fails_with_the_stores_own_message(
+    tmp_path: Path, store: S3Store
+) -> None:
     claim = make(tmp_path, [function("first")])
     store.refused = r"\.tar$"
     code, _ = claim.pod("first")
@@ -208,10 +210,10 @@ def test_an_attempt_sees_what_an_earlier_one_left_in_the_runs_folder_and_so_do_l
 def test_a_step_without_retries_does_not_run_twice_on_another_node(tmp_path: Path, store: S3Store) -> None:
     claim = Claim(tmp_path, [step("load")])
     assert claim.pod("load")[0] == 0
-    kept = store.objects[f"{KEPT}/load.tar"]
+    archive = store.objects[f"{KEPT}/load.tar"]
     assert claim.pod("load")[0] == 125
     assert claim.report["failure"]["summary"] == "its pod was deleted"
-    assert store.objects[f"{KEPT}/load.tar"] == kept
+    assert store.objects[f"{KEPT}/load.tar"] == archive
 
 
 def test_the_variables_of_a_step_are_its_own_and_not_those_of_the_store(tmp_path: Path, store: S3Store) -> None:
@@ -262,7 +264,7 @@ def test_a_reader_brings_named_outputs_and_logs_and_lists_files(tmp_path: Path, 
     assert outputs.list_files(RUN, StepName("each.7")) == []
 
 
-def test_a_store_that_refuses_its_key_is_said_in_its_words(store: S3Store) -> None:
+def test_a_store_that_refuses_its_key_is_reported_with_its_message(store: S3Store) -> None:
     variables = {**store.variables, "AWS_ACCESS_KEY_ID": "nobody"}
     with pytest.raises(UnavailableError, match=r"s3://outputs/p failed: .*InvalidAccessKeyId.*OUTPUTS_SECRET"):
         ObjectStore.open("s3://outputs/p", variables).write("a", b"1")

@@ -39,7 +39,7 @@ class StoreShop(Shop):
         make_secret(self.cluster, NAMESPACE)
         self.cluster.play("Pod", self._read)
 
-    def another(self, own: KubernetesSettings | None = None) -> KubernetesRuns:
+    def make_another(self, own: KubernetesSettings | None = None) -> KubernetesRuns:
         models: Any = lambda _tracker: None  # noqa: E731  no step asks for one
         preparation = RunPreparation(
             lambda _: EnsuredEnvironment(NAMESPACE, None, uid=self.uid), own or self.own, lambda _: None, models
@@ -107,7 +107,7 @@ def test_a_secret_that_is_missing_is_named_before_the_run_is_there(shop: StoreSh
     assert shop.runs.runs(limit=5) == []
 
 
-def test_an_environment_made_anew_does_not_take_what_an_earlier_one_left(shop: StoreShop) -> None:
+def test_an_environment_created_again_does_not_take_what_an_earlier_one_left(shop: StoreShop) -> None:
     run = shop.enter().name
     shop.ends(a="Succeeded", b="Failed")
     shop.drive(run)
@@ -115,21 +115,21 @@ def test_an_environment_made_anew_does_not_take_what_an_earlier_one_left(shop: S
     shop.cluster.delete("Namespace", NAMESPACE)
     shop.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     make_secret(shop.cluster, NAMESPACE)
-    shop.runs, shop.prints = shop.another(), ["a"]
+    shop.runs, shop.prints = shop.make_another(), ["a"]
     steps, started = shop.drive_again(run)
     assert (steps, started.gone) == (["a", "b"], ("a",))
     (workflow,) = shop.cluster.find("Workflow", NAMESPACE)[0]
     assert find_address(shop, workflow["metadata"]["name"]) != before
 
 
-@pytest.mark.parametrize(("kept", "steps"), [(["a"], ["b"]), ([], ["a", "b"])])
-def test_a_resumed_run_runs_again_what_somebody_removed_from_the_store(
-    shop: StoreShop, kept: list[str], steps: list[str]
+@pytest.mark.parametrize(("remaining", "steps"), [(["a"], ["b"]), ([], ["a", "b"])])
+def test_a_resumed_run_runs_again_what_a_user_removed_from_the_store(
+    shop: StoreShop, remaining: list[str], steps: list[str]
 ) -> None:
     run = shop.enter().name
     shop.ends(a="Succeeded", b="Failed")
     shop.drive(run)
-    shop.prints = kept
+    shop.prints = remaining
     assert shop.drive_again(run)[0] == steps
     (pod,) = shop.pods
     assert pod["spec"]["containers"][0]["command"][3] == run
@@ -140,7 +140,7 @@ def test_outputs_that_are_elsewhere_since_the_settings_changed_are_never_believe
     shop.ends(a="Succeeded", b="Failed")
     shop.drive(run)
     for own in (KubernetesSettings(pending_s=1e-9), shop.own.model_copy(update={"outputs": "s3://outputs/other"})):
-        shop.runs = shop.another(own)
+        shop.runs = shop.make_another(own)
         with pytest.raises(NotFoundError, match=r"were kept in s3://outputs/runs/.*SCANFLOW_KUBERNETES_OUTPUTS was"):
             shop.runs.outputs(run, "a")
     assert shop.drive_again(run)[0] == ["a", "b"]
@@ -162,19 +162,19 @@ def test_the_files_of_steps_are_listed_with_their_paths_in_later_steps(shop: Sto
 
 
 @pytest.mark.parametrize(
-    ("address", "kept"),
+    ("address", "prefix"),
     [("s3://bucket", "s3://bucket"), ("s3://bucket/a/b/", "s3://bucket/a/b"), ("gs://bucket", None)],
 )
-def test_outputs_are_in_an_s3_compatible_store(address: str, kept: str | None) -> None:
+def test_outputs_are_in_an_s3_compatible_store(address: str, prefix: str | None) -> None:
     options = {"SCANFLOW_KUBERNETES_OUTPUTS": address}
-    if kept is None:
+    if prefix is None:
         with pytest.raises(InvalidError, match=r"s3://bucket or s3://bucket/prefix, not 'gs://bucket'"):
             KubernetesSettings.from_environment(options)
     else:
-        assert KubernetesSettings.from_environment(options).outputs == kept
+        assert KubernetesSettings.from_environment(options).outputs == prefix
 
 
-def test_a_job_whose_volume_is_the_claim_of_batch_steps_is_refused_where_there_is_none() -> None:
+def test_a_job_where_the_volume_is_the_claim_of_batch_steps_is_refused_where_there_is_none() -> None:
     workload = sf.MPIWorkload(name="solve", mainfile="solve.py", n_tasks=2, volume="scanflow-outputs")
     plan: Any = None  # it is not looked at
     with pytest.raises(
@@ -192,29 +192,29 @@ class TestDoctor:
             cluster.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status})
         return cluster
 
-    def judge(self, cluster: MemoryCluster, *, thorough: bool = False, **own: Any) -> Finding:
+    def check(self, cluster: MemoryCluster, *, thorough: bool = False, **own: Any) -> Finding:
         (finding,) = check_outputs_storage(cluster, KubernetesSettings(**own), thorough=thorough)
         return finding
 
     def test_a_claim_fits_one_node_or_a_class_that_many_nodes_mount(self) -> None:
-        assert self.judge(self.make_nodes(1)).mark == "✓"
-        assert self.judge(self.make_nodes(3), storage_mode="ReadWriteMany").mark == "✓"
+        assert self.check(self.make_nodes(1)).mark == "✓"
+        assert self.check(self.make_nodes(3), storage_mode="ReadWriteMany").mark == "✓"
 
-    def test_several_nodes_that_cannot_share_a_claim_are_told_of_a_store(self) -> None:
-        finding = self.judge(self.make_nodes(3))
+    def test_several_nodes_that_cannot_share_a_claim_get_a_store_suggested(self) -> None:
+        finding = self.check(self.make_nodes(3))
         assert (finding.mark, "share one of 3" in finding.found) == ("–", True)
         assert "SCANFLOW_KUBERNETES_OUTPUTS=s3://bucket/prefix" in finding.advice
 
     def test_the_secret_of_a_store_is_to_be_in_the_environments(self) -> None:
         own: dict[str, Any] = {"outputs": "s3://outputs", "outputs_secret": "store", "namespace": NAMESPACE}
         cluster = self.make_nodes(3)
-        finding = self.judge(cluster, **own)
+        finding = self.check(cluster, **own)
         assert (finding.mark, "no Secret 'store'" in finding.found) == ("✗", True)
         make_secret(cluster, NAMESPACE)
-        assert self.judge(cluster, **own).mark == "✓"
+        assert self.check(cluster, **own).mark == "✓"
 
     @pytest.mark.parametrize(("phase", "mark"), [("Succeeded", "✓"), ("Failed", "✗")])
-    def test_a_pod_tries_the_store(self, phase: str, mark: str) -> None:
+    def test_a_pod_checks_the_store(self, phase: str, mark: str) -> None:
         cluster = self.make_nodes(3)
 
         def end(cluster: MemoryCluster, pod: Manifest) -> None:
@@ -224,6 +224,6 @@ class TestDoctor:
                 cluster.edit("Pod", pod["metadata"]["name"], NAMESPACE, status, manager="kubelet")
 
         cluster.play("Pod", end)
-        finding = self.judge(cluster, thorough=True, outputs="s3://outputs", namespace=NAMESPACE)
+        finding = self.check(cluster, thorough=True, outputs="s3://outputs", namespace=NAMESPACE)
         assert finding.mark == mark
         assert ("InvalidAccessKeyId" in finding.found) == (mark == "✗")

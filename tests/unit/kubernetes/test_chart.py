@@ -1,4 +1,4 @@
-"""The files of the Helm chart, as far as they can be checked without Helm: tests/golden/test_helm.py renders it."""
+"""The files of the Helm chart, as far as they can be checked without Helm, which golden/test_helm_chart.py renders."""
 
 from __future__ import annotations
 

@@ -41,16 +41,16 @@ def test_an_environment_is_these_objects(name: str) -> None:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_no_role_has_a_wildcard_or_reaches_beyond_the_namespace(name: str) -> None:
     manifests = build_environment_manifests(*ENVIRONMENTS[name])
-    assert not {one["kind"] for one in manifests} & {"ClusterRole", "ClusterRoleBinding"}
-    rules = [rule for one in manifests if one["kind"] == "Role" for rule in one["rules"]]
+    assert not {manifest["kind"] for manifest in manifests} & {"ClusterRole", "ClusterRoleBinding"}
+    rules = [rule for manifest in manifests if manifest["kind"] == "Role" for rule in manifest["rules"]]
     assert rules == [{"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}]
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_every_object_but_the_first_is_in_the_namespace(name: str) -> None:
     home, *others = build_environment_manifests(*ENVIRONMENTS[name])
-    assert {one["metadata"]["namespace"] for one in others} == {home["metadata"]["name"]}
-    assert all(one["apiVersion"] == KINDS[one["kind"]].api_version for one in others)
+    assert {manifest["metadata"]["namespace"] for manifest in others} == {home["metadata"]["name"]}
+    assert all(manifest["apiVersion"] == KINDS[manifest["kind"]].api_version for manifest in others)
 
 
 def test_no_two_applications_share_a_namespace() -> None:
@@ -76,13 +76,15 @@ def test_no_two_applications_share_a_namespace() -> None:
 def test_a_tracker_is_made_only_where_none_is_named(
     tracker: sf.Tracker | None, settings: dict[str, Any], uri: str | None
 ) -> None:
-    app, given = SHOP.replace(tracker=tracker), KubernetesSettings(**settings)
-    assert resolve_tracker_uri(app, given) == uri
-    made = any(one["kind"] == "Deployment" for one in build_environment_manifests(app, given))
-    assert made is (uri is not None and "scanflow-shop-data" in uri)
+    app, cluster_settings = SHOP.replace(tracker=tracker), KubernetesSettings(**settings)
+    assert resolve_tracker_uri(app, cluster_settings) == uri
+    has_tracker = any(
+        manifest["kind"] == "Deployment" for manifest in build_environment_manifests(app, cluster_settings)
+    )
+    assert has_tracker is (uri is not None and "scanflow-shop-data" in uri)
 
 
-def test_the_hash_tells_descriptions_apart() -> None:
-    hashes = {name: hash_manifests(build_environment_manifests(*given)) for name, given in ENVIRONMENTS.items()}
+def test_the_hash_distinguishes_descriptions() -> None:
+    hashes = {name: hash_manifests(build_environment_manifests(*arguments)) for name, arguments in ENVIRONMENTS.items()}
     assert len(set(hashes.values())) == len(hashes)
     assert hash_manifests(build_environment_manifests(SHOP, KubernetesSettings())) == hashes["environment"]

@@ -37,25 +37,25 @@ def cluster() -> MemoryCluster:
     return MemoryCluster()
 
 
-def ensured(cluster: MemoryCluster, app: sf.Application = SHOP, *, force: bool = False, **settings: Any) -> Any:
+def ensure_environment(
+    cluster: MemoryCluster, app: sf.Application = SHOP, *, force: bool = False, **settings: Any
+) -> Any:
     return Environments(cluster, KubernetesSettings(**settings)).ensure(app, force=force)
 
 
 def test_an_environment_is_made_once(cluster: MemoryCluster) -> None:
-    first = ensured(cluster)
+    first = ensure_environment(cluster)
     assert first.namespace == HOME
     assert first.tracker_uri == "http://tracker.scanflow-shop-data.svc:5000"
     assert first.changed[0] == f"Namespace {HOME}: created"
     assert "Role scanflow-step: created" in first.changed
     version = cluster.find("Pod")[1]
-    again = ensured(cluster)
+    again = ensure_environment(cluster)
     assert (again.changed, again.kept) == ((), ())
     assert cluster.find("Pod")[1] == version
 
 
-def test_with_the_stock_role_admin_of_a_namespace_that_somebody_made_an_environment_is_made(
-    cluster: MemoryCluster,
-) -> None:
+def test_with_the_stock_role_admin_of_a_namespace_of_the_user_an_environment_is_made(cluster: MemoryCluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
 
     def forbid(verb: str, kind: str, _: Any) -> ScanflowError | None:
@@ -63,26 +63,26 @@ def test_with_the_stock_role_admin_of_a_namespace_that_somebody_made_an_environm
         return AccessDeniedError("forbidden") if may_only_read or kind in {"Node", "StorageClass"} else None
 
     cluster.refuse(forbid)
-    made = ensured(cluster, namespace=HOME)
-    assert "ServiceAccount scanflow-pod: created" in made.changed
-    assert ensured(cluster, namespace=HOME).changed == ()
+    environment = ensure_environment(cluster, namespace=HOME)
+    assert "ServiceAccount scanflow-pod: created" in environment.changed
+    assert ensure_environment(cluster, namespace=HOME).changed == ()
 
 
 def test_the_setting_names_the_namespace_of_the_environment(cluster: MemoryCluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
     cluster.calls.clear()
-    made = ensured(cluster, namespace="mine")
-    assert (made.namespace, made.tracker_uri) == ("mine", "http://tracker.mine.svc:5000")
+    own_environment = ensure_environment(cluster, namespace="mine")
+    assert (own_environment.namespace, own_environment.tracker_uri) == ("mine", "http://tracker.mine.svc:5000")
     assert {call.namespace for call in cluster.calls} == {"mine", None}
     assert {(call.kind, call.name) for call in cluster.calls if call.namespace is None} == {("Namespace", "mine")}
 
 
-def test_a_namespace_that_somebody_made_has_one_applications_environment(cluster: MemoryCluster) -> None:
+def test_a_namespace_of_the_user_has_one_applications_environment(cluster: MemoryCluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
-    ensured(cluster, namespace="mine")
+    ensure_environment(cluster, namespace="mine")
     before = cluster.find("ServiceAccount", "mine")
     with pytest.raises(UsageError, match="'mine' is the environment of the application 'shop' of team 'data'"):
-        ensured(cluster, sf.Application(name="other", team="data"), namespace="mine")
+        ensure_environment(cluster, sf.Application(name="other", team="data"), namespace="mine")
     assert cluster.find("ServiceAccount", "mine") == before
 
 
@@ -108,7 +108,7 @@ def read_secrets(cluster: MemoryCluster) -> dict[str, dict[str, str]]:
 
 
 def test_its_tracker_asks_for_a_token_and_the_pods_have_one_that_is_signed_with_it(cluster: MemoryCluster) -> None:
-    assert "Secret scanflow-tracker-pods: created" in ensured(cluster).changed
+    assert "Secret scanflow-tracker-pods: created" in ensure_environment(cluster).changed
     secrets = read_secrets(cluster)
     key, token = secrets["scanflow-tracker"]["SCANFLOW_TRACKER_TOKEN"], secrets["scanflow-tracker-pods"]
     assert parse_step_token(key, token["MLFLOW_TRACKING_TOKEN"]) == ("shop", "data")
@@ -120,7 +120,7 @@ def test_its_tracker_asks_for_a_token_and_the_pods_have_one_that_is_signed_with_
 
 
 def test_one_tracker_for_all_signs_the_tokens_of_each_environment(cluster: MemoryCluster) -> None:
-    ensured(cluster, tracker_uri="http://mlflow:5000", tracker_token="key")
+    ensure_environment(cluster, tracker_uri="http://mlflow:5000", tracker_token="key")
     assert read_secrets(cluster) == {
         "scanflow-tracker-pods": {"MLFLOW_TRACKING_TOKEN": make_step_token("key", "shop", "data")}
     }
@@ -135,71 +135,73 @@ def test_one_tracker_for_all_signs_the_tokens_of_each_environment(cluster: Memor
         (SHOP.replace(tracker=None), {}),
     ],
 )
-def test_no_token_of_ours_is_sent_to_a_tracker_of_somebody_else(
+def test_no_token_of_ours_is_sent_to_a_foreign_tracker(
     cluster: MemoryCluster, app: sf.Application, settings: dict[str, Any]
 ) -> None:
-    ensured(cluster)
-    changed = ensured(cluster, app, **settings).changed
+    ensure_environment(cluster)
+    changed = ensure_environment(cluster, app, **settings).changed
     assert {"Secret scanflow-tracker: removed", "Secret scanflow-tracker-pods: removed"} <= set(changed)
     assert read_secrets(cluster) == {}
     assert Environments(cluster, KubernetesSettings(**settings)).read_tracker_token(app) is None
 
 
-def test_one_that_another_process_removed_and_made_again_within_a_minute_is_told_apart(cluster: MemoryCluster) -> None:
+def test_one_that_another_process_removed_and_made_again_within_a_minute_is_distinguished(
+    cluster: MemoryCluster,
+) -> None:
     ours, theirs = (Environments(cluster, KubernetesSettings()) for _ in range(2))
     before = ours.ensure(SHOP)
     assert before.uid
     assert ours.ensure(SHOP).uid == before.uid
     theirs.delete(SHOP)
-    made = theirs.ensure(SHOP)
+    environment = theirs.ensure(SHOP)
     cluster.delete("Role", "scanflow-step", HOME)
     after = ours.ensure(SHOP)
-    assert after.uid == made.uid != before.uid
+    assert after.uid == environment.uid != before.uid
     assert after.changed == ("Role scanflow-step: created",), "what was looked at is gone with the one that was"
 
 
 def test_what_a_person_deleted_is_made_again_and_said(cluster: MemoryCluster) -> None:
-    ensured(cluster)
+    ensure_environment(cluster)
     cluster.delete("PersistentVolumeClaim", "scanflow-outputs", HOME)
     cluster.delete("RoleBinding", "scanflow-step", HOME)
-    assert set(ensured(cluster).changed) == {
+    assert set(ensure_environment(cluster).changed) == {
         "PersistentVolumeClaim scanflow-outputs: created",
         "RoleBinding scanflow-step: created",
     }
 
 
 def test_what_a_person_changed_is_left_and_said_with_who_it_was(cluster: MemoryCluster) -> None:
-    ensured(cluster)
+    ensure_environment(cluster)
     cluster.edit("Service", "tracker", HOME, {"spec": {"selector": {"app": "other"}}})
     cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False}, manager="argocd")
-    found = ensured(cluster)
-    assert found.changed == ()
-    (kept,) = found.kept  # a field more, beside ours, changes nothing of what is described
-    assert kept == (
+    environment = ensure_environment(cluster)
+    assert environment.changed == ()
+    (conflict,) = environment.kept  # a field more, beside ours, changes nothing of what is described
+    assert conflict == (
         'ServiceAccount scanflow-step: Apply failed with 1 conflict: conflict with "argocd": '
         ".automountServiceAccountToken"
     )
-    forced = ensured(cluster, force=True)
+    forced = ensure_environment(cluster, force=True)
     assert forced.changed == ("ServiceAccount scanflow-step: .automountServiceAccountToken changed",)
-    assert ensured(cluster).kept == ()
+    assert ensure_environment(cluster).kept == ()
 
 
 def test_a_change_of_settings_that_meets_a_persons_is_refused_by_name(cluster: MemoryCluster) -> None:
-    ensured(cluster, quota_cpu="2")
+    ensure_environment(cluster, quota_cpu="2")
     cluster.edit("ResourceQuota", "scanflow", HOME, {"spec": {"hard": {"requests.cpu": "9"}}})
     with pytest.raises(UsageError, match=r"ResourceQuota scanflow.*kubectl-edit.*scanflow apply --force"):
-        ensured(cluster, quota_cpu="3")
-    ensured(cluster, quota_cpu="3", force=True)
-    found = cluster.get("ResourceQuota", "scanflow", HOME)
-    assert found is not None
-    assert found["spec"]["hard"] == {"requests.cpu": "3"}
+        ensure_environment(cluster, quota_cpu="3")
+    ensure_environment(cluster, quota_cpu="3", force=True)
+    resource_quota = cluster.get("ResourceQuota", "scanflow", HOME)
+    assert resource_quota is not None
+    assert resource_quota["spec"]["hard"] == {"requests.cpu": "3"}
 
 
 def test_what_is_no_more_described_goes_but_for_claims(cluster: MemoryCluster) -> None:
-    ensured(cluster, quota_cpu="2", pull_secret="registry")
-    found = ensured(cluster, SHOP.replace(tracker=None))
+    ensure_environment(cluster, quota_cpu="2", pull_secret="registry")
+    environment = ensure_environment(cluster, SHOP.replace(tracker=None))
     assert {"ResourceQuota scanflow: removed", "LimitRange scanflow: removed", "Deployment tracker: removed"} <= set(
-        found.changed
+        environment.changed
     )
     account = cluster.get("ServiceAccount", "scanflow-step", HOME)
     assert account is not None
@@ -215,100 +217,103 @@ def test_what_was_interrupted_is_done_at_the_next_time(cluster: MemoryCluster) -
 
     cluster.refuse(refuse)
     with pytest.raises(UnavailableError):
-        ensured(cluster)
+        ensure_environment(cluster)
     broken.clear()
-    assert "PersistentVolumeClaim scanflow-outputs: created" in ensured(cluster).changed
+    assert "PersistentVolumeClaim scanflow-outputs: created" in ensure_environment(cluster).changed
 
 
 def test_a_namespace_of_another_application_is_refused(cluster: MemoryCluster) -> None:
     labels = build_labels("other", "data")
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": labels}})
     with pytest.raises(UsageError, match="is the environment of the application 'other' of team 'data'"):
-        ensured(cluster)
+        ensure_environment(cluster)
 
 
-def test_who_may_not_make_namespaces_is_told_the_command(cluster: MemoryCluster) -> None:
+def test_who_may_not_make_namespaces_gets_the_command(cluster: MemoryCluster) -> None:
     refused = AccessDeniedError("no")
     cluster.refuse(lambda verb, kind, _: refused if (verb, kind) == ("apply", "Namespace") else None)
     with pytest.raises(AccessDeniedError, match=f"kubectl create namespace {HOME}"):
-        ensured(cluster)
+        ensure_environment(cluster)
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    assert "Role scanflow-step: created" in ensured(cluster).changed
+    assert "Role scanflow-step: created" in ensure_environment(cluster).changed
 
 
 def test_a_namespace_that_is_being_deleted_is_to_be_waited_for(cluster: MemoryCluster) -> None:
-    ensured(cluster)
+    ensure_environment(cluster)
     cluster.edit("Role", "scanflow-step", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
     cluster.delete("Namespace", HOME)
     with pytest.raises(UnavailableError, match="is being deleted"):
-        ensured(cluster)
+        ensure_environment(cluster)
 
 
 def test_a_plan_says_what_would_be_done_and_does_nothing(cluster: MemoryCluster) -> None:
     environments = Environments(cluster, KubernetesSettings())
-    assert {one.change for one in environments.plan(SHOP)} == {"create"}
+    assert {change.change for change in environments.plan(SHOP)} == {"create"}
     assert cluster.get("Namespace", HOME) is None
     environments.ensure(SHOP)
-    assert {one.change for one in environments.plan(SHOP)} == {"none"}
+    assert {change.change for change in environments.plan(SHOP)} == {"none"}
     larger = Environments(cluster, KubernetesSettings(pull_secret="registry"))
-    changes = {f"{one.kind} {one.name}": one for one in larger.plan(SHOP) if one.change != "none"}
+    changes = {f"{change.kind} {change.name}": change for change in larger.plan(SHOP) if change.change != "none"}
     assert set(changes) == {"ServiceAccount scanflow-step", "ServiceAccount scanflow-pod"}
-    assert [str(one) for one in changes["ServiceAccount scanflow-step"].fields] == [
+    assert [str(field) for field in changes["ServiceAccount scanflow-step"].fields] == [
         "+ .imagePullSecrets[registry].name = 'registry'"
     ]
 
 
-def test_a_plan_says_whose_field_is_in_the_way(cluster: MemoryCluster) -> None:
-    ensured(cluster)
+def test_a_plan_names_the_owner_of_the_field_that_is_in_the_way(cluster: MemoryCluster) -> None:
+    ensure_environment(cluster)
     cluster.edit("ServiceAccount", "scanflow-step", HOME, {"automountServiceAccountToken": False}, manager="argocd")
-    (found,) = [one for one in Environments(cluster, KubernetesSettings()).plan(SHOP) if one.change != "none"]
-    assert found.change == "conflict"
-    assert "argocd" in found.why
-    assert [str(one) for one in found.fields] == ["~ .automountServiceAccountToken: False -> True"]
+    (change,) = [entry for entry in Environments(cluster, KubernetesSettings()).plan(SHOP) if entry.change != "none"]
+    assert change.change == "conflict"
+    assert "argocd" in change.why
+    assert [str(field) for field in change.fields] == ["~ .automountServiceAccountToken: False -> True"]
 
 
 class TestDeletion:
     def test_nothing_is_left(self, cluster: MemoryCluster) -> None:
-        ensured(cluster)
-        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
-        assert (found.namespace_removed, found.left) == (True, ())
+        ensure_environment(cluster)
+        deletion = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (deletion.namespace_removed, deletion.left) == (True, ())
         assert {"Role scanflow-step", "Deployment tracker", "PersistentVolumeClaim scanflow-outputs"} <= set(
-            found.removed
+            deletion.removed
         )
         assert cluster.get("Namespace", HOME) is None
         assert delete_environment(cluster, "shop", "data", KubernetesSettings()).removed == ()
 
     def test_what_others_made_stays_and_is_named(self, cluster: MemoryCluster) -> None:
-        ensured(cluster)
+        ensure_environment(cluster)
         mine = {"name": "theirs", "namespace": HOME}
         cluster.create({"apiVersion": "v1", "kind": "Secret", "metadata": mine, "stringData": {"a": "b"}})
-        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
-        assert (found.namespace_removed, found.left) == (False, ("Secret theirs",))
+        deletion = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (deletion.namespace_removed, deletion.left) == (False, ("Secret theirs",))
         assert cluster.find("Role", HOME)[0] == []
 
     def test_a_kind_that_scanflow_never_makes_is_seen_too(self, cluster: MemoryCluster) -> None:
-        ensured(cluster)
+        ensure_environment(cluster)
         theirs = {"items": [{"metadata": {"name": "backup"}}, {"metadata": {"name": "of", "ownerReferences": [{}]}}]}
         cluster.documents[f"/apis/batch/v1/namespaces/{HOME}/cronjobs"] = json.dumps(theirs)
-        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
-        assert (found.namespace_removed, found.left) == (False, ("cronjobs backup",))
+        deletion = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (deletion.namespace_removed, deletion.left) == (False, ("cronjobs backup",))
 
     def test_claims_are_kept_if_that_is_said(self, cluster: MemoryCluster) -> None:
-        ensured(cluster)
-        found = delete_environment(cluster, "shop", "data", KubernetesSettings(keep_claims=True))
-        assert not found.namespace_removed
-        assert set(found.left) == {"PersistentVolumeClaim scanflow-outputs", "PersistentVolumeClaim scanflow-tracker"}
-        assert set(ensured(cluster).changed).isdisjoint({"PersistentVolumeClaim scanflow-outputs: created"})
+        ensure_environment(cluster)
+        deletion = delete_environment(cluster, "shop", "data", KubernetesSettings(keep_claims=True))
+        assert not deletion.namespace_removed
+        assert set(deletion.left) == {
+            "PersistentVolumeClaim scanflow-outputs",
+            "PersistentVolumeClaim scanflow-tracker",
+        }
+        assert set(ensure_environment(cluster).changed).isdisjoint({"PersistentVolumeClaim scanflow-outputs: created"})
 
     def test_a_namespace_that_was_given_stays(self, cluster: MemoryCluster) -> None:
         cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-        ensured(cluster)
-        found = delete_environment(cluster, "shop", "data", KubernetesSettings())
-        assert (found.namespace_removed, found.left) == (False, ())
+        ensure_environment(cluster)
+        deletion = delete_environment(cluster, "shop", "data", KubernetesSettings())
+        assert (deletion.namespace_removed, deletion.left) == (False, ())
         assert cluster.get("Namespace", HOME)
 
     def test_a_finalizer_that_nobody_takes_away_is_named(self, cluster: MemoryCluster) -> None:
-        ensured(cluster)
+        ensure_environment(cluster)
         cluster.edit("Deployment", "tracker", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
         with pytest.raises(UnavailableError, match=r"Deployment 'tracker'.*someone\.example/waits"):
             delete_environment(cluster, "shop", "data", KubernetesSettings(), within_s=0.1)
@@ -317,7 +322,7 @@ class TestDeletion:
         self, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("scanflow.backends.kubernetes.environment.delete.QUIET_S", 0.0)
-        ensured(cluster)
+        ensure_environment(cluster)
         cluster.edit("Deployment", "tracker", HOME, {"metadata": {"finalizers": ["someone.example/waits"]}})
         sentences: list[str] = []
 
@@ -331,7 +336,7 @@ class TestDeletion:
 
     def test_a_cluster_without_the_engines_is_no_hindrance(self) -> None:
         cluster = MemoryCluster(unknown=("Workflow", "WorkflowTemplate", "ScaledObject", "HTTPRoute"))
-        ensured(cluster)
+        ensure_environment(cluster)
         assert delete_environment(cluster, "shop", "data", KubernetesSettings()).namespace_removed
 
 
@@ -358,8 +363,8 @@ class TestTracker:
 
 def test_what_a_client_says_comes_before_the_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCANFLOW_KUBERNETES_SERVING", "kserve")
-    given = KubernetesSettings.from_environment(options={"serving": "seldon", "kubeconfig": "/home/me/config"})
-    assert (given.serving, given.kubeconfig) == ("seldon", "/home/me/config")
+    settings = KubernetesSettings.from_environment(options={"serving": "seldon", "kubeconfig": "/home/me/config"})
+    assert (settings.serving, settings.kubeconfig) == ("seldon", "/home/me/config")
     assert KubernetesSettings.from_environment().serving == "kserve"
     with pytest.raises(InvalidError, match=r"has no option 'servin'. Did you mean 'serving'\?"):
         KubernetesSettings.from_environment(options={"servin": "seldon"})
@@ -402,12 +407,12 @@ class TestCommands:
 
     def test_a_plan_is_a_record_too(self, quick_cli: Cli) -> None:
         objects = json.loads(quick_cli("plan", "--json").stdout)["objects"]
-        assert {one["change"] for one in objects} == {"create"}
+        assert {manifest["change"] for manifest in objects} == {"create"}
 
     def test_a_place_without_environments_says_so(self, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SCANFLOW_BACKEND", "local")
-        found = quick_cli("apply")
-        assert (found.returncode, "has no environments" in found.stderr) == (2, True)
+        result = quick_cli("apply")
+        assert (result.returncode, "has no environments" in result.stderr) == (2, True)
 
 
 APP = """

@@ -46,15 +46,15 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Connect]:
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
     with serve_api(Handler, tmp_path) as kubeconfig:
 
         def connect(namespace: str | None = None) -> Cluster:
-            made.append(Cluster(KubernetesSettings(kubeconfig=kubeconfig, namespace=namespace)))
-            return made[-1]
+            clusters.append(Cluster(KubernetesSettings(kubeconfig=kubeconfig, namespace=namespace)))
+            return clusters[-1]
 
         yield connect
-        for cluster in made:
+        for cluster in clusters:
             cluster.close()
 
 
@@ -68,7 +68,7 @@ def test_a_kind_that_the_cluster_lacks_is_not_taken_for_one_that_it_forbids(conn
     assert cluster.list_optional("ScaledObject", "team-red") == cluster.list_optional("Workflow", "team-red") == []
 
 
-def test_what_is_forbidden_is_told_with_the_setting_for_rights_in_one_namespace(connect: Connect) -> None:
+def test_what_is_forbidden_is_reported_with_the_setting_for_rights_in_one_namespace(connect: Connect) -> None:
     with pytest.raises(AccessDeniedError, match="export SCANFLOW_KUBERNETES_NAMESPACE=NAMESPACE"):
         connect().find("ConfigMap")
     with pytest.raises(AccessDeniedError) as error:

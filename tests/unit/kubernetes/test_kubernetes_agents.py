@@ -65,19 +65,19 @@ def runs_pods(cluster: MemoryCluster, deployment: dict[str, Any]) -> None:
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    made = MemoryCluster(namespaces=("default", NAMESPACE))
-    made.play("Deployment", runs_pods)
-    return made
+    cluster = MemoryCluster(namespaces=("default", NAMESPACE))
+    cluster.play("Deployment", runs_pods)
+    return cluster
 
 
-def hosted_on(cluster: MemoryCluster) -> KubernetesAgents:
+def make_agents(cluster: MemoryCluster) -> KubernetesAgents:
     return KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: None, clock=Clock())
 
 
 class TestKubernetesAgents(AgentsContract):
     @pytest.fixture
     def agents(self, cluster: MemoryCluster) -> KubernetesAgents:
-        return hosted_on(cluster)
+        return make_agents(cluster)
 
 
 def agent(**changes: Any) -> HostedAgent:
@@ -98,11 +98,13 @@ def agent(**changes: Any) -> HostedAgent:
 
 
 def test_the_objects_of_an_agent() -> None:
-    given = agent(resources=Resources(cpu=0.5, memory="512Mi"))
-    own = load_json(json.dumps(given.document)).agents[0]
-    objects = build_objects(given, own, KubernetesSettings(storage_class="fast"))
+    hosted_agent = agent(resources=Resources(cpu=0.5, memory="512Mi"))
+    own = load_json(json.dumps(hosted_agent.document)).agents[0]
+    objects = build_objects(hosted_agent, own, KubernetesSettings(storage_class="fast"))
     for token in (PRIVATE, PEERS):
-        assert token.get_secret_value() not in json.dumps([one for one in objects if one["kind"] != "Secret"])
+        assert token.get_secret_value() not in json.dumps(
+            [manifest for manifest in objects if manifest["kind"] != "Secret"]
+        )
     assert_manifests("agent", *objects)
 
 
@@ -121,7 +123,7 @@ def test_an_agent_that_runs_as_wanted_costs_two_lists_in_two_seconds_however_oft
 
 
 def test_what_a_person_deletes_is_made_again(cluster: MemoryCluster) -> None:
-    agents = hosted_on(cluster)
+    agents = make_agents(cluster)
     agents.start(agent())
     cluster.delete("Deployment", "agent-watcher", NAMESPACE)
     agents.start(agent())
@@ -130,18 +132,18 @@ def test_what_a_person_deletes_is_made_again(cluster: MemoryCluster) -> None:
 
 @pytest.mark.parametrize("kind", ["Service", "Secret", "ConfigMap", "PersistentVolumeClaim"])
 def test_what_a_person_deletes_of_an_agent_that_runs_is_named_and_made_again(cluster: MemoryCluster, kind: str) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     agents = KubernetesAgents(lambda: cluster, KubernetesSettings(), ensure=lambda _app: "http://own", clock=Clock())
-    agents.start(agent(), observe=told.append)
+    agents.start(agent(), observe=messages.append)
     before = cluster.get(kind, "agent-watcher", NAMESPACE)
     cluster.delete(kind, "agent-watcher", NAMESPACE)
-    agents.start(agent(), observe=told.append)
+    agents.start(agent(), observe=messages.append)
     after = cluster.get(kind, "agent-watcher", NAMESPACE)
     assert before is not None
     assert after is not None
     assert (after.get("spec"), after.get("data")) == (before.get("spec"), before.get("data"))
-    agents.start(agent(), observe=told.append)
-    assert told == [f"recreated the {kind} {NAMESPACE}/agent-watcher, which another client deleted"]
+    agents.start(agent(), observe=messages.append)
+    assert messages == [f"recreated the {kind} {NAMESPACE}/agent-watcher, which another client deleted"]
 
 
 def test_what_agents_are_made_of_is_looked_at_once_in_ten_seconds(cluster: MemoryCluster) -> None:
@@ -191,52 +193,52 @@ def test_what_agents_are_made_of_is_looked_at_once_in_ten_seconds(cluster: Memor
 def test_why_an_agent_does_not_come_up_is_shown(
     cluster: MemoryCluster, status: dict[str, Any], failure: str | None
 ) -> None:
-    agents = hosted_on(cluster)
+    agents = make_agents(cluster)
     agents.start(agent())
     bare = {"phase": "Pending", "containerStatuses": [], "conditions": []}
     cluster.edit("Pod", "agent-watcher-pod", NAMESPACE, {"status": {**bare, **status}})
-    found = agents.show(*KEY)
-    assert (found.alive, found.started, found.failure) == (True, False, failure)
+    agent_status = agents.show(*KEY)
+    assert (agent_status.alive, agent_status.started, agent_status.failure) == (True, False, failure)
 
 
 @pytest.mark.parametrize("named", [{"modules": ["watch.py"]}, {"parameters": {"labeller": "watch.py:label"}}])
-def test_an_agents_own_files_are_mounted_and_where_they_are_missing_an_image_is_asked_for(
+def test_an_agents_own_files_are_mounted_and_where_they_are_missing_an_image_is_requested(
     cluster: MemoryCluster, tmp_path: Path, named: dict[str, Any]
 ) -> None:
-    given = replace(agent(**named), source=str(tmp_path / "app.py"))
+    hosted_agent = replace(agent(**named), source=str(tmp_path / "app.py"))
     (tmp_path / "watch.py").write_text("LEAST = 1\n")
-    agents = hosted_on(cluster)
-    agents.start(given)
-    made = cluster.get("Deployment", "agent-watcher", NAMESPACE)
-    assert made is not None
-    (container,) = made["spec"]["template"]["spec"]["containers"]
+    agents = make_agents(cluster)
+    agents.start(hosted_agent)
+    deployment = cluster.get("Deployment", "agent-watcher", NAMESPACE)
+    assert deployment is not None
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert "/app" in [mount["mountPath"] for mount in container["volumeMounts"]]
     spec = cluster.get("ConfigMap", "agent-watcher", NAMESPACE)
     assert spec is not None
     assert json.loads(spec["data"]["agent.json"])["source"] == "/app/app.py"
     with pytest.raises(UsageError, match=r"scanflow build, Agent\(image="):
-        agents.start(replace(given, source="/gone/app.py", version="2"))
+        agents.start(replace(hosted_agent, source="/gone/app.py", version="2"))
 
 
 def test_an_agents_own_files_are_made_again_where_its_pod_waits_for_them_and_no_others(
     cluster: MemoryCluster, tmp_path: Path
 ) -> None:
-    given, file = replace(agent(modules=["watch.py"]), source=str(tmp_path / "app.py")), tmp_path / "watch.py"
+    hosted_agent, file = replace(agent(modules=["watch.py"]), source=str(tmp_path / "app.py")), tmp_path / "watch.py"
     file.write_text("LEAST = 1\n")
-    agents, told = hosted_on(cluster), list[str]()
-    agents.start(given, observe=told.append)
-    made = [one["metadata"]["name"] for one in cluster.find("ConfigMap", NAMESPACE)[0]]
-    (code,) = [name for name in made if name.startswith("code-")]
+    agents, messages = make_agents(cluster), list[str]()
+    agents.start(hosted_agent, observe=messages.append)
+    names = [config_map["metadata"]["name"] for config_map in cluster.find("ConfigMap", NAMESPACE)[0]]
+    (code,) = [name for name in names if name.startswith("code-")]
     cluster.delete("ConfigMap", code, NAMESPACE)
-    agents.start(given, observe=told.append)
-    assert told == [], "its pod has them"
+    agents.start(hosted_agent, observe=messages.append)
+    assert messages == [], "its pod has them"
     cluster.edit("Pod", "agent-watcher-pod", NAMESPACE, {"status": {"phase": "Pending", "containerStatuses": []}})
     file.write_text("LEAST = 2\n")
-    agents.start(given, observe=told.append)
-    assert (told, cluster.get("ConfigMap", code, NAMESPACE)) == ([], None)
+    agents.start(hosted_agent, observe=messages.append)
+    assert (messages, cluster.get("ConfigMap", code, NAMESPACE)) == ([], None)
     assert f"The ConfigMap {code} with its files was deleted, and the files have" in str(agents.show(*KEY).failure)
     file.write_text("LEAST = 1\n")
-    agents.start(given, observe=told.append)
-    assert told == [f"recreated the ConfigMap {NAMESPACE}/{code}, which another client deleted"]
+    agents.start(hosted_agent, observe=messages.append)
+    assert messages == [f"recreated the ConfigMap {NAMESPACE}/{code}, which another client deleted"]
     assert cluster.get("ConfigMap", code, NAMESPACE) is not None
     assert agents.show(*KEY).failure is None

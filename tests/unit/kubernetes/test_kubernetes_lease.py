@@ -19,11 +19,11 @@ class Clock:
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    made = MemoryCluster(namespaces=("default", "scanflow"))
+    cluster = MemoryCluster(namespaces=("default", "scanflow"))
     for name in ("a", "b"):
         metadata = {"name": name, "namespace": "scanflow", "labels": {"app": "scanflow"}}
-        made.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
-    return made
+        cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    return cluster
 
 
 def lease(cluster: MemoryCluster, holder: str, clock: Clock) -> KubernetesLease:
@@ -49,9 +49,9 @@ def test_one_of_two_has_it_and_is_labelled_and_the_other_once_it_was_not_kept_fo
     assert second.take()
     assert not first.take()
     assert leaders(cluster) == ["b"]
-    found = cluster.get("Lease", "server", "scanflow")
-    assert found is not None
-    assert found["spec"]["leaseTransitions"] == 1
+    manifest = cluster.get("Lease", "server", "scanflow")
+    assert manifest is not None
+    assert manifest["spec"]["leaseTransitions"] == 1
 
 
 def test_a_new_process_counts_from_when_it_first_saw_the_lease_whatever_the_clocks_of_machines_say(

@@ -20,7 +20,7 @@ REQUESTS = 'sum(rate(gateway_requests_total{service=~"{namespace}-{service}-.+"}
 SETTINGS = KubernetesSettings(prometheus="http://prometheus.monitoring:9090", gateway_requests=REQUESTS)
 
 
-def made(
+def make_manifest(
     scaling: sf.Scaling,
     settings: KubernetesSettings = SETTINGS,
     *,
@@ -55,7 +55,7 @@ def made(
     ],
 )
 def test_a_service_is_scaled(name: str, scaling: sf.Scaling, engine: ServingEngine) -> None:
-    assert_manifests(name, made(scaling, engine=engine))
+    assert_manifests(name, make_manifest(scaling, engine=engine))
 
 
 def test_each_engine_has_its_number_of_instances_elsewhere() -> None:
@@ -71,9 +71,9 @@ def test_each_engine_has_its_number_of_instances_elsewhere() -> None:
 
 
 def test_limits_that_every_autoscaler_has_need_no_query_of_their_own() -> None:
-    plain = made(sf.Scaling(metric="rps", target=20, max=8))
-    said = made(sf.Scaling(metric="rps", target=20, max=8, up=22, down=18, tolerance=0.3))
-    assert said == plain
+    plain = make_manifest(sf.Scaling(metric="rps", target=20, max=8))
+    manifest = make_manifest(sf.Scaling(metric="rps", target=20, max=8, up=22, down=18, tolerance=0.3))
+    assert manifest == plain
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_limits_that_every_autoscaler_has_need_no_query_of_their_own() -> None:
 )
 def test_what_no_autoscaler_can_do_is_refused_by_name(scaling: sf.Scaling, field: str) -> None:
     with pytest.raises(UnsupportedError) as refused:
-        made(scaling)
+        make_manifest(scaling)
     assert f"Service 'serving': the backend 'kubernetes' does not support Scaling.{field}: " in str(refused.value)
 
 
@@ -113,11 +113,13 @@ def test_what_the_cluster_or_the_service_lacks_is_named(
     scaling: sf.Scaling, settings: KubernetesSettings, cores: float | None, words: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=words):
-        made(scaling, settings, cores=cores)
+        make_manifest(scaling, settings, cores=cores)
 
 
 def test_cpu_needs_nothing_but_the_cluster() -> None:
-    assert made(sf.Scaling(metric="cpu", target=0.5), KubernetesSettings())["kind"] == "HorizontalPodAutoscaler"
+    assert (
+        make_manifest(sf.Scaling(metric="cpu", target=0.5), KubernetesSettings())["kind"] == "HorizontalPodAutoscaler"
+    )
 
 
 # What it says
@@ -141,11 +143,11 @@ def hpa(current: int, desired: int, value: str | None, **conditions: tuple[str, 
     }
 
 
-def test_a_decision_is_told_with_its_numbers() -> None:
-    found = explain("serving", RPS, hpa=hpa(2, 4, "31", ScalingLimited=("True", "TooManyReplicas")), at=7.0)
-    assert (found.sample, found.instances, found.wanted) == (31.0, 2, 4)
-    assert found.formula == "ceil(2 x 31 / 20) = 4, at most max=4"
-    assert found.decision == "add 2"
+def test_a_decision_is_reported_with_its_numbers() -> None:
+    explanation = explain("serving", RPS, hpa=hpa(2, 4, "31", ScalingLimited=("True", "TooManyReplicas")), at=7.0)
+    assert (explanation.sample, explanation.instances, explanation.wanted) == (31.0, 2, 4)
+    assert explanation.formula == "ceil(2 x 31 / 20) = 4, at most max=4"
+    assert explanation.decision == "add 2"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ def test_why_it_stays_or_goes_is_said(status: Manifest | None, decision: str) ->
 
 def test_what_keda_finds_wrong_comes_first() -> None:
     condition = {"type": "Ready", "status": "False", "message": "no such server"}
-    found = explain("serving", RPS, hpa=None, scaled_object={"status": {"conditions": [condition]}}, at=7.0)
-    assert found.decision == "stay: KEDA says: no such server"
+    explanation = explain("serving", RPS, hpa=None, scaled_object={"status": {"conditions": [condition]}}, at=7.0)
+    assert explanation.decision == "stay: KEDA says: no such server"
 
 
 def test_cpu_is_a_share_and_latency_in_seconds() -> None:

@@ -23,9 +23,9 @@ from tests.route_state import RouteState, read_route_state
 
 
 def routing(**changes: Any) -> Routing:
-    given: dict[str, Any] = {"app": "shop", "team": "data", "name": "serving"}
-    given |= {"namespace": "scanflow-shop-data", "gateway": "infra/public", "shares": {"serving-3": 1.0}} | changes
-    return Routing(**given)
+    fields: dict[str, Any] = {"app": "shop", "team": "data", "name": "serving"}
+    fields |= {"namespace": "scanflow-shop-data", "gateway": "infra/public", "shares": {"serving-3": 1.0}} | changes
+    return Routing(**fields)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_service_of_named_clients_is_routed_at_its_own_host(grpc: bool) -> Non
 def test_weights_are_whole_and_near_the_shares(parts: list[int]) -> None:
     shares = {f"serving-{place}": part / sum(parts) for place, part in enumerate(parts)}
     route = build_http_route(routing(shares=shares))
-    assert sum(one["weight"] for one in route["spec"]["rules"][0]["backendRefs"]) == 1000
+    assert sum(backend["weight"] for backend in route["spec"]["rules"][0]["backendRefs"]) == 1000
     assert compute_shares(route) == pytest.approx(shares, abs=0.0011)
 
 
@@ -78,7 +78,7 @@ def test_a_gateway_says_where_it_is(listeners: list[tuple[str, int]], url: str |
 
 
 def gateway_class(controller: str = "example.org/it", *features: str) -> dict[str, Any]:
-    status = {"supportedFeatures": [{"name": one} for one in features]} if features else {}
+    status = {"supportedFeatures": [{"name": feature} for feature in features]} if features else {}
     return {"metadata": {"name": "public"}, "spec": {"controllerName": controller}, "status": status}
 
 

@@ -9,7 +9,7 @@ import pytest
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.list_cache import OFTEN, ListCache
 from scanflow.testing.memory_cluster import MemoryCluster
-from tests.waiting import until
+from tests.waiting import wait_until
 
 MINE = "app=mine"
 
@@ -17,16 +17,16 @@ MINE = "app=mine"
 @pytest.fixture
 def now() -> Iterator[list[float]]:
     """A clock that stands still, until the test is over and its watches end."""
-    found = [0.0]
-    yield found
-    found[0] = 1e9
+    clock = [0.0]
+    yield clock
+    clock[0] = 1e9
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    found = MemoryCluster()
-    found.apply(config("a"))
-    return found
+    cluster = MemoryCluster()
+    cluster.apply(config("a"))
+    return cluster
 
 
 def config(name: str, label: str = "mine") -> Manifest:
@@ -35,10 +35,10 @@ def config(name: str, label: str = "mine") -> Manifest:
 
 
 def names(list_cache: ListCache) -> list[str]:
-    return sorted(one["metadata"]["name"] for one in list_cache.find("ConfigMap", MINE))
+    return sorted(config_map["metadata"]["name"] for config_map in list_cache.find("ConfigMap", MINE))
 
 
-def asked(cluster: MemoryCluster, verb: str = "find") -> int:
+def count_calls(cluster: MemoryCluster, verb: str = "find") -> int:
     return sum(call.verb == verb for call in cluster.calls)
 
 
@@ -51,19 +51,19 @@ def test_who_looks_a_few_times_asks_each_time(cluster: MemoryCluster, list_cache
     for _ in range(2 * OFTEN):
         assert names(list_cache) == ["a"]
         now[0] += 30.0
-    assert (asked(cluster), asked(cluster, "watch")) == (2 * OFTEN, 0)
+    assert (count_calls(cluster), count_calls(cluster, "watch")) == (2 * OFTEN, 0)
 
 
-def test_who_looks_often_asks_no_more_and_is_told_of_changes(cluster: MemoryCluster, list_cache: ListCache) -> None:
+def test_who_looks_often_asks_no_more_and_sees_changes(cluster: MemoryCluster, list_cache: ListCache) -> None:
     for _ in range(10 * OFTEN):
         assert names(list_cache) == ["a"]
-    assert asked(cluster) == OFTEN
+    assert count_calls(cluster) == OFTEN
     cluster.apply(config("b"))
     cluster.apply(config("c", "another's"))
-    until(lambda: names(list_cache) == ["a", "b"], "the new one is seen")
+    wait_until(lambda: names(list_cache) == ["a", "b"], "the new one is seen")
     cluster.delete("ConfigMap", "a", "default")
-    until(lambda: names(list_cache) == ["b"], "the deleted one is gone")
-    assert (asked(cluster), asked(cluster, "watch")) == (OFTEN, 1)
+    wait_until(lambda: names(list_cache) == ["b"], "the deleted one is gone")
+    assert (count_calls(cluster), count_calls(cluster, "watch")) == (OFTEN, 1)
 
 
 def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryCluster, list_cache: ListCache) -> None:
@@ -78,13 +78,13 @@ def test_what_was_written_here_is_seen_at_once_and_stays_seen(cluster: MemoryClu
         assert [names(list_cache) for _ in range(3)] == [["a"]] * 3, number
 
 
-def test_when_the_watch_has_ended_what_is_there_is_asked_again(cluster: MemoryCluster, list_cache: ListCache) -> None:
+def test_when_the_watch_has_ended_what_is_there_is_listed_again(cluster: MemoryCluster, list_cache: ListCache) -> None:
     for _ in range(OFTEN):
         names(list_cache)
-    until(lambda: asked(cluster, "watch") == 1, "a watch has begun")
+    wait_until(lambda: count_calls(cluster, "watch") == 1, "a watch has begun")
     cluster.forget()
     cluster.apply(config("b"))
-    until(lambda: names(list_cache) == ["a", "b"], "it is asked")
+    wait_until(lambda: names(list_cache) == ["a", "b"], "it is asked")
 
 
 def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(
@@ -92,8 +92,8 @@ def test_what_is_read_from_an_object_is_read_once_for_each_version_of_it(
 ) -> None:
     read: list[str] = []
 
-    def name(one: Manifest) -> str:
-        read.append(one["metadata"]["name"])
+    def name(manifest: Manifest) -> str:
+        read.append(manifest["metadata"]["name"])
         return read[-1]
 
     cluster.apply(config("b"))

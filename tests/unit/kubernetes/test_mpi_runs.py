@@ -44,20 +44,20 @@ IMAGELESS = {"name": "worker", "state": {"waiting": {"reason": "ImagePullBackOff
 
 def application(folder: Path, **fields: Any) -> sf.Application:
     (folder / "ring.py").write_text("print('ring')\n")
-    given: dict[str, Any] = {"name": "ring", "mainfile": "ring.py", "n_tasks": 2, **fields}
-    workload = sf.MPIWorkload(**given)
+    options: dict[str, Any] = {"name": "ring", "mainfile": "ring.py", "n_tasks": 2, **fields}
+    workload = sf.MPIWorkload(**options)
     workflow = sf.Workflow(name="job", type="mpi", nodes=[workload])
     return sf.Application(name="hpc", team="data", app_dir=folder, workflows=[workflow])
 
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    found = MemoryCluster(namespaces=(NAMESPACE,))
+    cluster = MemoryCluster(namespaces=(NAMESPACE,))
     for place in range(2):
         status = {"allocatable": {"cpu": "4", "memory": "8Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{place}"}, "spec": {}, "status": status}
-        found.create(node)
-    return found
+        cluster.create(node)
+    return cluster
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def runs(cluster: MemoryCluster, settings: Settings) -> KubernetesRuns:
 
 
 def plays(
-    code: int, *, phase: str = "Succeeded", reason: str = "", said: bytes = b"cannot read input.dat"
+    code: int, *, phase: str = "Succeeded", reason: str = "", message: bytes = b"cannot read input.dat"
 ) -> Callable[[MemoryCluster, Manifest], None]:
     """Return what Volcano and a kubelet do about a job of one pod, which ends with this code."""
 
@@ -82,7 +82,7 @@ def plays(
         pod: Manifest = {"apiVersion": "v1", "kind": "Pod", "status": status, "spec": {**task["template"]["spec"]}}
         pod["spec"]["nodeName"] = "n1"
         pod["metadata"] = {"name": name, "namespace": NAMESPACE, "labels": task["template"]["metadata"]["labels"]}
-        cluster.logs[NAMESPACE, name] = (LOG % (said, code)).replace(b"ring-launcher-0", name.encode())
+        cluster.logs[NAMESPACE, name] = (LOG % (message, code)).replace(b"ring-launcher-0", name.encode())
         cluster.create(pod)
         over = "Completed" if code == 0 else "Terminated"
         cluster.edit("Job", job["metadata"]["name"], NAMESPACE, {"status": {"state": {"phase": over}}})
@@ -111,7 +111,7 @@ def test_a_job_runs_to_its_end_and_outlives_its_objects(
     cluster.delete("Job", record.name, NAMESPACE)
     cluster.delete("Pod", f"{record.name}-launcher-0", NAMESPACE)
     shown = runs.show(record.name)
-    assert [(one.task, one.state, one.place) for one in shown.tasks] == [
+    assert [(task.task, task.state, task.place) for task in shown.tasks] == [
         ("ring.0", "succeeded", "n1"),
         ("ring.1", "succeeded", "n1"),
         ("ring", "succeeded", "n1"),
@@ -171,7 +171,7 @@ def play_deletion(gone: str) -> Callable[[MemoryCluster, Manifest], None]:
 
 
 @pytest.mark.parametrize("gone", ["launcher", "worker"])
-def test_a_pod_that_somebody_deletes_is_named(
+def test_a_pod_that_a_user_deletes_is_named(
     runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path, gone: str
 ) -> None:
     play = play_deletion(gone)
@@ -192,7 +192,7 @@ def test_a_pod_that_somebody_deletes_is_named(
     assert failure.cause.startswith(f"The pod {entered.name}-{gone}-0 is gone: deleted by another client")
 
 
-def test_a_job_that_somebody_deletes_is_named(runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path) -> None:
+def test_a_job_that_a_user_deletes_is_named(runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path) -> None:
     app = application(tmp_path)
     entered = runs.enter(RunDefinition(app, app.workflows[0]))
     cluster.play("Job", lambda cluster, job: cluster.delete("Job", job["metadata"]["name"], NAMESPACE))
@@ -212,7 +212,7 @@ def test_a_timeout_that_a_yaml_mainfile_says_is_what_the_error_says(
     assert record.tasks[-1].failure.cause == "'ring' did not finish within 2m 00s: mpirun still ran."
 
 
-def test_a_job_that_nobody_watched_is_read_when_somebody_looks(
+def test_a_job_that_nobody_watched_is_read_when_a_client_looks(
     runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
 ) -> None:
     app = application(tmp_path)
@@ -228,7 +228,7 @@ def test_a_job_that_nobody_watched_is_read_when_somebody_looks(
     job = cluster.get("Job", entered.name, NAMESPACE)
     assert job is not None
     plays(0)(cluster, job)
-    assert [one.state for one in runs.show(entered.name).tasks] == ["succeeded"] * 3
+    assert [task.state for task in runs.show(entered.name).tasks] == ["succeeded"] * 3
     assert runs.runs(limit=5)[0].seconds == 9.0
 
 
@@ -248,19 +248,19 @@ def test_a_job_without_a_node_is_deleted_when_it_is_stopped(
 
 
 def test_what_pods_cannot_do_is_refused_before_a_run(runs: KubernetesRuns, tmp_path: Path) -> None:
-    def refused(error: type[Exception], match: str, **fields: Any) -> None:
+    def assert_refused(error: type[Exception], match: str, **fields: Any) -> None:
         app = application(tmp_path, **fields)
         with pytest.raises(error, match=match):
             runs.check(RunDefinition(app, app.workflows[0]))
 
     (tmp_path / "solve").write_text("#!/bin/sh\n")
-    refused(UnsupportedError, "under Open MPI", flavor="mpich")
-    refused(UnsupportedError, r"resources_per_task\.gpu", resources_per_task=sf.Resources(gpu=1))
-    refused(InvalidError, r"make it executable: chmod \+x solve", mainfile="solve")
-    refused(InvalidError, "64 cores for its 64 tasks, but 8 are available", n_tasks=64)
-    refused(UnsupportedError, r"affinity\.near is not supported", affinity=sf.Affinity(near=["ring"]))
-    refused(InvalidError, "no node has the labels disk=ssd", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
-    refused(InvalidError, "is outside the application's folder", mainfile="/bin/true")
+    assert_refused(UnsupportedError, "under Open MPI", flavor="mpich")
+    assert_refused(UnsupportedError, r"resources_per_task\.gpu", resources_per_task=sf.Resources(gpu=1))
+    assert_refused(InvalidError, r"make it executable: chmod \+x solve", mainfile="solve")
+    assert_refused(InvalidError, "64 cores for its 64 tasks, but 8 are available", n_tasks=64)
+    assert_refused(UnsupportedError, r"affinity\.near is not supported", affinity=sf.Affinity(near=["ring"]))
+    assert_refused(InvalidError, "no node has the labels disk=ssd", affinity=sf.Affinity(node_selector={"disk": "ssd"}))
+    assert_refused(InvalidError, "is outside the application's folder", mainfile="/bin/true")
 
 
 def test_a_volume_is_mounted_by_all_pods_and_refused_where_they_would_wait_for_ever(
@@ -278,54 +278,54 @@ def test_a_volume_is_mounted_by_all_pods_and_refused_where_they_would_wait_for_e
     cluster.create({**claim, "spec": {"accessModes": ["ReadWriteOnce"]}})
     with pytest.raises(InvalidError, match="planned on 2 nodes, and the claim 'meshes' is ReadWriteOnce"):
         runs.plan(app, app.workflows[0])
-    one = application(tmp_path, volume="meshes")
-    assert runs.plan(one, one.workflows[0]).steps
+    with_volume = application(tmp_path, volume="meshes")
+    assert runs.plan(with_volume, with_volume.workflows[0]).steps
     cluster.patch("PersistentVolumeClaim", "meshes", NAMESPACE, {"spec": {"accessModes": ["ReadWriteMany"]}})
     *_, gang = runs.manifests(app, app.workflows[0])
     for task in gang["spec"]["tasks"]:
         [container] = task["template"]["spec"]["containers"]
-        claims = [one.get("persistentVolumeClaim") for one in task["template"]["spec"]["volumes"]]
+        claims = [volume.get("persistentVolumeClaim") for volume in task["template"]["spec"]["volumes"]]
         assert {"claimName": "meshes"} in claims
         assert {"name": "results", "mountPath": "/scanflow/outputs"} in container["volumeMounts"]
-        [folder] = [one["value"] for one in container["env"] if one["name"] == "SCANFLOW_OUTPUT_DIR"]
+        [folder] = [variable["value"] for variable in container["env"] if variable["name"] == "SCANFLOW_OUTPUT_DIR"]
         assert folder.startswith("/scanflow/outputs/")
         assert folder.endswith("/ring")
 
 
-def test_a_launchers_log_is_taken_apart_by_rank() -> None:
+def test_a_launchers_log_is_split_by_rank() -> None:
     lines = [
         b"[1,0]<stdout>:a",
         b"mpirun: hello",
         b"[prterun-h-7@1,12]<stderr>:b",
         b"[1,0]<stdout>:##scanflow ended 139",
     ]
-    found = parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=16)
-    assert found.ranks == {(0, "stdout"): b"a\n", (12, "stderr"): b"b\n"}
-    assert found.whole == {"stdout": b"[0] a\n", "stderr": b"mpirun: hello\n[12] b\n"}
-    assert found.ended == {0: ("3", 139)}
+    log = parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=16)
+    assert log.ranks == {(0, "stdout"): b"a\n", (12, "stderr"): b"b\n"}
+    assert log.whole == {"stdout": b"[0] a\n", "stderr": b"mpirun: hello\n[12] b\n"}
+    assert log.ended == {0: ("3", 139)}
 
 
 def test_a_line_that_mpirun_tags_in_its_middle_is_one_line() -> None:
-    def parse(*lines: bytes, **given: Any) -> Any:
-        return parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=2, **given)
+    def parse(*lines: bytes, **options: Any) -> Any:
+        return parse_log([LogLine(str(place), line) for place, line in enumerate(lines)], n_tasks=2, **options)
 
-    found = parse(
+    log = parse(
         b"[1,0]<stdout>:ranks[1,0]<stdout>: [1,0]<stdout>:4[1,0]<stdout>:",
         b"[1,0]<stdout>:one[1,1]<stdout>:two[1,0]<stdout>:",
         b"[1,1]<stdout>:[1,0]<stdout>:##scanf[1,0]<stderr>:lost",
         b"mpirun: a[1,1]<stdout>:##scanflow ended 0",
     )
-    assert found.ranks == {(0, "stdout"): b"ranks 4\none\n", (0, "stderr"): b"lost\n", (1, "stdout"): b"two\n"}
-    assert found.whole["stdout"] == b"[0] ranks 4\n[0] one\n[1] two\n"
-    assert found.whole["stderr"] == b"[0] lost\nmpirun: a\n"
-    assert (found.parts, found.ended) == ({(0, "stdout"): b"##scanf"}, {1: ("3", 0)})
-    more = parse(b"[1,0]<stdout>:low ended 7", parts=found.parts)
+    assert log.ranks == {(0, "stdout"): b"ranks 4\none\n", (0, "stderr"): b"lost\n", (1, "stdout"): b"two\n"}
+    assert log.whole["stdout"] == b"[0] ranks 4\n[0] one\n[1] two\n"
+    assert log.whole["stderr"] == b"[0] lost\nmpirun: a\n"
+    assert (log.parts, log.ended) == ({(0, "stdout"): b"##scanf"}, {1: ("3", 0)})
+    more = parse(b"[1,0]<stdout>:low ended 7", parts=log.parts)
     assert (more.parts, more.ended, more.ranks) == ({}, {0: ("0", 7)}, {})
 
 
 def test_a_tag_of_a_rank_that_the_job_does_not_have_is_text() -> None:
-    found = parse_log([LogLine("1", b"[1,1]<stdout>:[1,2]<stdout>: x [1,30]<stderr>:y")], n_tasks=2)
-    assert found.ranks == {(1, "stdout"): b"[1,2]<stdout>: x [1,30]<stderr>:y\n"}
+    log = parse_log([LogLine("1", b"[1,1]<stdout>:[1,2]<stdout>: x [1,30]<stderr>:y")], n_tasks=2)
+    assert log.ranks == {(1, "stdout"): b"[1,2]<stdout>: x [1,30]<stderr>:y\n"}
 
 
 def test_a_line_that_ranks_did_not_end_is_kept_when_they_have(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def pending_pod(name: str, reason: str, message: str) -> Manifest:
     return {"metadata": {"name": name}, "spec": {}, "status": status}
 
 
-def test_a_job_waits_for_room_as_long_as_it_takes_and_names_the_pod_that_has_none() -> None:
+def test_a_job_waits_for_capacity_as_long_as_it_takes_and_names_the_pod_that_has_none() -> None:
     job: Manifest = {"kind": "Job", "metadata": {"name": "j"}, "status": {"state": {"phase": "Pending"}}}
     room = pending_pod("j-launcher-0", "Schedulable", "can possibly be assigned to n0, once minAvailable is satisfied")
     none = pending_pod("j-worker-0", "Unschedulable", "0/2 nodes are available: 2 Insufficient cpu")
@@ -404,7 +404,7 @@ def test_a_plan_is_one_for_the_cluster_that_would_run_the_job(
     assert "ranks 0-1 -> worker 0 on n0" in planned.stdout
 
 
-def test_pods_that_the_namespace_refuses_are_told_of_before_the_job_and_a_used_up_quota_is_waited_for(
+def test_pods_that_the_namespace_refuses_are_reported_before_the_job_and_a_used_up_quota_is_waited_for(
     runs: KubernetesRuns, cluster: MemoryCluster, tmp_path: Path
 ) -> None:
     says = ['pods "ring-0" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot != true']
@@ -442,7 +442,9 @@ def test_an_image_of_a_jobs_own_is_said_to_have_no_files_of_the_application(
     app = application(tmp_path, image="lab/own:1")
     (step,) = runs.plan(app, app.workflows[0]).steps
     assert "ring.py is looked for in the image: the application's folder is not sent to an own image" in step.notes
-    cluster.play("Job", plays(2, phase="Failed", said=b"python3: can't open file 'ring.py': No such file or directory"))
+    cluster.play(
+        "Job", plays(2, phase="Failed", message=b"python3: can't open file 'ring.py': No such file or directory")
+    )
     record, _ = drive(runs, app)
     assert "SCANFLOW_KUBERNETES_MPI_IMAGE, which gets the folder" in record.tasks[-1].failure.cause
 

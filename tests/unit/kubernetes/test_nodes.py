@@ -33,8 +33,8 @@ def test_each_node_says_its_policies() -> None:
     add_node(cluster, "b", unschedulable=True)
     add_node(cluster, "a")
     add_node(cluster, "control", taints=[{"key": "control", "effect": "NoSchedule"}])
-    said = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": "restricted"}
-    cluster.documents["/api/v1/nodes/a/proxy/configz"] = json.dumps({"kubeletconfig": said})
+    settings = {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static", "topologyManagerPolicy": "restricted"}
+    cluster.documents["/api/v1/nodes/a/proxy/configz"] = json.dumps({"kubeletconfig": settings})
     cluster.documents["/api/v1/nodes/b/proxy/configz"] = json.dumps({"kubeletconfig": {}})
     a, b, control = read_kubelet_policies(cluster)
     assert tuple(a) == ("a", True, 1.5, 2 * 2**30, "static", "Static", "restricted", "")
@@ -81,8 +81,8 @@ def test_a_node_that_is_not_ready_takes_no_pods() -> None:
     cluster = MemoryCluster()
     add_node(cluster, "a")
     cluster.edit("Node", "a", None, {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
-    (found,) = read_kubelet_policies(cluster)
-    assert not found.schedulable
+    (policy,) = read_kubelet_policies(cluster)
+    assert not policy.schedulable
 
 
 def test_a_kubelet_that_does_not_answer_is_said() -> None:
@@ -92,5 +92,5 @@ def test_a_kubelet_that_does_not_answer_is_said() -> None:
 
     cluster = Silent()
     add_node(cluster, "a")
-    (found,) = read_kubelet_policies(cluster)
-    assert (found.cpu_manager, found.why) == (None, "the kubelet is away: /api/v1/nodes/a/proxy/configz")
+    (policy,) = read_kubelet_policies(cluster)
+    assert (policy.cpu_manager, policy.why) == (None, "the kubelet is away: /api/v1/nodes/a/proxy/configz")

@@ -109,7 +109,7 @@ class Team:
         for name in ("step.py", "ring.py"):
             (folder / name).write_text("print('here')\n")
         (folder / "model.py").write_text("class Echo:\n    pass\n")
-        self.backend = self.another()
+        self.backend = self.make_another()
         self.app = sf.Application(
             name="shop",
             team="data",
@@ -127,10 +127,10 @@ class Team:
             ],
         )
 
-    def another(self, **options: str) -> Kubernetes:
+    def make_another(self, **options: str) -> Kubernetes:
         """Return the backend as another process has it."""
-        given = {"namespace": HOME, "mpi_image": "lab/mpi:1", **options}
-        own = {name: value for name, value in given.items() if value}
+        fields = {"namespace": HOME, "mpi_image": "lab/mpi:1", **options}
+        own = {name: value for name, value in fields.items() if value}
         backend = Kubernetes(
             self.settings.model_copy(update={"backend_options": own}),
             lambda _: ModelCache(self.folder / "models", lambda: pytest.fail("There is no model.")),
@@ -142,7 +142,7 @@ class Team:
         """Return the kinds and namespaces of all objects."""
         self.cluster.rights = None
         kinds = [kind for kind, info in KINDS.items() if info.namespaced and kind not in NOT_INSTALLED]
-        return {(kind, made["metadata"]["namespace"]) for kind in kinds for made in self.cluster.find(kind)[0]}
+        return {(kind, manifest["metadata"]["namespace"]) for kind in kinds for manifest in self.cluster.find(kind)[0]}
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def keep_an_environment(team: Team) -> None:
     planned = environments.plan(team.app)
     assert {change.change for change in planned} == {"create"}
     assert "Namespace" not in {change.kind for change in planned}
-    made = environments.ensure(team.app)
-    assert (made.namespace, made.tracker_uri) == (HOME, f"http://tracker.{HOME}.svc:5000")
+    environment = environments.ensure(team.app)
+    assert (environment.namespace, environment.tracker_uri) == (HOME, f"http://tracker.{HOME}.svc:5000")
     assert {change.change for change in environments.plan(team.app)} == {"none"}
     assert environments.read_tracker_token(team.app)
     deleted = environments.delete(team.app)
@@ -186,7 +186,7 @@ def serve(team: Team) -> None:
     assert (record.state, record.model_dump()["namespace"]) == ("ready", HOME)
     scaled = services.change("serving", ServiceChange(instances=2), key=None, observe=lambda _: None)
     assert scaled.shape.instances == 2
-    [listed] = team.another().online().services()
+    [listed] = team.make_another().online().services()
     assert (listed.state, listed.url) == ("ready", f"http://serving.{HOME}:8080")
     services.reconcile(listed, observe=lambda _: None)
     with closing(services.logs("serving")) as reader:
@@ -280,14 +280,14 @@ def test_an_environment_of_another_application_is_refused_before_anything_is_pla
 
 def test_without_the_setting_the_message_of_what_is_forbidden_names_it(team: Team) -> None:
     with pytest.raises(AccessDeniedError):
-        team.another(namespace="").environments().ensure(team.app)
+        team.make_another(namespace="").environments().ensure(team.app)
 
 
 def test_a_run_stays_in_the_namespace_that_it_was_entered_in(team: Team) -> None:
     run_batch(team)
     [run] = team.backend.batch().runs(limit=5)
     team.cluster.rights = None
-    elsewhere = team.another(namespace="").batch()
+    elsewhere = team.make_another(namespace="").batch()
     assert elsewhere.show(run.name).model_dump()["namespace"] == HOME
     waiting = team.backend.batch().enter(RunDefinition(team.app, team.app.workflows[0])).name
     with pytest.raises(UsageError, match=f"is in the namespace '{HOME}'.*SCANFLOW_KUBERNETES_NAMESPACE={HOME}"):
@@ -299,7 +299,7 @@ def test_a_service_is_where_it_was_deployed_whatever_the_setting_names_now(team:
     deployment = Deployment(team.app, "serving", source=team.folder / "app.py")
     team.backend.online().deploy(deployment, key=None, observe=lambda _: None)
     team.cluster.rights = None
-    elsewhere = team.another(namespace="").online()
+    elsewhere = team.make_another(namespace="").online()
     scaled = elsewhere.change("serving", ServiceChange(instances=2), key=None, observe=lambda _: None)
     assert (scaled.shape.instances, scaled.model_dump()["namespace"]) == (2, HOME)
     elsewhere.delete("serving", observe=lambda _: None)
@@ -314,5 +314,7 @@ def test_a_service_of_a_version_that_did_not_record_its_namespace_is_where_its_c
     del document["definition"]["details"]["namespace"]
     edit = {"data": {"service.json": json.dumps(document)}}
     team.cluster.edit("ConfigMap", stored["metadata"]["name"], HOME, edit)
-    scaled = team.another().online().change("serving", ServiceChange(instances=2), key=None, observe=lambda _: None)
+    scaled = (
+        team.make_another().online().change("serving", ServiceChange(instances=2), key=None, observe=lambda _: None)
+    )
     assert (scaled.shape.instances, scaled.model_dump()["namespace"]) == (2, HOME)

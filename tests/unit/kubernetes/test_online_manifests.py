@@ -34,7 +34,7 @@ def definition(**changes: object) -> ServiceSpec:
     before = Node(name="scale", role="TRANSFORMER", implementation="graph.py:Scale", file="/app/graph.py")
     model = Node(name="cnn", parents=("scale",), model=ModelFiles(name="mnist_cnn", version=3, path=""))
     shape = Shape(instances=2, cores=2, memory_bytes=2 * 2**30, affinity="cpumempin")
-    made = ServiceSpec(
+    service_spec = ServiceSpec(
         app="shop",
         team="data",
         workflow="serving",
@@ -47,10 +47,10 @@ def definition(**changes: object) -> ServiceSpec:
         place={"disk": "ssd"},
         details={instance_pods.NAMESPACE: "scanflow-shop-data"},
     )
-    return made.with_changes(**changes)
+    return service_spec.with_changes(**changes)
 
 
-def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
+def make_manifests(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
     revision, maker = spec.current, ENGINES[engine]
     template = instance_pods.build_pod_template(spec, revision, GIVEN, container=maker.container)
     return [
@@ -63,16 +63,16 @@ def made_by(engine: ServingEngine, spec: ServiceSpec) -> list[Manifest]:
 
 @pytest.mark.parametrize("engine", ["deployment", "seldon", "kserve"])
 def test_a_service_becomes_the_objects_that_it_always_became(engine: ServingEngine) -> None:
-    assert_manifests(f"service-{engine}", *made_by(engine, definition()))
+    assert_manifests(f"service-{engine}", *make_manifests(engine, definition()))
 
 
 def test_a_service_that_is_recorded_has_who_takes_its_predictions_to_the_tracker_beside_it() -> None:
     plain = definition()
     recorded = plain.with_changes(serving=plain.serving.model_copy(update={"record": 0.5}))
-    assert_manifests("service-recorded", *made_by("deployment", recorded))
+    assert_manifests("service-recorded", *make_manifests("deployment", recorded))
 
 
-def test_cores_of_its_own_are_asked_for_as_a_kubelet_gives_them() -> None:
+def test_cores_of_its_own_are_requested_as_a_kubelet_gives_them() -> None:
     asked = instance_pods.build_resources(definition().shape)
     assert asked == {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}
     assert instance_pods.build_resources(Shape(cores=0.05)) == {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
@@ -83,19 +83,25 @@ def test_another_size_or_model_is_another_template_and_the_same_one_is_not() -> 
     def template(spec: ServiceSpec) -> str:
         return instance_pods.get_template_hash(instance_pods.build_pod_template(spec, spec.current, GIVEN))
 
-    one = definition()
-    assert template(one) == template(definition())
-    assert template(one) == template(one.with_changes(shape=one.shape.model_copy(update={"instances": 5})))
-    assert template(one) != template(one.with_changes(shape=one.shape.model_copy(update={"cores": 1.0})))
-    assert template(one) != template(one.with_changes(image="shop/serving:2"))
+    service_definition = definition()
+    assert template(service_definition) == template(definition())
+    assert template(service_definition) == template(
+        service_definition.with_changes(shape=service_definition.shape.model_copy(update={"instances": 5}))
+    )
+    assert template(service_definition) != template(
+        service_definition.with_changes(shape=service_definition.shape.model_copy(update={"cores": 1.0}))
+    )
+    assert template(service_definition) != template(service_definition.with_changes(image="shop/serving:2"))
 
 
 def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
-    one = definition()
-    canary = Revision(id="r4", nodes=one.current.nodes, weight=0.1)
-    shared = one.with_changes(revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.9), canary))
+    service_definition = definition()
+    canary = Revision(id="r4", nodes=service_definition.current.nodes, weight=0.1)
+    shared = service_definition.with_changes(
+        revisions=(Revision(id="r3", nodes=service_definition.current.nodes, weight=0.9), canary)
+    )
     assert instance_pods.build_config_map(shared, shared.current, GIVEN) == instance_pods.build_config_map(
-        one, one.current, GIVEN
+        service_definition, service_definition.current, GIVEN
     )
     assert render.build_stable_service(shared, canary=True)["spec"]["selector"] == {"scanflow.dev/service": "serving"}
 
@@ -103,7 +109,7 @@ def test_the_share_of_a_canary_is_no_matter_of_its_pods() -> None:
 def test_a_service_without_grpc_has_no_port_for_it() -> None:
     spec = definition(serving=Serving(grpc_port=0, port=9000))
     ports = render.build_stable_service(spec, canary=False)["spec"]["ports"]
-    assert [(one["name"], one["port"], one["targetPort"]) for one in ports] == [("http", 9000, 8080)]
+    assert [(port["name"], port["port"], port["targetPort"]) for port in ports] == [("http", 9000, 8080)]
 
 
 def test_threads_beyond_the_cores_are_refused() -> None:
@@ -112,10 +118,10 @@ def test_threads_beyond_the_cores_are_refused() -> None:
 
 
 def test_a_service_is_rendered_as_what_is_applied_hashed_scaled_and_waited_for() -> None:
-    one = definition()
-    canary = Revision(id="r4", nodes=one.current.nodes, weight=0.5)
-    shared = one.with_changes(
-        revisions=(Revision(id="r3", nodes=one.current.nodes, weight=0.5), canary),
+    service_definition = definition()
+    canary = Revision(id="r4", nodes=service_definition.current.nodes, weight=0.5)
+    shared = service_definition.with_changes(
+        revisions=(Revision(id="r3", nodes=service_definition.current.nodes, weight=0.5), canary),
         scaling=Scaling(metric="cpu", target=0.5, min=1),
     )
     rendering = render.render(shared, KubernetesSettings())

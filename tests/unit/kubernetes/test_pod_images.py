@@ -35,9 +35,9 @@ def fetch(model: str) -> Path:
 
 
 def test_a_folder_as_a_config_map_and_as_what_a_pod_mounts(folder: Path) -> None:
-    made = build_code("shop", "data", "scanflow-shop-data", folder)
-    assert_manifests("code", made.config_map, made.volume, made.mount)
-    assert made.name == made.config_map["metadata"]["name"]
+    code = build_code("shop", "data", "scanflow-shop-data", folder)
+    assert_manifests("code", code.config_map, code.volume, code.mount)
+    assert code.name == code.config_map["metadata"]["name"]
 
 
 def mount_as_a_kubelet(code: CodeConfigMap, volume: Path) -> Path:
@@ -73,13 +73,13 @@ def test_the_config_maps_name_is_its_content(folder: Path) -> None:
     assert all(len(name) == len("code-") + 16 for name in names)
 
 
-def test_keys_tell_apart_files_that_would_be_spelled_alike(tmp_path: Path) -> None:
+def test_keys_distinguish_files_that_would_be_spelled_alike(tmp_path: Path) -> None:
     for name in ("a/b.py", "a_b.py", "a b.py", "ä/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    made = build_code("shop", "data", "ns", tmp_path)
-    items = made.volume["configMap"]["items"]
-    assert {item["path"]: made.config_map["data"][item["key"]] for item in items} == {
+    code = build_code("shop", "data", "ns", tmp_path)
+    items = code.volume["configMap"]["items"]
+    assert {item["path"]: code.config_map["data"][item["key"]] for item in items} == {
         name: name for name in ("a/b.py", "a_b.py", "a b.py", "ä/b.py")
     }
 
@@ -101,13 +101,13 @@ def test_a_node_runs_in_its_own_image_else_the_built_one_else_the_base_image_wit
     nothing = PodImages(app, workflow, SETTINGS, lambda _: None, fetch)
     assert nothing.select(own) == ("example.com/own:1", None)
     assert nothing.select(own).volumes == nothing.select(own).mounts == []
-    found = nothing.select(plain)
-    assert found.image == SETTINGS.image
-    assert found.code is not None
-    assert found.code.config_map["metadata"]["namespace"] == "scanflow-shop-data"
-    assert found.volumes[0]["configMap"]["name"] == found.code.name
-    assert [mount["mountPath"] for mount in found.mounts] == ["/app"]
-    assert nothing.select(plain).code is found.code, "the folder is read once"
+    images = nothing.select(plain)
+    assert images.image == SETTINGS.image
+    assert images.code is not None
+    assert images.code.config_map["metadata"]["namespace"] == "scanflow-shop-data"
+    assert images.volumes[0]["configMap"]["name"] == images.code.name
+    assert [mount["mountPath"] for mount in images.mounts] == ["/app"]
+    assert nothing.select(plain).code is images.code, "the folder is read once"
     (wanted,) = plan_images(app, [workflow], SETTINGS.image, fetch)
     built = PodImages(
         app, workflow, SETTINGS, lambda recipe: "example.com/built:1" if recipe == wanted.recipe else None, fetch

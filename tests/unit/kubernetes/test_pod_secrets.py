@@ -23,7 +23,7 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import UnsupportedError
 from scanflow.files.secret_sources import format_pod_variable
-from tests.golden.batch_shapes import made, step
+from tests.golden.batch_shapes import make_manifest, step
 from tests.unit.kubernetes.test_batch_step import Claim
 from tests.unit.kubernetes.test_online_manifests import GIVEN, definition
 
@@ -38,14 +38,14 @@ def refer(secret: sf.Secret) -> dict[str, Any]:
 
 def test_a_step_has_the_secrets_that_it_refers_to_and_no_others() -> None:
     a = step("a", parameters={"key": KEY, "deep": [{"sign": SIGN}]}, env={"KEY": KEY, "MODE": "x"})
-    manifest = made([a, step("b")])
+    manifest = make_manifest([a, step("b")])
     containers = {
         template["name"]: template["container"]
         for template in manifest["spec"]["templates"]
         if template["name"].startswith("step-")
     }
     assert containers["step-a"]["env"] == sorted(
-        [refer(KEY), refer(SIGN)], key=lambda one: one["valueFrom"]["secretKeyRef"]["key"]
+        [refer(KEY), refer(SIGN)], key=lambda variable: variable["valueFrom"]["secretKeyRef"]["key"]
     )
     assert "env" not in containers["step-b"]
 
@@ -58,7 +58,10 @@ def test_an_instance_has_the_secrets_of_its_graph_and_its_variables() -> None:
         serving=spec.serving.replace(env={"SIGN": SIGN, "MODE": "x"}, record=0.5),
     )
     instance, recorder = build_pod_template(spec, spec.current, GIVEN)["spec"]["containers"]
-    assert [one for one in instance["env"] if "secretKeyRef" in one.get("valueFrom", {})] == [refer(KEY), refer(SIGN)]
+    assert [variable for variable in instance["env"] if "secretKeyRef" in variable.get("valueFrom", {})] == [
+        refer(KEY),
+        refer(SIGN),
+    ]
     assert {**refer(SIGN), "name": "SIGN"} in recorder["env"]
     config = build_config_map(spec, spec.current, GIVEN)["data"]
     assert json.loads(config["instance.json"])["secrets"] == {"SIGN": SIGN.source}
@@ -114,7 +117,11 @@ def test_a_step_gets_its_secrets_in_its_pod_and_prints_none(tmp_path: Path, monk
     code, streams = claim.pod("script")
     assert (code, streams["stdout"]) == (0, b"['--to', '***', '--deep', '{\"a\": [\"***\"]}'] *** 0\n[]\n")
     code, streams = claim.pod("function")
-    assert (code, streams["stdout"], json.loads(claim.told("outputs") or "")) == (0, b"*** ***\n", {"result": "12"})
+    assert (code, streams["stdout"], json.loads(claim.read_report("outputs") or "")) == (
+        0,
+        b"*** ***\n",
+        {"result": "12"},
+    )
     code, _ = claim.pod("missing")
     assert code != 0
     assert "There is no secret in 'k8s:api/sign-2'" in claim.report["failure"]["cause"]

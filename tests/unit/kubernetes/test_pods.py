@@ -70,25 +70,25 @@ def test_a_pod_that_the_cluster_takes_for_not_ready_is_on_a_node_that_does_not_a
     ],
 )
 def test_a_pod_that_fits_nowhere_says_what_to_do(message: str, remedy: str) -> None:
-    found = explain_pending(unschedulable(message))
-    assert found is not None
-    assert found.reason == "Unschedulable"
-    assert remedy in found.remedy
-    assert message.rstrip(".") in str(found)
+    explanation = explain_pending(unschedulable(message))
+    assert explanation is not None
+    assert explanation.reason == "Unschedulable"
+    assert remedy in explanation.remedy
+    assert message.rstrip(".") in str(explanation)
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
 def test_an_image_that_cannot_be_pulled_is_named(reason: str) -> None:
-    found = explain_pending(waiting(reason, 'Back-off pulling image "shop/app:1"'))
-    assert found is not None
-    assert "shop/app:1" in str(found)
-    assert "scanflow build" in found.remedy
+    explanation = explain_pending(waiting(reason, 'Back-off pulling image "shop/app:1"'))
+    assert explanation is not None
+    assert "shop/app:1" in str(explanation)
+    assert "scanflow build" in explanation.remedy
 
 
 def test_a_container_that_is_restarted_again_and_again_waits_though_its_pod_runs() -> None:
-    found = explain_pending(waiting("CrashLoopBackOff", "back-off 10s restarting failed container", "Running"))
-    assert found is not None
-    assert found.reason == "CrashLoopBackOff"
+    explanation = explain_pending(waiting("CrashLoopBackOff", "back-off 10s restarting failed container", "Running"))
+    assert explanation is not None
+    assert explanation.reason == "CrashLoopBackOff"
 
 
 def test_what_events_say_is_more_than_that_a_container_is_being_created() -> None:
@@ -97,9 +97,9 @@ def test_what_events_say_is_more_than_that_a_container_is_being_created() -> Non
         event("FailedMount", "of another pod", name="two", at="2026-01-02T00:00:00Z"),
         event("Scheduled", "Successfully assigned", at="2026-01-02T00:00:00Z"),
     ]
-    found = explain_pending(waiting("ContainerCreating"), events)
-    assert found is not None
-    assert (found.reason, "Create the Secret" in found.remedy) == ("FailedMount", True)
+    explanation = explain_pending(waiting("ContainerCreating"), events)
+    assert explanation is not None
+    assert (explanation.reason, "Create the Secret" in explanation.remedy) == ("FailedMount", True)
     assert str(explain_pending(waiting("ContainerCreating"))) == "ContainerCreating."
 
 
@@ -115,18 +115,18 @@ def test_a_claim_that_cannot_be_provisioned_is_what_its_pod_waits_for() -> None:
         "message": "NodePath only supports ReadWriteOnce and ReadWriteOncePod (1.22+) access modes",
         "involvedObject": {"kind": "PersistentVolumeClaim", "name": "scanflow-outputs"},
     }
-    found = str(explain_pending(pod, [event]))
-    assert "only supports ReadWriteOnce" in found
-    assert "SCANFLOW_KUBERNETES_STORAGE_MODE=ReadWriteOnce" in found
+    explanation = str(explain_pending(pod, [event]))
+    assert "only supports ReadWriteOnce" in explanation
+    assert "SCANFLOW_KUBERNETES_STORAGE_MODE=ReadWriteOnce" in explanation
     elsewhere = {**event, "involvedObject": {"kind": "PersistentVolumeClaim", "name": "other"}}
     assert str(explain_pending(pod, [elsewhere])) == "Pending."
 
 
 def test_the_newest_event_counts() -> None:
     events = [event("FailedMount", "old"), event("FailedAttachVolume", "new", at="2026-01-02T00:00:00Z")]
-    found = explain_pending(pod(conditions=[SCHEDULED]), events)
-    assert found is not None
-    assert found.message == "new"
+    explanation = explain_pending(pod(conditions=[SCHEDULED]), events)
+    assert explanation is not None
+    assert explanation.message == "new"
 
 
 def test_a_pod_that_nobody_has_looked_at_is_pending() -> None:
@@ -160,11 +160,11 @@ def deployment(message: str, *, status: str = "True", observed: int = 2) -> Mani
     ],
 )
 def test_pods_that_are_not_made_say_why_and_what_to_do(message: str, remedy: str, passing: bool) -> None:
-    found = explain_denial(deployment(message))
-    assert found is not None
-    assert found.passing is passing
-    assert str(found).startswith(f"no pod of the Deployment shop/serving-r1 can be created: {message}. ")
-    assert remedy in found.remedy
+    explanation = explain_denial(deployment(message))
+    assert explanation is not None
+    assert explanation.passing is passing
+    assert str(explanation).startswith(f"no pod of the Deployment shop/serving-r1 can be created: {message}. ")
+    assert remedy in explanation.remedy
 
 
 def test_what_kept_pods_away_before_the_last_change_is_not_said_of_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from scanflow.app.scaling import Scaling
 from scanflow.backends.kubernetes.online.service_store import ServiceStore, build_state_map
-from tests.unit.kubernetes.served import NAMESPACE, Served
+from tests.unit.kubernetes.kubernetes_services import NAMESPACE, Served
 
 EACH = 3
 
@@ -21,13 +21,13 @@ def many(tmp_path: Path) -> Served:
     served.deploy()
     served.change(instances=EACH)
     state = ServiceStore(served.cluster).get("serving").state
-    (made,) = served.there("Deployment").values()
-    spec = {**made["spec"], "replicas": 0}  # no pods of theirs are played
+    (deployment,) = served.get_objects("Deployment").values()
+    spec = {**deployment["spec"], "replicas": 0}  # no pods of theirs are played
     for number in range(50):
         name = f"serving-{number}"
         definition = state.definition.model_copy(update={"workflow": name})
         served.cluster.create(build_state_map(state.model_copy(update={"name": name, "definition": definition})))
-        labels = {**made["metadata"]["labels"], "scanflow.dev/service": name}
+        labels = {**deployment["metadata"]["labels"], "scanflow.dev/service": name}
         metadata = {"name": f"{name}-r1", "namespace": NAMESPACE, "labels": labels}
         served.cluster.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
         _say(served, f"{name}-r1", replicas=EACH, readyReplicas=EACH)
@@ -40,15 +40,19 @@ def _say(served: Served, name: str, **status: Any) -> None:
     served.cluster.patch("Deployment", name, NAMESPACE, {"status": {"observedGeneration": 99, **status}})
 
 
-def _pods_asked(served: Served) -> list[str | None]:
-    return [one.namespace for one in served.cluster.calls if one.kind == "Pod"]
+def _list_pod_reads(served: Served) -> list[str | None]:
+    return [call.namespace for call in served.cluster.calls if call.kind == "Pod"]
 
 
 def test_a_list_of_services_that_are_ready_asks_for_no_pods(many: Served) -> None:
-    found = many.services.services(instances=False)
-    assert {(one.state, one.ready, one.shape.instances, len(one.instances)) for one in found} == {("ready", 3, 3, 0)}
-    assert [one.name for one in found] == sorted(one.name for one in found)
-    assert (len(found), _pods_asked(many), len(many.cluster.calls)) == (51, [], 3), "one list of each of three kinds"
+    services = many.services.services(instances=False)
+    assert {
+        (service.state, service.ready, service.shape.instances, len(service.instances)) for service in services
+    } == {("ready", 3, 3, 0)}
+    assert [service.name for service in services] == sorted(service.name for service in services)
+    assert (len(services), _list_pod_reads(many), len(many.cluster.calls)) == (51, [], 3), (
+        "one list of each of three kinds"
+    )
 
 
 def test_services_are_listed_in_the_only_namespace_that_is_used(many: Served) -> None:
@@ -63,29 +67,29 @@ def test_services_are_listed_in_the_only_namespace_that_is_used(many: Served) ->
 @pytest.mark.parametrize(
     "status", [{"replicas": 3, "readyReplicas": 2}, {"replicas": 2, "readyReplicas": 2}, {"observedGeneration": 0}, {}]
 )
-def test_the_pods_of_one_that_is_not_ready_are_asked_for_alone(many: Served, status: dict[str, Any]) -> None:
+def test_the_pods_of_one_that_is_not_ready_are_requested_alone(many: Served, status: dict[str, Any]) -> None:
     many.cluster.edit("Deployment", "serving-r1", NAMESPACE, {"status": None})
     many.cluster.edit("Deployment", "serving-r1", NAMESPACE, {"status": status})
-    broken, *_ = many.there("Pod")
+    broken, *_ = many.get_objects("Pod")
     waits = {"name": "instance", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
     many.cluster.edit(
         "Pod", broken, NAMESPACE, {"status": {"phase": "Pending", "conditions": [], "containerStatuses": [waits]}}
     )
     many.cluster.calls.clear()
-    found = {one.name: one for one in many.services.services(instances=False)}
-    assert (found["serving"].state, found["serving"].ready, len(found["serving"].instances)) == ("degraded", 2, 3)
-    assert "no such image" in (found["serving"].error or "")
-    assert {one.state for name, one in found.items() if name != "serving"} == {"ready"}
-    assert _pods_asked(many) == [NAMESPACE]
+    by_name = {service.name: service for service in many.services.services(instances=False)}
+    assert (by_name["serving"].state, by_name["serving"].ready, len(by_name["serving"].instances)) == ("degraded", 2, 3)
+    assert "no such image" in (by_name["serving"].error or "")
+    assert {service.state for name, service in by_name.items() if name != "serving"} == {"ready"}
+    assert _list_pod_reads(many) == [NAMESPACE]
 
 
-def test_where_many_are_not_ready_all_pods_are_asked_for_at_once(many: Served) -> None:
+def test_where_many_are_not_ready_all_pods_are_requested_at_once(many: Served) -> None:
     for number in range(20):
         _say(many, f"serving-{number}-r1", readyReplicas=0)
     many.cluster.calls.clear()
-    found = many.services.services(instances=False)
-    assert sum(one.state == "degraded" for one in found) == 20
-    assert _pods_asked(many) == [None]
+    services = many.services.services(instances=False)
+    assert sum(service.state == "degraded" for service in services) == 20
+    assert _list_pod_reads(many) == [None]
 
 
 def test_a_service_has_as_many_instances_as_its_autoscaler_gave_it(many: Served) -> None:
@@ -102,20 +106,24 @@ def test_a_service_has_as_many_instances_as_its_autoscaler_gave_it(many: Served)
         )
         _say(many, f"{name}-r1", replicas=count, readyReplicas=count)
     many.cluster.calls.clear()
-    found = {one.name: one for one in many.services.services(instances=False)}
-    assert (found["serving-1"].state, found["serving-1"].shape.instances, found["serving-1"].ready) == ("ready", 7, 7)
-    assert (found["serving-2"].state, found["serving-2"].shape.instances) == ("idle", 0)
-    assert _pods_asked(many) == []
+    by_name = {service.name: service for service in many.services.services(instances=False)}
+    assert (by_name["serving-1"].state, by_name["serving-1"].shape.instances, by_name["serving-1"].ready) == (
+        "ready",
+        7,
+        7,
+    )
+    assert (by_name["serving-2"].state, by_name["serving-2"].shape.instances) == ("idle", 0)
+    assert _list_pod_reads(many) == []
 
 
 def test_a_list_with_instances_has_each(many: Served) -> None:
     for number in range(50):
         many.cluster.delete("Deployment", f"serving-{number}-r1", NAMESPACE)
-    assert [len(one.instances) for one in many.services.services() if one.name == "serving"] == [EACH]
-    assert _pods_asked(many) == [None]
+    assert [len(service.instances) for service in many.services.services() if service.name == "serving"] == [EACH]
+    assert _list_pod_reads(many) == [None]
 
 
-def test_where_there_are_few_instances_they_are_asked_as_always(tmp_path: Path) -> None:
+def test_where_there_are_few_instances_they_are_read_as_always(tmp_path: Path) -> None:
     served = Served(tmp_path)
     served.deploy()
     assert served.services.services(instances=False) == served.services.services()

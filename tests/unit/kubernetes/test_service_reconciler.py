@@ -43,18 +43,18 @@ NAMESPACE = "scanflow-shop-data"
 def test_a_backup_answers_while_nobody_else_could_and_until_that_has_lasted(
     backup_active: bool, ready_s: list[float], backup_ready: bool, answers: bool
 ) -> None:
-    found = should_backup_answer(
+    answer_now = should_backup_answer(
         backup_active=backup_active, ready_s=ready_s, wanted=1, backup_ready=backup_ready, hand_back_after=3
     )
-    assert found is answers
+    assert answer_now is answers
 
 
 def test_a_service_that_sleeps_is_answered_for_by_nobody() -> None:
     for backup_active in (True, False):
-        found = should_backup_answer(
+        answer_now = should_backup_answer(
             backup_active=backup_active, ready_s=[], wanted=0, backup_ready=True, hand_back_after=3
         )
-        assert not found
+        assert not answer_now
 
 
 class Shop:
@@ -97,8 +97,8 @@ class Shop:
     def look(self, state: ServiceState = "degraded") -> ServiceChange | None:
         roles = ("current", "canary")
         revisions = [
-            RevisionRecord(id=one.id, role=role)  # type: ignore[arg-type]
-            for one, role in zip(self.definition.revisions, roles, strict=False)
+            RevisionRecord(id=revision.id, role=role)  # type: ignore[arg-type]
+            for revision, role in zip(self.definition.revisions, roles, strict=False)
         ]
         record = ServiceRecord(
             name="serving",
@@ -126,9 +126,9 @@ class Shop:
 
 
 def spec(name: str, **changes: Any) -> ServiceSpec:
-    given: dict[str, Any] = {"deployment": 1, "serves": 1, "shape": Shape()}
-    given |= {"revisions": (Revision(id="r1", nodes=()),), "details": {DETAIL: NAMESPACE}} | changes
-    return ServiceSpec(app="shop", team="data", workflow=name, app_dir="/app", **given)
+    fields: dict[str, Any] = {"deployment": 1, "serves": 1, "shape": Shape()}
+    fields |= {"revisions": (Revision(id="r1", nodes=()),), "details": {DETAIL: NAMESPACE}} | changes
+    return ServiceSpec(app="shop", team="data", workflow=name, app_dir="/app", **fields)
 
 
 @pytest.mark.parametrize("gateway", ["infra/public", None])
@@ -162,19 +162,19 @@ def test_a_service_and_its_backup_are_read_where_they_are() -> None:
 
 
 @pytest.mark.parametrize("backup", ["third", None])
-def test_one_that_is_its_backup_no_more_answers_until_somebody_else_can(backup: str | None) -> None:
+def test_one_that_is_its_backup_no_more_answers_until_another_can(backup: str | None) -> None:
     shop = Shop()
     shop.serve("third")
     shop.pod("spare")
     shop.look()
     assert shop.answers == "spare"
 
-    def taken(now: DesiredState | None) -> DesiredState | None:
+    def take_state(now: DesiredState | None) -> DesiredState | None:
         assert now is not None
         definition = now.definition.with_changes(serving=now.definition.serving.replace(backup=backup))
         return now.model_copy(update={"definition": definition})
 
-    shop.store.change("serving", taken)
+    shop.store.change("serving", take_state)
     shop.definition = shop.store.get("serving").state.definition
     shop.look("backup")
     assert shop.answers == "spare"
@@ -188,7 +188,7 @@ def test_one_that_is_its_backup_no_more_answers_until_somebody_else_can(backup: 
     assert (shop.answers, shop.store.get("serving").active_backup) == ("serving", None)
 
 
-def test_of_a_service_whose_instances_all_answer_nothing_is_asked() -> None:
+def test_a_service_with_instances_that_all_answer_is_not_read_again() -> None:
     shop = Shop()
     before = len(shop.cluster.calls)
     assert shop.look("ready") is None
@@ -238,7 +238,7 @@ def test_a_canary_is_judged_by_what_was_done_since_it_began(
     assert shop.look() == change
 
 
-def test_a_canary_that_is_asked_nothing_is_taken_back_in_time() -> None:
+def test_a_canary_without_requests_is_taken_back_in_time() -> None:
     shop = Shop(revisions=CANARY, policy=POLICY)
     shop.pod("serving")
     assert shop.look() is None
@@ -266,13 +266,13 @@ def test_callers_are_not_led_where_a_change_has_just_led_them_away_from(answered
         shop.at += 60
     newer = spec("serving", revisions=(Revision(id="r2", nodes=()),), serving=shop.definition.serving)
 
-    def changed(verb: str, kind: str, _manifest: Manifest) -> None:
+    def change_while_read(verb: str, kind: str, _manifest: Manifest) -> None:
         if (verb, kind) == ("find", "Pod") and shop.store.get("serving").state.generation == 1:
             settled = {"definition": newer, "generation": 2, "settled": 2}
             shop.store.change("serving", lambda now: now and now.model_copy(update=settled))
             shop.switch.route_traffic(shop.switch.render_routes(newer))
 
-    shop.cluster.refuse(changed)
+    shop.cluster.refuse(change_while_read)
     assert shop.look() is None
     route = shop.cluster.get("HTTPRoute", "serving", NAMESPACE)
     assert route is not None

@@ -173,9 +173,9 @@ def test_one_more_run_takes_few_requests(homes: TwoHomes) -> None:
     run = homes.enter().name
     homes.drive(run)
     calls = [(call.verb, call.kind) for call in homes.cluster.calls]
-    made = calls.index(("create", "Workflow"))
-    assert calls[:made] == [("create", "ConfigMap"), ("get", "PersistentVolumeClaim"), ("apply", "ConfigMap")]
-    of_the_run = [(verb, kind) for verb, kind in calls[made + 1 :] if kind == "ConfigMap"]
+    position = calls.index(("create", "Workflow"))
+    assert calls[:position] == [("create", "ConfigMap"), ("get", "PersistentVolumeClaim"), ("apply", "ConfigMap")]
+    of_the_run = [(verb, kind) for verb, kind in calls[position + 1 :] if kind == "ConfigMap"]
     assert of_the_run == [("get", "ConfigMap"), ("patch", "ConfigMap")]
 
 
@@ -207,21 +207,21 @@ def test_a_run_in_a_namespace_that_its_team_named_is_seen_and_resumed_by_its_set
     run = homes.enter().name
     homes.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ours"}})
     theirs = homes.open(KubernetesSettings(namespace="ours"), homes.folder.parent / "their-home")
-    given = RunDefinition(homes.app, homes.app.workflows[0])
-    own = theirs.enter(given).name
+    definition = RunDefinition(homes.app, homes.app.workflows[0])
+    own = theirs.enter(definition).name
     assert [record.name for record in homes.other.runs(limit=20)] == [own, run]
     assert homes.other.show(own).model_extra["namespace"] == "ours"  # type: ignore[index]
     with pytest.raises(UsageError, match="SCANFLOW_KUBERNETES_NAMESPACE=ours"):
-        homes.other.drive(own, given, environment=lambda _: {}, observe=lambda _: None)
+        homes.other.drive(own, definition, environment=lambda _: {}, observe=lambda _: None)
     assert [record.name for record in theirs.runs(limit=20)] == [own], "its home asks in its namespace alone"
 
 
 def test_a_name_that_is_in_two_namespaces_is_not_guessed(homes: TwoHomes) -> None:
     homes.cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ours"}})
     theirs = homes.open(KubernetesSettings(namespace="ours"), homes.folder.parent / "their-home")
-    given, name = RunDefinition(homes.app, homes.app.workflows[0]), RunName("calm-otter-417")
-    homes.runs.enter(given, name)
-    theirs.enter(given, name)
+    definition, name = RunDefinition(homes.app, homes.app.workflows[0]), RunName("calm-otter-417")
+    homes.runs.enter(definition, name)
+    theirs.enter(definition, name)
     with pytest.raises(UsageError, match=f"ours, {NAMESPACE}.*SCANFLOW_KUBERNETES_NAMESPACE=ours"):
         homes.other.show(name)
     assert homes.runs.show(name).model_extra["namespace"] == NAMESPACE  # type: ignore[index]
@@ -253,26 +253,26 @@ def test_a_run_that_is_just_entered_is_not_taken_for_another_homes(homes: TwoHom
     def list_then(manifest: Manifest, **how: Any) -> Manifest:
         created = create(manifest, **how)
         if manifest["metadata"]["name"].startswith("run-"):
-            listed.append(homes.another().runs(limit=20))
+            listed.append(homes.make_another().runs(limit=20))
         return created
 
     homes.cluster.create = list_then  # type: ignore[method-assign]
     run = homes.enter().name
     assert listed == [[]]
     assert homes.runs.definition(run).app.app_dir == str(homes.folder)
-    assert [record.name for record in homes.another().runs(limit=20)] == [run]
+    assert [record.name for record in homes.make_another().runs(limit=20)] == [run]
     assert homes.runs.definition(run).app.app_dir == str(homes.folder)
 
 
-def test_a_run_whose_files_are_in_an_image_asks_for_its_application(homes: TwoHomes) -> None:
+def test_a_run_where_the_files_are_in_an_image_asks_for_its_application(homes: TwoHomes) -> None:
     run = homes.enter().name  # its files were not sent yet
     homes.move_application()
     with pytest.raises(UsageError, match=r"client\.resume\('[-a-z0-9]+', app=app\)"):
         homes.drive_there(run)
     homes.folder.with_name("elsewhere").rename(homes.folder)
     homes.plays("Succeeded")
-    given = RunDefinition(homes.app, homes.app.workflows[0])
-    record = homes.other.drive(run, given, environment=lambda _: {}, observe=lambda _: None)
+    definition = RunDefinition(homes.app, homes.app.workflows[0])
+    record = homes.other.drive(run, definition, environment=lambda _: {}, observe=lambda _: None)
     assert record.state == "succeeded"
 
 

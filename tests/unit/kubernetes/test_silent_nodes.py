@@ -33,11 +33,11 @@ class Watched:
         """Look when it is time, and return what was told of it."""
         self.now += NODES_CHECK_S
         self.nodes.check(RUNNING)
-        told, self.events[:] = list(self.events), []
-        return told
+        events, self.events[:] = list(self.events), []
+        return events
 
 
-def test_a_silent_node_is_told_once_and_so_is_its_return() -> None:
+def test_a_silent_node_is_reported_once_and_so_is_its_return() -> None:
     watched = Watched()
     assert watched.look() == []
     watched.mark("train-1", "False")
@@ -51,7 +51,7 @@ def test_a_silent_node_is_told_once_and_so_is_its_return() -> None:
     assert (event.what, event.seconds) == ("the node of train", 2 * NODES_CHECK_S)
 
 
-def test_pods_are_asked_for_from_time_to_time_and_not_without_a_running_task() -> None:
+def test_pods_are_requested_from_time_to_time_and_not_without_a_running_task() -> None:
     watched = Watched()
     before = len(watched.cluster.calls)
     watched.nodes.check(RUNNING)
@@ -63,7 +63,7 @@ def test_pods_are_asked_for_from_time_to_time_and_not_without_a_running_task() -
     assert len(watched.cluster.calls) == before + 1
 
 
-def test_an_api_server_that_is_away_is_asked_again() -> None:
+def test_an_api_server_that_is_away_is_called_again() -> None:
     watched = Watched()
     watched.mark("train-1", "False")
     watched.cluster.down = True

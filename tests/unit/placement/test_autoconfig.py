@@ -16,23 +16,23 @@ NODES = [ClusterNode(name=f"n{place}", cores=32) for place in range(4)]
 
 
 def job(**fields: Any) -> sf.MPIWorkload:
-    given: dict[str, Any] = {"n_tasks": 16, **fields}
-    return sf.MPIWorkload(name="dgemm", mainfile="hpcc", **given)
+    options: dict[str, Any] = {"n_tasks": 16, **fields}
+    return sf.MPIWorkload(name="dgemm", mainfile="hpcc", **options)
 
 
 @pytest.mark.parametrize(
     ("profile", "policy", "cut"),
     [("cpu", "scale", (4, 4, 4)), ("memory", "granularity", (4, 16, 4)), ("network", "granularity", (1, 1, 1))],
 )
-def test_algorithm_2_cuts_a_job_for_all_nodes_whatever_it_asked_for(
+def test_algorithm_2_cuts_a_job_for_all_nodes_whatever_it_requested(
     profile: Any, policy: Any, cut: tuple[int, int, int]
 ) -> None:
-    made = autoconfigure(job(n_nodes=1, n_workers=3), NODES, policy=policy, profile=profile)
-    found = plan_job(made, NODES).granularity
-    assert (found.nodes, found.workers, found.groups) == cut
+    workload = autoconfigure(job(n_nodes=1, n_workers=3), NODES, policy=policy, profile=profile)
+    granularity = plan_job(workload, NODES).granularity
+    assert (granularity.nodes, granularity.workers, granularity.groups) == cut
 
 
-def test_under_the_policy_none_the_workers_that_it_asked_for_stay() -> None:
+def test_under_the_policy_none_the_workers_that_it_requested_stay() -> None:
     assert autoconfigure(job(n_workers=3, profile="cpu"), NODES, policy="none").n_workers == 3
 
 

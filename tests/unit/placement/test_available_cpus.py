@@ -65,7 +65,7 @@ BOTH_VERSIONS = {
 
 
 @pytest.mark.parametrize(
-    ("files", "groups", "found"),
+    ("files", "groups", "value"),
     [
         (
             {f"s/a.service/{name}": text for name, text in OWN_GROUP.items()},
@@ -82,10 +82,10 @@ BOTH_VERSIONS = {
     ids=["own", "above", "docker", "outside", "root", "inside a container", "unlimited", "both versions"],
 )
 def test_the_groups_of_a_process_limit_it(
-    tmp_path: Path, files: dict[str, object], groups: str, found: tuple[Any, ...]
+    tmp_path: Path, files: dict[str, object], groups: str, value: tuple[Any, ...]
 ) -> None:
     write(tmp_path / "cgroup", files)
-    assert limits(tmp_path, groups) == CgroupLimits(*found)
+    assert limits(tmp_path, groups) == CgroupLimits(*value)
 
 
 @pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])

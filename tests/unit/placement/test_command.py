@@ -56,9 +56,9 @@ def test_a_plan_is_drawn_on_another_machine(quick_cli: Cli, epyc: Path, tmp_path
     assert "Show it on any machine: scanflow topology --from copy.json" in saved.stdout
     assert load(tmp_path / "copy.json") == load(epyc)
     done = quick_cli("topology", "--from", str(epyc), "-n", "2", "--cores", "500m", "--affinity", "cpu", "--json")
-    told = json.loads(done.stdout)
-    assert (told["effective_cpus"], told["effective_count"]) == (list(range(16)), 16)
-    first, second = told["placement"]
+    document = json.loads(done.stdout)
+    assert (document["effective_cpus"], document["effective_count"]) == (list(range(16)), 16)
+    first, second = document["placement"]
     assert (first["cpus"], first["cores"], first["threads"]["OMP_NUM_THREADS"], second["cpus"]) == ([0], 0.5, "1", [0])
     (tmp_path / "told.json").write_text(done.stdout)
     assert load(tmp_path / "told.json") == load(epyc)
@@ -106,7 +106,7 @@ class Deployed:
 
 
 @pytest.fixture
-def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+def cli_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     (tmp_path / "services").mkdir()
     monkeypatch.setenv("SCANFLOW_HOME", str(tmp_path))
     monkeypatch.setattr("scanflow.deployer.EmbeddedDeployer", lambda _settings: Deployed())
@@ -114,20 +114,20 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
-def test_running_instances_are_drawn_where_they_sit(deployed: CliRunner) -> None:
-    told = deployed.invoke(app, ["topology"]).stdout
-    assert "\n  0· 1a 2·\n" in told
-    assert "a  digits/1, letters/1: CPUs 1\n" in told
-    (first, *_) = json.loads(deployed.invoke(app, ["topology", "--json"]).stdout)["services"]
+def test_running_instances_are_drawn_where_they_sit(cli_runner: CliRunner) -> None:
+    output = cli_runner.invoke(app, ["topology"]).stdout
+    assert "\n  0· 1a 2·\n" in output
+    assert "a  digits/1, letters/1: CPUs 1\n" in output
+    (first, *_) = json.loads(cli_runner.invoke(app, ["topology", "--json"]).stdout)["services"]
     assert first == {"service": "digits", "instance": "1", "cpus": [1], "memory_nodes": []}
 
 
-def test_a_plan_goes_around_them(deployed: CliRunner) -> None:
-    told = deployed.invoke(app, ["topology", "-n", "2", "--affinity", "cpu"]).stdout
-    assert "\n  0b 1a 2c\n" in told
-    assert "a  digits/1, letters/1: CPUs 1\n" in told
-    assert "c  instance 2: CPU 2 of socket 0" in told
-    full = deployed.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
+def test_a_plan_goes_around_them(cli_runner: CliRunner) -> None:
+    output = cli_runner.invoke(app, ["topology", "-n", "2", "--affinity", "cpu"]).stdout
+    assert "\n  0b 1a 2c\n" in output
+    assert "a  digits/1, letters/1: CPUs 1\n" in output
+    assert "c  instance 2: CPU 2 of socket 0" in output
+    full = cli_runner.invoke(app, ["topology", "-n", "3", "--affinity", "cpu"])
     assert "2 cores of them are left by other services. Write at most instances=2" in str(full.exception)
 
 
@@ -146,7 +146,7 @@ def test_cpus_of_several_are_marked_so() -> None:
     assert format_legend(uniform(1, 3), seated) == "· free  + several."
 
 
-def test_an_odd_machine_is_described_in_words() -> None:
+def test_an_odd_machine_is_described_in_text() -> None:
     odd = Topology(
         cores=(Core(cpus=(0, 1)), Core(cpus=(2,), tier=1)),
         nodes=(NumaNode(cpus=(0, 1, 2), memory_bytes=2**30), NumaNode(id=1, memory_bytes=2**34)),

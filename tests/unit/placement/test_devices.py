@@ -113,7 +113,7 @@ def test_a_part_of_a_device_is_given_by_its_own_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inventory", "resources", "said"),
+    ("inventory", "resources", "message"),
     [
         (Inventory(absence="no driver."), {"gpu": 1}, "gpu=1 asks for a GPU, and there is none here: no driver."),
         (TWO, {"gpu": 3}, r"gpu=3 is more than there is here: GPU 0 NVIDIA H100 .80Gi., GPU 1 NVIDIA H100 .80Gi.\."),
@@ -134,9 +134,9 @@ def test_a_part_of_a_device_is_given_by_its_own_uuid() -> None:
     ],
 )
 def test_what_a_machine_never_has_is_refused_with_what_there_is(
-    inventory: Inventory, resources: dict[str, object], said: str
+    inventory: Inventory, resources: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UnsupportedError, match=said):
+    with pytest.raises(UnsupportedError, match=message):
         check_demand(inventory, demand(**resources))
 
 

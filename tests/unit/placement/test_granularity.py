@@ -29,15 +29,15 @@ def test_table_4_1_of_the_thesis(instances: int, share: BudgetShare) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [({"cut": 32, "into": 8}, (8, 4.0)), ({"cut": 1, "into": 4}, (4, 0.25)), ({}, (3, 1.5))]
+    ("budget", "value"), [({"cut": 32, "into": 8}, (8, 4.0)), ({"cut": 1, "into": 4}, (4, 0.25)), ({}, (3, 1.5))]
 )
-def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], found: tuple[int, float]) -> None:
-    direct = (None, None) if given else found
-    assert compute_granularity(*direct, **{"cut": None, "into": None, **given}) == found
+def test_a_budget_sizes_a_service_as_equation_4_1_does(budget: dict[str, Any], value: tuple[int, float]) -> None:
+    direct = (None, None) if budget else value
+    assert compute_granularity(*direct, **{"cut": None, "into": None, **budget}) == value
 
 
 @pytest.mark.parametrize(
-    ("direct", "given", "told"),
+    ("direct", "value", "message"),
     [
         (
             (None, None),
@@ -49,9 +49,9 @@ def test_a_budget_sizes_a_service_as_equation_4_1_does(given: dict[str, Any], fo
         ((2, None), {"cut": 10, "into": 5}, "Omit --instances"),
     ],
 )
-def test_a_budget_that_sizes_no_service_says_what_to_write(direct: Any, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidError, match=told):
-        compute_granularity(*direct, **{"cut": None, "into": None, **given})
+def test_a_budget_that_sizes_no_service_says_what_to_write(direct: Any, value: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        compute_granularity(*direct, **{"cut": None, "into": None, **value})
 
 
 def test_what_does_not_divide_goes_to_the_first() -> None:
@@ -69,7 +69,7 @@ def test_fewer_cores_than_instances_are_cut_into_thousandths() -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 512_000), st.integers(200, 2**40), st.integers(200, 4000))
-def test_nothing_is_lost_and_nothing_granted_twice(instances: int, milli: int, memory: int, threads: int) -> None:
+def test_nothing_is_lost_and_nothing_allocated_twice(instances: int, milli: int, memory: int, threads: int) -> None:
     if milli < instances:
         with pytest.raises(InvalidError, match="thousandths of a core cannot be cut"):
             cut(instances, cores=milli / 1000)

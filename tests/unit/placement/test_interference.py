@@ -41,7 +41,7 @@ def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(
     assert all(SAME_LOAD * slow.load <= fast.load <= MAX_LOAD * slow.load for fast, slow in pairs)
     for side, points in enumerate((quiet, disturbed)):
         used = [pair[side] for pair in pairs]
-        assert all(used.count(one) <= points.count(one) for one in points)
+        assert all(used.count(point) <= points.count(point) for point in points)
 
 
 @given(POINTS, POINTS)
@@ -49,16 +49,16 @@ def test_a_pair_is_of_comparable_load_and_no_window_is_in_two(
 def test_a_comparison_does_not_depend_on_the_order_and_takes_scale_with_it(
     quiet: list[LoadPoint], slow: list[LoadPoint]
 ) -> None:
-    found, turned = compare([(quiet, slow)]), compare([(quiet[::-1], slow[::-1])])
-    assert found == turned
-    if found is not None:
-        assert found.pairs >= MIN_PAIRS
-        assert 0 <= found.p <= 1
-        scaled = [LoadPoint(one.load, one.p95_s * 2) for one in slow]
+    comparison, turned = compare([(quiet, slow)]), compare([(quiet[::-1], slow[::-1])])
+    assert comparison == turned
+    if comparison is not None:
+        assert comparison.pairs >= MIN_PAIRS
+        assert 0 <= comparison.p <= 1
+        scaled = [LoadPoint(point.load, point.p95_s * 2) for point in slow]
         doubled = compare([(quiet, scaled)])
         assert doubled is not None
-        assert doubled.ratio == pytest.approx(2 * found.ratio)
-        assert doubled.p <= found.p + 1e-9
+        assert doubled.ratio == pytest.approx(2 * comparison.ratio)
+        assert doubled.p <= comparison.p + 1e-9
 
 
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 5), st.integers(1, 5))
@@ -66,8 +66,8 @@ def test_a_look_that_disagrees_never_confirms_and_one_alone_never_does(
     looks: list[bool], agreeing: int, more: int
 ) -> None:
     of = agreeing + more
-    found = is_confirmed(looks, agreeing, of)
-    assert found == (bool(looks) and looks[-1] and sum(looks[-of:]) >= agreeing)
+    answer_now = is_confirmed(looks, agreeing, of)
+    assert answer_now == (bool(looks) and looks[-1] and sum(looks[-of:]) >= agreeing)
     assert not is_confirmed([*looks, False], agreeing, of)
     assert not is_confirmed([True], 2, 3)
 
@@ -83,25 +83,35 @@ def test_a_neighbour_that_doubles_the_latency_disturbs_and_one_that_does_nothing
 
 
 def test_a_small_effect_is_left_alone_however_sure_it_is() -> None:
-    found = compare([(windows(200), windows(200, slower=1.1, seed=1))])
-    assert found is not None
-    assert found.p < 1e-6
-    assert not found.is_disturbing()
+    comparison = compare([(windows(200), windows(200, slower=1.1, seed=1))])
+    assert comparison is not None
+    assert comparison.p < 1e-6
+    assert not comparison.is_disturbing()
 
 
 def test_a_service_that_is_slow_since_it_has_more_to_do_is_not_disturbed() -> None:
     assert compare([(windows(50), windows(50, slower=4, load=30, seed=1))]) is None
     # Clients that wait for answers send less to a slow service: it carried more while it was quick.
-    found = compare([(windows(20, load=40), windows(20, slower=2, load=20, seed=1))])
-    assert found is not None
-    assert found.is_disturbing()
+    comparison = compare([(windows(20, load=40), windows(20, slower=2, load=20, seed=1))])
+    assert comparison is not None
+    assert comparison.is_disturbing()
 
 
 def test_windows_are_compared_within_one_model_and_the_same_other_neighbours() -> None:
-    def made(beside: str, revision: str = "r1") -> Window:
+    def make_window(beside: str, revision: str = "r1") -> Window:
         return Window(ended=0.0, point=LoadPoint(1.0, 1.0), revision=revision, beside=frozenset(beside))
 
-    groups = split([made("a"), made(""), made("b"), made("ab"), made("a", "r2"), made("c", "r3")], "a")
+    groups = split(
+        [
+            make_window("a"),
+            make_window(""),
+            make_window("b"),
+            make_window("ab"),
+            make_window("a", "r2"),
+            make_window("c", "r3"),
+        ],
+        "a",
+    )
     assert [(len(quiet), len(disturbed)) for quiet, disturbed in groups] == [(1, 1), (1, 1)]
 
 

@@ -25,7 +25,7 @@ from tests.counting import count_instructions
 
 
 @pytest.mark.parametrize(
-    ("policy", "profile", "found"),
+    ("policy", "profile", "value"),
     [
         ("scale", "network", (1, 1, 1)),
         ("scale", "cpu", (4, 4, 4)),
@@ -37,9 +37,9 @@ from tests.counting import count_instructions
         ("none", None, (1, 2, 1)),
     ],
 )
-def test_algorithm_2_for_16_tasks_on_4_nodes(policy: str, profile: str | None, found: tuple[int, int, int]) -> None:
+def test_algorithm_2_for_16_tasks_on_4_nodes(policy: str, profile: str | None, value: tuple[int, int, int]) -> None:
     chosen = select_granularity(16, nodes=4, workers=2, profile=profile, policy=policy)  # type: ignore[arg-type]
-    assert (chosen.nodes, chosen.workers, chosen.groups) == found
+    assert (chosen.nodes, chosen.workers, chosen.groups) == value
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.sampled_from(["scale", "granularity"]))
@@ -76,7 +76,7 @@ def printed_groups(workers: Sequence[MPIWorker], n_groups: int) -> list[list[int
     """Algorithm 4, lines 1 to 6."""
     groups: list[list[int]] = [[] for _ in range(n_groups)]
     for worker in workers:
-        smallest = min(groups, key=lambda group: (sum(workers[one].cores for one in group), groups.index(group)))
+        smallest = min(groups, key=lambda group: (sum(workers[member].cores for member in group), groups.index(group)))
         smallest.append(worker.index)
     return groups
 
@@ -97,7 +97,7 @@ def printed_placing(
                 name: compute_node_score(
                     number,
                     name,
-                    bound=[placed[one] for one in group if one in placed],
+                    bound=[placed[member] for member in group if member in placed],
                     group_size=len(group),
                     groups_on_node=sorted(on_node[name]),
                 )
@@ -154,7 +154,7 @@ def test_eight_times_the_tasks_on_eight_times_the_nodes_are_no_more_work_for_eac
     assert few < many < 12 * few  # docs/mpi.md has the seconds
 
 
-def test_a_job_whose_tasks_may_share_cores_fits_where_one_node_holds_its_largest_worker() -> None:
+def test_a_job_where_the_tasks_may_share_cores_fits_where_one_node_holds_its_largest_worker() -> None:
     nodes = [ClusterNode(name="a", cores=2), ClusterNode(name="b", cores=4)]
     job = sf.MPIWorkload(name="fft", mainfile="fft", n_tasks=6)
     with pytest.raises(InvalidError, match="no node has room") as refused:
@@ -165,7 +165,7 @@ def test_a_job_whose_tasks_may_share_cores_fits_where_one_node_holds_its_largest
     assert any("6 cores were requested and 4 are available" in reason for reason in plan.reasons)
 
 
-def test_what_fits_no_node_is_told() -> None:
+def test_what_fits_no_node_is_reported() -> None:
     workers = make_workers(8, 1, cores=8)
     with pytest.raises(InvalidError, match=r"Worker 0 needs 8 cores, and no node has room for it: the largest, 'b'"):
         place_groups(

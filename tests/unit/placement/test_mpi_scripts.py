@@ -20,8 +20,8 @@ from scanflow_client.cli.command_tree import app
 FOUR = Topology(cores=tuple(Core(cpus=(cpu,)) for cpu in range(4)), nodes=(NumaNode(id=0, cpus=(0, 1, 2, 3)),))
 
 
-def planned(nodes: int = 2, topology: Topology | None = None, **fields: Any) -> tuple[sf.MPIWorkload, MPIPlan]:
-    given: dict[str, Any] = {
+def make_plan(nodes: int = 2, topology: Topology | None = None, **fields: Any) -> tuple[sf.MPIWorkload, MPIPlan]:
+    options: dict[str, Any] = {
         "name": "dgemm",
         "mainfile": "hpcc",
         "n_tasks": 8,
@@ -29,13 +29,13 @@ def planned(nodes: int = 2, topology: Topology | None = None, **fields: Any) -> 
         "profile": "cpu",
         **fields,
     }
-    workload = sf.MPIWorkload(**given)
+    workload = sf.MPIWorkload(**options)
     there = [ClusterNode(name=f"node{place}", cores=4) for place in range(nodes)]
-    return workload, plan_job(workload, there, topologies={one.name: topology for one in there} if topology else None)
+    return workload, plan_job(workload, there, topologies={node.name: topology for node in there} if topology else None)
 
 
 def test_a_slurm_batch_file_has_the_nodes_and_tasks_of_the_plan() -> None:
-    workload, plan = planned(
+    workload, plan = make_plan(
         policy="granularity", affinity="cpumem", timeout="90m", resources_per_task=sf.Resources(cpu=1, memory="2Gi")
     )
     assert format_sbatch_script(plan, workload, ["./hpcc", "a b"]).splitlines() == [
@@ -53,9 +53,9 @@ def test_a_slurm_batch_file_has_the_nodes_and_tasks_of_the_plan() -> None:
 
 
 def test_a_rank_file_has_each_ranks_node_and_cpus() -> None:
-    _, plan = planned(topology=FOUR, affinity="cpumempin")
+    _, plan = make_plan(topology=FOUR, affinity="cpumempin")
     assert format_rankfile(plan).splitlines()[3:5] == ["rank 3=node0 slot=3", "rank 4=node1 slot=0"]
-    assert format_rankfile(planned()[1]).splitlines()[0] == "rank 0=node0 slot=*"
+    assert format_rankfile(make_plan()[1]).splitlines()[0] == "rank 0=node0 slot=*"
 
 
 @pytest.mark.processes
@@ -68,7 +68,7 @@ def test_a_rank_file_has_each_ranks_node_and_cpus() -> None:
     ],
 )
 def test_a_shell_script_starts_it_with_open_mpi(topology: Topology | None, fields: dict[str, Any], part: str) -> None:
-    workload, plan = planned(topology=topology, **fields)
+    workload, plan = make_plan(topology=topology, **fields)
     text = format_mpirun_script(plan, ["./hpcc"])
     assert part in text
     assert f"mpirun -np {workload.n_tasks} " in text
@@ -91,7 +91,7 @@ def test_the_commands_print_plan_and_script(tmp_path: Path, monkeypatch: pytest.
     assert "--kind 'pbs' is not known" in str(refused.exception)
 
 
-def test_a_profile_is_measured_when_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_measured_when_it_is_requested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "app.py").write_text(
         "import scanflow as sf\n"
@@ -100,11 +100,11 @@ def test_a_profile_is_measured_when_it_is_asked_for(tmp_path: Path, monkeypatch:
     )
     asked = list[str]()
 
-    def measured(application: sf.Application, workflow: sf.Workflow, folder: Path) -> Profile:
+    def measure_profile(application: sf.Application, workflow: sf.Workflow, folder: Path) -> Profile:
         asked.append(workflow.name)
         return Profile(profile="network", reason="it sends much")
 
-    monkeypatch.setattr("scanflow.backends.local.mpi.job.measure_here", measured)
+    monkeypatch.setattr("scanflow.backends.local.mpi.job.measure_here", measure_profile)
     plain = CliRunner().invoke(app, ["mpi", "plan"])
     assert "is measured when the job starts" in plain.stdout
     assert not asked

@@ -23,7 +23,7 @@ def test_each_order_shares_what_it_should(machine: Topology) -> None:
     apart = {machine.cache_group(cpu, 3) for cpu in orders["apart"][: len(groups)]}
     assert apart == groups, "work that computes is spread over all L3 before any is shared"
     seen = [machine.cache_group(cpu, 3) for cpu in orders["together"]]
-    changes = sum(one != other for one, other in pairwise(seen))
+    changes = sum(earlier != other for earlier, other in pairwise(seen))
     assert changes == len(groups) - 1, "work on the same data fills an L3 before it begins another"
 
 

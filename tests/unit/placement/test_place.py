@@ -29,7 +29,7 @@ NODES = uniform(2, 18, nodes_per_socket=2)
 OWN: tuple[AffinityMode, ...] = ("cpu", "cpumem", "cpumempin")
 
 
-def shown(grants: Sequence[Grant]) -> list[str]:
+def format_grants(grants: Sequence[Grant]) -> list[str]:
     return [format_cpus(grant.cpus) for grant in grants]
 
 
@@ -79,7 +79,9 @@ def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu:
     wanted = [equations.cpumem(i) for i in range(1, equations.n_ctn + 1)]
     machine = uniform(n_socket, equations.p, smt, l3_group=group)
     grants = place(machine, equations.n_ctn, n_cpu, "cpumem")
-    assert [(len(one.cpus), one.memory_nodes) for one in grants] == [(len(cores), memory) for cores, memory in wanted]
+    assert [(len(share.cpus), share.memory_nodes) for share in grants] == [
+        (len(cores), memory) for cores, memory in wanted
+    ]
     used = [machine.core_of[cpu].cpus for grant in grants for cpu in grant.cpus]
     assert len(set(used)) == len(used)
     numbered = place(machine, equations.n_ctn, n_cpu, "cpumem", order="numbered")
@@ -137,7 +139,7 @@ def test_caches_and_siblings_keep_sockets(n_socket: int, per_socket: int, n_cpu:
     ],
 )
 def test_tables(machine: Topology, count: int, cores: float, mode: AffinityMode, cpus: list[str]) -> None:
-    assert shown(place(machine, count, cores, mode)) == cpus
+    assert format_grants(place(machine, count, cores, mode)) == cpus
 
 
 VIRTUAL = uniform(8, 1).replace(nodes=(NumaNode(cpus=tuple(range(8)), memory_bytes=2**33),))
@@ -171,13 +173,13 @@ TWO, SIX = uniform(1, 2), uniform(1, 6)
 def test_what_is_taken_and_what_is_there_decide(
     machine: Topology, count: int, cores: float, options: dict[str, Any], cpus: list[str]
 ) -> None:
-    assert shown(place(machine, count, cores, "cpumem", **options)) == cpus
+    assert format_grants(place(machine, count, cores, "cpumem", **options)) == cpus
 
 
 def test_without_a_number_any_is_the_whole_machine_and_the_others_are_a_core() -> None:
     machine = uniform(1, 4).replace(allowed=(1, 2, 3))
     assert place(machine, 1, None, "any") == (Grant((1, 2, 3), (0,), cores=3.0),)
-    assert shown(place(machine, 2, None, "cpumem")) == ["1", "2"]
+    assert format_grants(place(machine, 2, None, "cpumem")) == ["1", "2"]
 
 
 # What is always so
@@ -191,7 +193,7 @@ def test_without_a_number_any_is_the_whole_machine_and_the_others_are_a_core() -
     st.sampled_from(("apart", "together", "numbered")),
     st.sets(st.integers(0, 80)),
 )
-def test_no_cpu_is_granted_twice_nor_one_that_is_taken(
+def test_no_cpu_is_allocated_twice_nor_one_that_is_taken(
     machine: Topology, count: int, cores: float, mode: AffinityMode, order: Order, taken: set[int]
 ) -> None:
     try:
@@ -262,7 +264,7 @@ def test_memory_of_a_node_without_any_comes_from_the_nearest() -> None:
 
 def test_an_instance_that_needs_the_memory_of_a_node_gets_one_to_itself() -> None:
     machine = uniform(2, 8, memory_bytes=2**30)
-    assert shown(place(machine, 2, 1, "cpumem", memory_bytes=2**30)) == ["0", "8"]
+    assert format_grants(place(machine, 2, 1, "cpumem", memory_bytes=2**30)) == ["0", "8"]
     with pytest.raises(InvalidError, match=r"a socket has 1Gi, .* affinity='cpu'"):
         place(machine, 3, 1, "cpumem", memory_bytes=2**30)
 
@@ -270,7 +272,7 @@ def test_an_instance_that_needs_the_memory_of_a_node_gets_one_to_itself() -> Non
 # Refusals
 
 
-def refused(call: Callable[[], Any]) -> str:
+def get_refusal(call: Callable[[], Any]) -> str:
     with pytest.raises(InvalidError) as caught:
         call()
     return str(caught.value)
@@ -343,7 +345,7 @@ def refused(call: Callable[[], Any]) -> str:
     ],
 )
 def test_a_refusal_says_what_there_is_and_what_to_write(call: Callable[[], Any], message: str) -> None:
-    assert refused(call) == message
+    assert get_refusal(call) == message
 
 
 @given(MACHINES, st.integers(1, 20), st.sampled_from([0.5, 1, 2, 3, 7]), st.sampled_from(OWN))

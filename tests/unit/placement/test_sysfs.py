@@ -88,7 +88,7 @@ def test_without_some_files_others_tell(
     assert "caches" not in changes or machine.caches == ()
 
 
-def test_cpus_that_are_switched_off_are_told_and_not_used(tmp_path: Path) -> None:
+def test_cpus_that_are_switched_off_are_reported_and_not_used(tmp_path: Path) -> None:
     """A core with a sibling switched off has one CPU; the numbers need not follow on each other."""
     cores = (Core(cpus=(0,)), Core(cpus=(3, 7)), Core(cpus=(5,), socket=1))
     described = Topology(
@@ -137,9 +137,9 @@ def test_old_kernels_write_masks(tmp_path: Path) -> None:
             files[f"{CPU}/cpu{cpu}/cache/index0/shared_cpu_map"] = write_mask(core.cpus, words=3)
     for node in machine.nodes:
         files[f"{NODE}/node{node.id}/cpumap"] = write_mask(node.cpus, words=3)
-    found = read_machine_copy(write(tmp_path, files))
-    assert (found.cores, found.nodes) == (machine.cores, machine.nodes)
-    assert found.cache_group(60, 2) == 20
+    machine_copy = read_machine_copy(write(tmp_path, files))
+    assert (machine_copy.cores, machine_copy.nodes) == (machine.cores, machine.nodes)
+    assert machine_copy.cache_group(60, 2) == 20
 
 
 @pytest.mark.parametrize("machine", [uniform(1, 2), uniform(2, 2)], ids=["one node", "two nodes"])
@@ -223,6 +223,6 @@ PARTS = ["node", "cache", "topology", "siblings", "core_cpus", "package", "core_
 )
 def test_every_cpu_is_there(tmp_path_factory: pytest.TempPathFactory, machine: Topology, missing: set[str]) -> None:
     root = write_machine(tmp_path_factory.mktemp("sys"), machine, leave_out=sorted(missing))
-    found = read_machine_copy(root)
-    assert found.cpus == machine.cpus
-    assert found.effective_count == len(found.cpus)
+    machine_copy = read_machine_copy(root)
+    assert machine_copy.cpus == machine.cpus
+    assert machine_copy.effective_count == len(machine_copy.cpus)

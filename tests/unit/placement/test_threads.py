@@ -30,7 +30,7 @@ def test_a_part_of_a_core_counts_as_one(cores: float, size: int) -> None:
     assert compute_pool_size(cores) == size
 
 
-def test_every_pool_is_as_large_as_the_cores_granted() -> None:
+def test_every_pool_is_as_large_as_the_cores_allocated() -> None:
     variables = build_thread_variables(3.5)
     assert {variables[name] for name in POOLS} == {"4"}
     assert (variables[INTER_OP], variables[INTRA_OP]) == ("1", "4")

@@ -13,7 +13,7 @@ import pytest
 from scanflow.processes.daemon import Daemon
 from scanflow.processes.identity import read_start_time
 from scanflow.processes.shims import Spec, create_attempt_folder, read_exit, read_started
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -26,10 +26,10 @@ STUBBORN = (
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    found = Daemon(tmp_path)
-    yield found
-    found.stop()
-    assert found.wait(PATIENCE_S)
+    daemon = Daemon(tmp_path)
+    yield daemon
+    daemon.stop()
+    assert daemon.wait(PATIENCE_S)
 
 
 def start(daemon: Daemon, tmp_path: Path, command: list[str] = WAITS, grace_s: float = 0.2) -> int:
@@ -39,16 +39,16 @@ def start(daemon: Daemon, tmp_path: Path, command: list[str] = WAITS, grace_s: f
     return daemon.pid
 
 
-def written(tmp_path: Path) -> str:
+def read_log(tmp_path: Path) -> str:
     log = tmp_path / "log"
-    until(lambda: log.exists() and log.read_text().endswith("\n"), "it has written")
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"), "it has written")
     return log.read_text()
 
 
 def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, tmp_path: Path) -> None:
     assert (daemon.alive, daemon.pid, daemon.cancel_start()) == (False, None, True)
     pid = start(daemon, tmp_path)
-    assert written(tmp_path) == "me\n"
+    assert read_log(tmp_path) == "me\n"
     other = Daemon(tmp_path)
     assert (other.alive, other.pid, other.cancel_start()) == (True, pid, False)
     assert not other.start(WAITS, log=tmp_path / "log")
@@ -63,15 +63,15 @@ def test_one_at_a_time_runs_and_any_process_may_ask_and_stop_it(daemon: Daemon, 
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_does_not_end_when_asked_is_killed_with_all_that_it_started(daemon: Daemon, tmp_path: Path) -> None:
+def test_what_does_not_end_when_requested_is_killed_with_all_that_it_started(daemon: Daemon, tmp_path: Path) -> None:
     start(daemon, tmp_path, [sys.executable, "-c", STUBBORN])
-    child = int(written(tmp_path))
+    child = int(read_log(tmp_path))
     daemon.stop()
     assert daemon.wait(PATIENCE_S)
-    until(lambda: not read_start_time(child), "its child is gone")
+    wait_until(lambda: not read_start_time(child), "its child is gone")
 
 
-def test_a_start_that_was_asked_for_and_never_happened_never_will(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_start_that_was_requested_and_never_happened_never_will(daemon: Daemon, tmp_path: Path) -> None:
     late = create_attempt_folder(tmp_path / "attempts" / "1", Spec(argv=WAITS, cwd="/"))
     assert daemon.cancel_start()
     assert (late / "claim").exists()
@@ -97,7 +97,7 @@ def test_what_a_killed_shim_left_is_ended(daemon: Daemon, tmp_path: Path, how: s
 def test_a_program_that_is_not_there_says_so_in_the_log(daemon: Daemon, tmp_path: Path) -> None:
     assert daemon.start(["/no/such/program"], log=tmp_path / "log")
     assert daemon.wait(PATIENCE_S)
-    assert "FileNotFoundError" in written(tmp_path)
+    assert "FileNotFoundError" in read_log(tmp_path)
 
 
 def start_again(daemon: Daemon, tmp_path: Path, code: str) -> None:
@@ -113,12 +113,12 @@ def test_one_that_is_to_be_there_is_started_again_whenever_it_is_killed_until_it
 ) -> None:
     start_again(daemon, tmp_path, COUNTS)
     for count in range(1, 4):
-        until(lambda count=count: written(tmp_path).count("begun") == count, "it runs")  # type: ignore[misc]
+        wait_until(lambda count=count: read_log(tmp_path).count("begun") == count, "it runs")  # type: ignore[misc]
         pid = daemon.pid
         assert pid is not None
         assert daemon.alive
         os.kill(pid, signal.SIGKILL)
-        until(lambda pid=pid: daemon.pid not in {pid, None}, "another one runs")  # type: ignore[misc]
+        wait_until(lambda pid=pid: daemon.pid not in {pid, None}, "another one runs")  # type: ignore[misc]
     daemon.stop()
     assert daemon.wait(PATIENCE_S)
     assert (daemon.alive, daemon.pid) == (False, None)
@@ -129,17 +129,17 @@ def test_one_that_is_to_be_there_is_started_again_whenever_it_is_killed_until_it
 
 def test_its_children_are_gone_before_it_is_started_again(daemon: Daemon, tmp_path: Path) -> None:
     start_again(daemon, tmp_path, STUBBORN)
-    child, pid = int(written(tmp_path)), daemon.pid
+    child, pid = int(read_log(tmp_path)), daemon.pid
     birth = read_start_time(child)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: len(written(tmp_path).split()) == 2, "another one runs")
-    until(lambda: read_start_time(child) != birth, "its child is gone")
+    wait_until(lambda: len(read_log(tmp_path).split()) == 2, "another one runs")
+    wait_until(lambda: read_start_time(child) != birth, "its child is gone")
 
 
 def test_one_that_is_stopped_while_it_waits_for_its_restart_is_not_started(daemon: Daemon, tmp_path: Path) -> None:
     start_again(daemon, tmp_path, "import os, signal; print('begun', flush=True); os.kill(os.getpid(), signal.SIGKILL)")
-    until(lambda: written(tmp_path).count("begun") >= 6, "its pauses are long")
+    wait_until(lambda: read_log(tmp_path).count("begun") >= 6, "its pauses are long")
     daemon.stop()
     assert daemon.wait(PATIENCE_S)
     assert not daemon.alive
@@ -154,14 +154,14 @@ def test_one_that_cannot_start_or_has_ended_is_not_started_again(daemon: Daemon,
     assert ended.exit_code == code
 
 
-def test_one_whose_folder_is_gone_is_not_started_again(daemon: Daemon, tmp_path: Path) -> None:
+def test_one_with_a_missing_folder_is_not_started_again(daemon: Daemon, tmp_path: Path) -> None:
     start_again(daemon, tmp_path, COUNTS)
-    written(tmp_path)
+    read_log(tmp_path)
     pid = daemon.pid
     assert pid is not None
     shim = read_started(tmp_path / "attempts" / "1")
     assert shim is not None
     (tmp_path / "attempts").rename(tmp_path / "elsewhere")
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not read_start_time(int(shim["shim"])), "its shim has ended")
+    wait_until(lambda: not read_start_time(int(shim["shim"])), "its shim has ended")
     assert (tmp_path / "log").read_text().count("begun") == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scanflow.processes.masked_process import run_masked
-from tests.waiting import patient, until
+from tests.waiting import patient, wait_until
 
 SECRET = "canary-secret-1"
 
@@ -25,10 +25,10 @@ end_as(run_masked(given["argv"], dict(os.environ), given["secrets"], sent=given.
 
 
 def wrap(program: str, secrets: list[str] | None = None, sent: object = None) -> subprocess.CompletedProcess[bytes]:
-    given = {"argv": [sys.executable, "-c", program], "secrets": secrets or [SECRET], "sent": sent}
+    fields = {"argv": [sys.executable, "-c", program], "secrets": secrets or [SECRET], "sent": sent}
     return subprocess.run(
         [sys.executable, "-c", WRAPPER],
-        input=json.dumps(given).encode(),
+        input=json.dumps(fields).encode(),
         capture_output=True,
         timeout=patient(60),
         check=False,
@@ -103,21 +103,21 @@ signal.signal(signal.SIGTERM, end)
 pathlib.Path({str(tmp_path / "ready")!r}).touch()
 while True: time.sleep(1)
 """
-    given = {"argv": [sys.executable, "-c", program], "secrets": [SECRET]}
+    fields = {"argv": [sys.executable, "-c", program], "secrets": [SECRET]}
     process = subprocess.Popen(
         [sys.executable, "-c", WRAPPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin is not None
-    process.stdin.write(json.dumps(given).encode())
+    process.stdin.write(json.dumps(fields).encode())
     process.stdin.close()
-    until((tmp_path / "ready").exists, "the program runs")
+    wait_until((tmp_path / "ready").exists, "the program runs")
     os.killpg(process.pid, signal.SIGTERM)
     assert process.stdout is not None
     assert (process.stdout.read(), process.wait(patient(60))) == (b"ended by ***\n", 3)
     process.stdout.close()
 
 
-def test_the_output_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_the_output_goes_where_it_is_sent(tmp_path: Path) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         with (tmp_path / "log").open("wb") as log:

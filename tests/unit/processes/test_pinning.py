@@ -50,11 +50,11 @@ def test_a_bound_process_stays_with_the_threads_it_has_and_those_it_starts() -> 
 
 @pytest.mark.processes
 def test_each_thread_is_pinned_in_turn() -> None:
-    told = child(
+    result = child(
         f"tids = [start() for _ in range(3)]; pinning.pin({ALLOWED[:2]}, tids)\n"
         "print(json.dumps([sorted(os.sched_getaffinity(tid)) for tid in tids]))"
     )
-    assert told == [[ALLOWED[place % len(ALLOWED[:2])]] for place in range(3)]
+    assert result == [[ALLOWED[place % len(ALLOWED[:2])]] for place in range(3)]
 
 
 @pytest.mark.processes
@@ -70,13 +70,13 @@ def test_a_cpu_that_may_not_be_used_is_refused_and_named() -> None:
 
 @pytest.mark.processes
 def test_a_memory_policy_is_what_the_kernel_has_then() -> None:
-    told = child(
+    result = child(
         "error = pinning._set_mempolicy(2, [0])\n"
         "print(json.dumps([error, Path('/proc/self/numa_maps').read_text().split()[1]]))"
     )
-    if told[0] in {errno.ENOSYS, errno.EPERM}:
-        pytest.skip(f"memory policies are not allowed here: {os.strerror(told[0])}")
-    assert told == [0, "bind:0"]
+    if result[0] in {errno.ENOSYS, errno.EPERM}:
+        pytest.skip(f"memory policies are not allowed here: {os.strerror(result[0])}")
+    assert result == [0, "bind:0"]
 
 
 def nodes(tmp_path: Path, listed: str) -> Path:
@@ -93,8 +93,8 @@ def test_memory_is_bound_where_there_is_a_choice(tmp_path: Path) -> None:
     assert pinning.bind_memory([0], folder=nodes(tmp_path, "0")) == "one memory node: nothing to bind"
     assert pinning.bind_memory([0], folder=tmp_path / "nothing") == "one memory node: nothing to bind"
     assert pinning.bind_memory([0, 1], folder=nodes(tmp_path, "0-1")) == "all memory nodes: nothing to bind"
-    told = pinning.bind_memory([1], folder=nodes(tmp_path, "0-3"), set_policy=kernel)
-    assert (told, asked) == ("memory from node 1", [(pinning.MPOL_BIND, [1])])
+    text = pinning.bind_memory([1], folder=nodes(tmp_path, "0-3"), set_policy=kernel)
+    assert (text, asked) == ("memory from node 1", [(pinning.MPOL_BIND, [1])])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_memory_is_bound_where_there_is_a_choice(tmp_path: Path) -> None:
         (errno.ENOSYS, UnsupportedError, "affinity='cpu'"),
     ],
 )
-def test_a_kernel_that_refuses_is_told_of(tmp_path: Path, error: int, kind: type[Exception], words: str) -> None:
+def test_a_kernel_that_refuses_is_reported(tmp_path: Path, error: int, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         pinning.bind_memory([1], folder=nodes(tmp_path, "0-1"), set_policy=lambda *_: error)

@@ -38,7 +38,7 @@ def test_what_was_sent_before_the_end_arrives_though_the_sender_left_messages_un
         assert seqpacket.receive(here) is None
 
 
-def test_what_is_no_message_is_told_from_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_what_is_no_message_is_reported_from_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
     here, there = pair
     with here:
         with there:

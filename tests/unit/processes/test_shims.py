@@ -15,7 +15,7 @@ import pytest
 from scanflow.errors import UnavailableError
 from scanflow.processes import restarter, shim
 from scanflow.processes.shims import MAX_LOST, Exit, Shims, Spec, create_attempt_folder, read_exit, stop_attempt
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +30,7 @@ def attempt(folder: Path, *argv: str, **fields: object) -> Path:
     return create_attempt_folder(folder, Spec(argv=argv, cwd=str(folder.parent), **fields))  # type: ignore[arg-type]
 
 
-def end_of(shims: Shims, folder: Path) -> Exit:
+def wait_for_exit(shims: Shims, folder: Path) -> Exit:
     for _ in range(1000):
         for ended, exit_ in shims.wait(PATIENCE_S):
             if ended == folder:
@@ -39,19 +39,19 @@ def end_of(shims: Shims, folder: Path) -> Exit:
 
 
 def wait_for(path: Path) -> None:
-    until(path.exists, f"{path} appears")
+    wait_until(path.exists, f"{path} appears")
 
 
 def ends(pid: int) -> bool:
     """Wait until a process is gone, or only waits for its parent to take note."""
 
-    def gone() -> bool:
+    def is_gone() -> bool:
         try:
             return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 
-    until(gone, f"the process {pid} ends")
+    wait_until(is_gone, f"the process {pid} ends")
     return True
 
 
@@ -59,7 +59,7 @@ def test_a_shim_that_never_starts_anything_is_not_started_for_ever(tmp_path: Pat
     def try_once(shims: Shims, number: int) -> Exit:
         folder = attempt(tmp_path / str(number), "true")
         shims.start(folder)
-        return end_of(shims, folder)
+        return wait_for_exit(shims, folder)
 
     with Shims(warm="no_such_module_of_ours") as shims:
         assert {try_once(shims, number).reason for number in range(MAX_LOST)} == {"void"}
@@ -71,14 +71,14 @@ def test_a_command_runs_on_the_cpus_it_is_given(shims: Shims, tmp_path: Path) ->
     cpu = max(os.sched_getaffinity(0))
     folder = attempt(tmp_path / "1", sys.executable, "-c", "import os; print(os.sched_getaffinity(0))", cpus=[cpu])
     shims.start(folder)
-    assert end_of(shims, folder).succeeded
+    assert wait_for_exit(shims, folder).succeeded
     assert (folder / "stdout.log").read_text() == f"{{{cpu}}}\n"
 
 
-def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_path: Path) -> None:
+def test_a_command_that_ends_well_is_reported_with_what_it_used(shims: Shims, tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "echo out; echo err >&2; echo $SEEN", env={"SEEN": "yes"})
     shims.start(folder)
-    exit_ = end_of(shims, folder)
+    exit_ = wait_for_exit(shims, folder)
     assert exit_.succeeded
     assert exit_.exit_code == 0
     assert exit_.seconds is not None
@@ -88,7 +88,7 @@ def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("argv", "exit_code", "ended_by", "said"),
+    ("argv", "exit_code", "ended_by", "message"),
     [
         (("sh", "-c", "exit 7"), 7, None, ""),
         (("sh", "-c", "kill -SEGV $$"), None, signal.SIGSEGV, ""),
@@ -96,22 +96,22 @@ def test_a_command_that_ends_well_is_told_with_what_it_used(shims: Shims, tmp_pa
     ],
 )
 def test_how_a_command_failed_is_kept(
-    shims: Shims, tmp_path: Path, argv: tuple[str, ...], exit_code: int | None, ended_by: int | None, said: str
+    shims: Shims, tmp_path: Path, argv: tuple[str, ...], exit_code: int | None, ended_by: int | None, message: str
 ) -> None:
     folder = attempt(tmp_path / "1", *argv)
     shims.start(folder)
-    exit_ = end_of(shims, folder)
+    exit_ = wait_for_exit(shims, folder)
     assert (exit_.exit_code, exit_.signal, exit_.succeeded) == (exit_code, ended_by, False)
-    assert said in (folder / "stderr.log").read_text()
+    assert message in (folder / "stderr.log").read_text()
 
 
-def test_a_time_limit_ends_the_whole_group_also_what_ignores_being_asked(shims: Shims, tmp_path: Path) -> None:
+def test_a_time_limit_ends_the_whole_group_also_what_ignores_being_stopped(shims: Shims, tmp_path: Path) -> None:
     script, child = "trap '' TERM; sleep 3600 & echo $! > child; sleep 3600", tmp_path / "child"
     signals, timeout_s = list[int | None](), 0.3
     while not (child.exists() and child.read_text()):  # longer where the script did not come that far
         folder = attempt(tmp_path / f"{timeout_s:g}", "sh", "-c", script, timeout_s=timeout_s, grace_s=0.2)
         shims.start(folder)
-        exit_ = end_of(shims, folder)
+        exit_ = wait_for_exit(shims, folder)
         assert exit_.reason == "timeout"
         signals.append(exit_.signal)
         timeout_s *= 4
@@ -122,7 +122,7 @@ def test_a_time_limit_ends_the_whole_group_also_what_ignores_being_asked(shims: 
 def test_what_a_step_leaves_running_ends_with_it(shims: Shims, tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "sleep 3600 & echo $! > child")
     shims.start(folder)
-    assert end_of(shims, folder).succeeded
+    assert wait_for_exit(shims, folder).succeeded
     assert ends(int((tmp_path / "child").read_text()))
 
 
@@ -134,11 +134,11 @@ def test_an_attempt_outlives_its_runner_and_is_adopted_by_the_next(tmp_path: Pat
     with Shims() as second:
         assert second.adopt(folder) is None
         (tmp_path / "go").touch()
-        assert end_of(second, folder).succeeded
+        assert wait_for_exit(second, folder).succeeded
     assert (folder / "stdout.log").read_text() == "done\n"
 
 
-def test_an_attempt_that_ended_meanwhile_is_told_from_its_record(tmp_path: Path) -> None:
+def test_an_attempt_that_ended_meanwhile_is_reported_from_its_record(tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sh", "-c", "exit 3")
     assert read_exit(folder) is None
     with Shims() as first:
@@ -159,25 +159,25 @@ def test_an_attempt_that_never_began_is_void_and_can_never_begin(tmp_path: Path)
         late.start(folder)  # the request of a runner that is long dead, arriving now
         other = attempt(tmp_path / "2", "true")
         late.start(other)
-        assert end_of(late, other).succeeded
+        assert wait_for_exit(late, other).succeeded
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_attempt_that_is_stopped_before_it_began_is_told_as_void(shims: Shims, tmp_path: Path) -> None:
+def test_an_attempt_that_is_stopped_before_it_began_is_reported_as_void(shims: Shims, tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "touch", "ran")
     stop_attempt(folder)
     shims.start(folder)
-    assert end_of(shims, folder).reason == "void"
+    assert wait_for_exit(shims, folder).reason == "void"
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_killed_shim_is_told_as_lost_and_its_step_does_not_live_on(shims: Shims, tmp_path: Path) -> None:
+def test_a_killed_shim_is_reported_as_lost_and_its_step_does_not_live_on(shims: Shims, tmp_path: Path) -> None:
     folder = attempt(tmp_path / "1", "sleep", "3600")
     shims.start(folder)
     wait_for(folder / "started")
     started = json.loads((folder / "started").read_text())
     os.kill(started["shim"], signal.SIGKILL)
-    assert end_of(shims, folder).reason == "lost"
+    assert wait_for_exit(shims, folder).reason == "lost"
     assert ends(started["pid"])
 
 
@@ -186,16 +186,16 @@ def test_a_killed_shim_is_replaced_and_what_it_had_not_begun_is_void(shims: Shim
     shims.start(first)
     wait_for(first / "started")
     os.kill(json.loads((first / "started").read_text())["shim"], signal.SIGKILL)
-    assert end_of(shims, first).reason == "lost"
+    assert wait_for_exit(shims, first).reason == "lost"
     third = attempt(tmp_path / "3", "true")
-    while (found := _outcome(shims, third)) is None:  # it may be asked for before the death of the shim is seen
+    while (outcome := _outcome(shims, third)) is None:  # it may be asked for before the death of the shim is seen
         third = attempt(tmp_path / f"{third.name}3", "true")
-    assert found.succeeded
+    assert outcome.succeeded
 
 
 def _outcome(shims: Shims, folder: Path) -> Exit | None:
     shims.start(folder)
-    exit_ = end_of(shims, folder)
+    exit_ = wait_for_exit(shims, folder)
     return None if exit_.reason == "void" else exit_
 
 
@@ -211,17 +211,17 @@ def test_one_shim_runs_many_attempts_and_reports_each(shims: Shims, tmp_path: Pa
 
 
 def test_stopping_one_attempt_leaves_the_others_running(shims: Shims, tmp_path: Path) -> None:
-    one, other = (
+    first, other = (
         attempt(tmp_path / name, "sh", "-c", "until [ -e go ]; do sleep 0.01; done") for name in ("one", "other")
     )
-    shims.start(one)
+    shims.start(first)
     shims.start(other)
-    wait_for(one / "started")
+    wait_for(first / "started")
     wait_for(other / "started")
-    stop_attempt(one)
-    assert end_of(shims, one).reason == "stopped"
+    stop_attempt(first)
+    assert wait_for_exit(shims, first).reason == "stopped"
     (tmp_path / "go").touch()
-    assert end_of(shims, other).succeeded
+    assert wait_for_exit(shims, other).succeeded
 
 
 def test_the_shim_ends_with_its_last_attempt_once_its_runner_has_let_go(tmp_path: Path) -> None:
@@ -240,11 +240,11 @@ def test_an_attempt_that_cannot_be_started_ends_no_other(shims: Shims, tmp_path:
     broken = attempt(tmp_path / "1", "true")
     (broken / "spec.json").unlink()
     shims.start(broken)
-    assert end_of(shims, broken).reason == "lost"
+    assert wait_for_exit(shims, broken).reason == "lost"
     assert "FileNotFoundError" in (broken / "shim.error").read_text()
     fine = attempt(tmp_path / "2", "true")
     shims.start(fine)
-    assert end_of(shims, fine).succeeded
+    assert wait_for_exit(shims, fine).succeeded
 
 
 def keep(folder: Path, program: str) -> Path:
@@ -312,7 +312,7 @@ def test_a_full_disk_cannot_lose_the_exit_record(shims: Shims, tmp_path: Path) -
     wait_for(folder / "started")
     assert (folder / "exit.part").stat().st_size == shim.RECORD_BYTES
     (tmp_path / "go").touch()
-    assert end_of(shims, folder).succeeded
+    assert wait_for_exit(shims, folder).succeeded
     assert (folder / "exit").stat().st_size == shim.RECORD_BYTES
 
 
@@ -333,7 +333,7 @@ def test_the_runners_environment_is_not_written_to_disk(
     monkeypatch.setenv("MY_SECRET", "hunter2")
     folder = attempt(tmp_path / "1", sys.executable, "-c", "import os; assert len(os.environ['MY_SECRET']) == 7")
     shims.start(folder)
-    assert end_of(shims, folder).succeeded
+    assert wait_for_exit(shims, folder).succeeded
     for file in folder.iterdir():
         if file.is_file():
             assert "hunter2" not in file.read_text()

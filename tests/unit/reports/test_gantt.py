@@ -20,10 +20,10 @@ def record(name: str, state: Any, created: float, began: float | None, seconds: 
         TaskRecord(task=StepName(f"ring.{rank}"), step="ranks", state="running", place=f"n{rank % 2}, CPUs {rank}")
         for rank in range(4)
     ]
-    found = RunRecord(
+    record = RunRecord(
         name=RunName(name), app="hpc", team="t", workflow="w", state=state, created=created, tasks=(*ranks, job)
     )
-    return found.with_details(type="mpi")
+    return record.with_details(type="mpi")
 
 
 def jobs() -> list[JobTimes]:
@@ -33,7 +33,7 @@ def jobs() -> list[JobTimes]:
         record("b", "running", 110.0, 120.0, None),
         record("a", "succeeded", 100.0, 104.0, 20.0),
     ]
-    return [compute_job_times(one, now=150.0) for one in records]
+    return [compute_job_times(entry, now=150.0) for entry in records]
 
 
 def test_times_are_those_of_the_thesis() -> None:
@@ -43,9 +43,9 @@ def test_times_are_those_of_the_thesis() -> None:
     assert (ended.waiting_s, ended.running_s, ended.response_s) == (4.0, 20.0, 24.0)
     assert (ended.ranks, ended.nodes) == (4, ("n0", "n1"))
     second = compute_job_times(record("d", "failed", 108.0, 124.0, 6.0), now=150.0)
-    found = compute_job_totals([waits, runs, ended, second])
-    assert found is not None
-    assert (found.jobs, found.makespan_s, found.response_s, found.waiting_s) == (2, 30.0, 46.0, 10.0)
+    totals = compute_job_totals([waits, runs, ended, second])
+    assert totals is not None
+    assert (totals.jobs, totals.makespan_s, totals.response_s, totals.waiting_s) == (2, 30.0, 46.0, 10.0)
     assert compute_job_totals([waits, runs]) is None
 
 
@@ -56,11 +56,11 @@ def test_a_run_of_another_type_is_no_job() -> None:
 
 
 def test_a_table_has_the_newest_first_and_the_totals() -> None:
-    table, said = format_jobs(jobs())
+    table, summary = format_jobs(jobs())
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == ["c", "b", "a"]
     assert list(table.rows[2][2:]) == ["✓ succeeded", "4", "n0, n1", "4.00 s", "20.0 s", "24.0 s"]
-    assert said == "1 ended: makespan 24.0 s, overall response 24.0 s, mean wait 4.00 s."
+    assert summary == "1 ended: makespan 24.0 s, overall response 24.0 s, mean wait 4.00 s."
 
 
 def test_a_chart_of_characters_is_to_scale() -> None:
@@ -74,7 +74,10 @@ def test_a_chart_of_characters_is_to_scale() -> None:
 def test_the_svg_has_a_bar_for_waiting_and_one_for_running() -> None:
     drawn = ET.fromstring(draw_gantt(jobs()))
     rows = drawn.findall("{http://www.w3.org/2000/svg}g")
-    bars = [[float(one.get("width") or 0) for one in row.findall("{http://www.w3.org/2000/svg}rect")] for row in rows]
+    bars = [
+        [float(element.get("width") or 0) for element in row.findall("{http://www.w3.org/2000/svg}rect")]
+        for row in rows
+    ]
     assert [len(row) for row in bars] == [2, 2, 1]
     scale = (960 - 150 - 24) / 50
     assert [round(row[0] / scale) for row in bars] == [4, 10, 20]

@@ -16,7 +16,9 @@ def event(type: str, agent: str | None = "planner", *, at: float = 100.0, subjec
     return Event(at=at, type=type, app="mnist", subject=subject, data={**about, **data})
 
 
-def judged(version: int, old: float, new: float, *, champion: int | None = 1, better: bool = True) -> Event:
+def make_evaluation_event(
+    version: int, old: float, new: float, *, champion: int | None = 1, better: bool = True
+) -> Event:
     figures: dict[str, Any] = {
         "champion_metric": old,
         "challenger_metric": new,
@@ -40,8 +42,8 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
         (event("drift.found", "checker", anomalies=3, picked=0, predictions=None), "detection", "drift: 3 outliers"),
         (event("drift.none", "checker", predictions=1000), "look", "no drift in 1,000 predictions"),
         (event("labels.given", None, count=100, by="ada"), "label", "100 labels"),
-        (judged(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
-        (judged(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
+        (make_evaluation_event(2, 0.9, 0.93), "gate", "V2 0.930 > 0.900: better"),
+        (make_evaluation_event(2, 0.9, 0.9, better=False), "gate", "V2 0.900 ≤ 0.900: not better"),
         (event("model.promoted", "executor", version=2, action="abc"), "promotion", "V2 is the champion"),
         (event("model.rejected", "executor", version=2, why="it fails"), "revert", "V2 rejected"),
         (
@@ -69,10 +71,15 @@ def judged(version: int, old: float, new: float, *, champion: int | None = 1, be
         (event("action.failed", subject="run/x", primitive="pause_run"), "revert", "pause run x: failed"),
     ],
 )
-def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text: str) -> None:
-    found = parse_loop_event(happened)
-    assert found is not None
-    assert (found.kind, found.text, found.at, found.agent) == (kind, text, 100.0, happened.data.get("agent", "labels"))
+def test_each_thing_has_its_kind_and_its_text(happened: Event, kind: str, text: str) -> None:
+    loop_event = parse_loop_event(happened)
+    assert loop_event is not None
+    assert (loop_event.kind, loop_event.text, loop_event.at, loop_event.agent) == (
+        kind,
+        text,
+        100.0,
+        happened.data.get("agent", "labels"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,22 +94,22 @@ def test_each_thing_has_its_kind_and_its_words(happened: Event, kind: str, text:
         event("labels.given", count="many"),
     ],
 )
-def test_what_is_no_part_of_it_is_left_out_and_nothing_that_somebody_tells_breaks_it(happened: Event) -> None:
+def test_what_is_no_part_of_it_is_left_out_and_no_odd_event_breaks_it(happened: Event) -> None:
     assert parse_loop_event(happened) is None
     assert collect_versions([happened]) == []
 
 
 def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted() -> None:
-    found = collect_versions(
+    versions = collect_versions(
         [
-            judged(2, 0.90, 0.93),
+            make_evaluation_event(2, 0.90, 0.93),
             event("model.promoted", "executor", subject="model/mnist_cnn", version=2),
-            judged(3, 0.92, 0.91, champion=2, better=False),
-            judged(4, 0.92, 0.95, champion=2),
+            make_evaluation_event(3, 0.92, 0.91, champion=2, better=False),
+            make_evaluation_event(4, 0.92, 0.95, champion=2),
             event("model.promoted", "executor", subject="model/mnist_cnn", version=4),
         ]
     )
-    assert [(one.version, one.accuracy, one.promoted, one.champion) for one in found] == [
+    assert [(version.version, version.accuracy, version.promoted, version.champion) for version in versions] == [
         (1, 0.90, True, False),
         (2, 0.93, True, False),
         (3, 0.91, False, False),
@@ -110,7 +117,7 @@ def test_versions_have_the_figure_of_their_first_comparison_and_who_was_promoted
     ]
 
 
-def moved(type: str, version: int, *, at: float = 100.0, **data: Any) -> Event:
+def make_move_event(type: str, version: int, *, at: float = 100.0, **data: Any) -> Event:
     return event(type, "executor", at=at, subject="model/mnist_cnn", version=version, **data)
 
 
@@ -118,67 +125,72 @@ def later(event: Event, at: float) -> Event:
     return event.model_copy(update={"at": at})
 
 
-FIRST = later(judged(2, 0.90, 0.93), 100)
-PROMOTED = moved("model.promoted", 2, before=1, at=110)
+FIRST = later(make_evaluation_event(2, 0.90, 0.93), 100)
+PROMOTED = make_move_event("model.promoted", 2, before=1, at=110)
 
 
 @pytest.mark.parametrize(
     ("happened", "uses"),
     [
         pytest.param(
-            [FIRST, PROMOTED, later(judged(3, 0.90, 0.89, champion=1, better=False), 150)],
+            [FIRST, PROMOTED, later(make_evaluation_event(3, 0.90, 0.89, champion=1, better=False), 150)],
             {1: [(100, 110), (150, None)], 2: [(110, 150)], 3: []},
             id="the one that a comparison names, also where somebody moved the alias",
         ),
         pytest.param(
-            [FIRST, PROMOTED, moved("model.rejected", 2, why="it fails", at=130)],
+            [FIRST, PROMOTED, make_move_event("model.rejected", 2, why="it fails", at=130)],
             {1: [(100, 110), (130, None)], 2: [(110, 130)]},
             id="the one before, once a champion is rejected",
         ),
         pytest.param(
-            [FIRST, PROMOTED, moved("model.promoted", 2, before=2, at=120), moved("model.rejected", 2, at=130)],
+            [
+                FIRST,
+                PROMOTED,
+                make_move_event("model.promoted", 2, before=2, at=120),
+                make_move_event("model.rejected", 2, at=130),
+            ],
             {1: [(100, 110), (130, None)], 2: [(110, 130)]},
             id="the one before its first promotion, where a rejected one was promoted again",
         ),
         pytest.param(
             [
-                later(judged(2, 0.90, 0.93, champion=None), 100),
-                moved("model.promoted", 2, before=None, at=110),
-                moved("model.rejected", 2, at=120),
+                later(make_evaluation_event(2, 0.90, 0.93, champion=None), 100),
+                make_move_event("model.promoted", 2, before=None, at=110),
+                make_move_event("model.rejected", 2, at=120),
             ],
             {2: [(110, 120)]},
             id="none, after a rejection of one that had none before",
         ),
         pytest.param(
-            [FIRST, moved("model.rejected", 2, at=120)],
+            [FIRST, make_move_event("model.rejected", 2, at=120)],
             {1: [(100, None)], 2: []},
             id="the same, where another is rejected",
         ),
         pytest.param(
-            [FIRST, PROMOTED, later(judged(3, 0.93, 0.9, champion=None), 120)],
+            [FIRST, PROMOTED, later(make_evaluation_event(3, 0.93, 0.9, champion=None), 120)],
             {1: [(100, 110)], 2: [(110, None)], 3: []},
             id="the same, where a comparison names none",
         ),
     ],
 )
 def test_who_is_the_champion(happened: list[Event], uses: dict[int, list[tuple[float, float | None]]]) -> None:
-    found = collect_versions(happened)
-    assert {one.version: [(use.began, use.ended) for use in one.uses] for one in found} == uses
-    assert [one.version for one in found if one.champion] == [
+    versions = collect_versions(happened)
+    assert {entry.version: [(use.began, use.ended) for use in entry.uses] for entry in versions} == uses
+    assert [entry.version for entry in versions if entry.champion] == [
         version for version, times in uses.items() if times and times[-1][1] is None
     ]
 
 
-def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_counts_once() -> None:
-    found = event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1")
+def test_events_become_a_page_and_what_was_reported_twice_or_of_another_application_counts_once() -> None:
+    detection = event("drift.found", "checker", anomalies=300, picked=150, predictions=1000, run="a-b-1")
     happened = [
         event("predictions.counted", "tracker", new=1000, predictions=1000),
-        found,
-        found.model_copy(update={"id": 9, "at": 105.0}),
-        found.model_copy(update={"app": "other"}),
+        detection,
+        detection.model_copy(update={"id": 9, "at": 105.0}),
+        detection.model_copy(update={"app": "other"}),
         event("drift.found", "checker", anomalies=80, picked=50, predictions=1000, run="a-b-2"),
         event("drift.found", "checker", anomalies=3, predictions=1000, run="a-b-3"),
-        judged(2, 0.9, 0.93),
+        make_evaluation_event(2, 0.9, 0.93),
     ]
     events = select_loop_events(happened, app="mnist")
     assert len(events) == 5
@@ -191,5 +203,7 @@ def test_events_become_a_page_and_what_was_told_twice_or_of_another_application_
 
 
 def test_a_model_of_another_name_has_versions_of_its_own() -> None:
-    other = judged(7, 0.1, 0.2, champion=6).model_copy(update={"subject": "model/other"})
-    assert [one.version for one in collect_versions([judged(2, 0.9, 0.93), other], model="mnist_cnn")] == [1, 2]
+    other = make_evaluation_event(7, 0.1, 0.2, champion=6).model_copy(update={"subject": "model/other"})
+    assert [
+        version.version for version in collect_versions([make_evaluation_event(2, 0.9, 0.93), other], model="mnist_cnn")
+    ] == [1, 2]

@@ -36,11 +36,11 @@ def event(
 
 def loop() -> list[LoopEvent]:
     """The loop of thesis Fig. 5.10, three times."""
-    found = []
+    events = []
     for number in range(3):
         at = 40.0 * number
-        found += [event(at + 2 * step, "tracker", "predictions", "200 predictions", 200) for step in range(5)]
-        found += [
+        events += [event(at + 2 * step, "tracker", "predictions", "200 predictions", 200) for step in range(5)]
+        events += [
             event(at + 10, "tracker", "call", "calls checker: 1,000 ≥ 1,000"),
             event(at + 10.1, "checker", "call", "runs the detector"),
             event(at + 17, "checker", "detection", DRIFT, 300, 100),
@@ -50,7 +50,7 @@ def loop() -> list[LoopEvent]:
             event(at + 31, "executor", "promotion", f"promotes V{number + 2}"),
             event(at + 32, "executor", "other", "swapped in 2 instances"),
         ]
-    return found
+    return events
 
 
 def versions() -> list[Version]:
@@ -58,8 +58,8 @@ def versions() -> list[Version]:
     reached = [0.90, 0.91, 0.92, 0.915, 0.905, 0.92, 0.93]
     used = {0: (0.0, 1.5), 1: (1.5, 2.5), 2: (2.5, 6.5), 6: (6.5, None)}
     return [
-        Version(version=at + 1, at=BEGIN + at, accuracy=one, uses=(use(*used[at]),) if at in used else ())
-        for at, one in enumerate(reached)
+        Version(version=at + 1, at=BEGIN + at, accuracy=accuracy, uses=(use(*used[at]),) if at in used else ())
+        for at, accuracy in enumerate(reached)
     ]
 
 
@@ -71,7 +71,7 @@ DRAWINGS = {"timeline.svg": draw_timeline(loop()), "model_history.svg": draw_his
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_the_thesis_figures_are_drawn_as_they_always_were(name: str) -> None:
+def test_the_charts_of_the_thesis_are_drawn_as_they_always_were(name: str) -> None:
     file = HERE / name
     if os.environ.get("REGENERATE_GOLDEN") == "1":
         file.write_text(DRAWINGS[name] + "\n", encoding="utf-8")
@@ -82,24 +82,24 @@ def test_the_thesis_figures_are_drawn_as_they_always_were(name: str) -> None:
 
 def texts(svg: str) -> list[tuple[float, float, float, str]]:
     """Return each text that is not turned: where it begins, ends, its base line, and what it says."""
-    found = []
+    boxes = []
     for text in ET.fromstring(svg).iter(f"{SVG}text"):  # our own output
         if text.get("transform") is not None:
             continue
         words = text.text or ""
         x, y, width = float(text.get("x", "")), float(text.get("y", "")), 12 * 0.58 * len(words)
         start = {"middle": x - width / 2, "end": x - width}.get(text.get("text-anchor", ""), x)
-        found.append((start, start + width, y, words))
-    return found
+        boxes.append((start, start + width, y, words))
+    return boxes
 
 
 def overlaps(svg: str) -> list[tuple[str, str]]:
-    known = texts(svg)
+    labels = texts(svg)
     return [
-        (one[3], two[3])
-        for at, one in enumerate(known)
-        for two in known[at + 1 :]
-        if abs(one[2] - two[2]) < 13 and one[0] < two[1] and two[0] < one[1]
+        (name[3], two[3])
+        for at, name in enumerate(labels)
+        for two in labels[at + 1 :]
+        if abs(name[2] - two[2]) < 13 and name[0] < two[1] and two[0] < name[1]
     ]
 
 
@@ -118,21 +118,21 @@ EVENTS = st.lists(
 )
 
 
-def made(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Version]:
+def make_versions(accuracies: list[float], changes: list[tuple[int, float]]) -> list[Version]:
     """Return versions made a second apart; ``changes``: which is put to use next, and when."""
-    known = sorted(((version % len(accuracies), at) for version, at in changes), key=lambda one: one[1])
-    ends: list[float | None] = [at for _, at in known[1:]]
+    order = sorted(((version % len(accuracies), at) for version, at in changes), key=lambda pair: pair[1])
+    ends: list[float | None] = [at for _, at in order[1:]]
     uses: dict[int, list[ModelUse]] = {}
-    for (version, at), end in zip(known, [*ends, None], strict=False):
+    for (version, at), end in zip(order, [*ends, None], strict=False):
         uses.setdefault(version, []).append(use(at, end))
     return [
-        Version(version=at + 1, at=BEGIN + at, accuracy=one, uses=tuple(uses.get(at, [])))
-        for at, one in enumerate(accuracies)
+        Version(version=at + 1, at=BEGIN + at, accuracy=accuracy, uses=tuple(uses.get(at, [])))
+        for at, accuracy in enumerate(accuracies)
     ]
 
 
 VERSIONS = st.builds(
-    made,
+    make_versions,
     st.lists(st.floats(0, 1), min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 59), st.floats(0, 90)), max_size=20),
 )
@@ -159,9 +159,10 @@ def test_versions_in_use_are_joined_in_the_order_of_their_use_and_others_are_not
     svg = ET.fromstring(draw_history([third, first, second]))
 
     points = {
-        (one.findtext(f"{SVG}title") or "")[:2]: f"{one.get('cx')} {one.get('cy')}" for one in svg.iter(f"{SVG}circle")
+        (element.findtext(f"{SVG}title") or "")[:2]: f"{element.get('cx')} {element.get('cy')}"
+        for element in svg.iter(f"{SVG}circle")
     }
-    [path] = [one for one in svg.iter(f"{SVG}path") if "L" in one.get("d", "")]
+    [path] = [element for element in svg.iter(f"{SVG}path") if "L" in element.get("d", "")]
     assert path.get("d") == f"M{points['V1']}L{points['V2']}L{points['V1']}"
     assert {words for *_, words in texts(draw_history([third, first, second]))} >= {
         "90.0% champion",
@@ -173,12 +174,12 @@ def test_versions_in_use_are_joined_in_the_order_of_their_use_and_others_are_not
     }
 
 
-def guides_of(svg: str) -> list[tuple[str, float]]:
+def list_guides(svg: str) -> list[tuple[str, float]]:
     """Return the dashed lines: their colours, and where they are."""
     lines = ET.fromstring(svg).iter(f"{SVG}line")
     names = {light: name for name, (light, _) in COLOURS.items()}
-    found = [one for one in lines if one.get("stroke-dasharray")]
-    return [(names[one.get("stroke", "")], float(one.get("x1", ""))) for one in found]
+    dashed = [line for line in lines if line.get("stroke-dasharray")]
+    return [(names[line.get("stroke", "")], float(line.get("x1", ""))) for line in dashed]
 
 
 def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
@@ -188,17 +189,17 @@ def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
         event(100, "checker", "detection", "drift: 300 outliers", 300),
     ]
 
-    assert guides_of(draw_timeline(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
+    assert list_guides(draw_timeline(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
     page = render_report(title="Loop", events=events, versions=[])
     assert "drift was found (red), a detection found no drift (grey)" in page
 
 
 @given(st.lists(st.tuples(st.floats(0, 900), st.floats(1, 300)), max_size=40), st.integers(1, 5))
-def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], rows: int) -> None:
-    found = place_labels(wanted, left=0.0, right=900.0, rows=rows, gap=8.0)
+def test_labels_are_placed_inside_without_overlap(wanted: list[tuple[float, float]], rows: int) -> None:
+    labels = place_labels(wanted, left=0.0, right=900.0, rows=rows, gap=8.0)
 
     spans: dict[int, list[tuple[float, float]]] = {}
-    for (_, width), label in zip(wanted, found, strict=True):
+    for (_, width), label in zip(wanted, labels, strict=True):
         if label is not None:
             assert 0 <= label.row < rows
             spans.setdefault(label.row, []).append((label.middle - width / 2, label.middle + width / 2))
@@ -206,24 +207,24 @@ def test_labels_are_placed_inside_and_apart(wanted: list[tuple[float, float]], r
         row.sort()
         assert row[0][0] >= -1e-6
         assert row[-1][1] <= 900 + 1e-6
-        assert all(one[1] + 8 <= two[0] + 1e-6 for one, two in pairwise(row))
+        assert all(first[1] + 8 <= two[0] + 1e-6 for first, two in pairwise(row))
 
 
 @given(st.floats(0, 1e6), st.floats(1e-3, 1e6), st.integers(1, 12))
 def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
-    found = compute_ticks(low, low + span, most)
+    ticks = compute_ticks(low, low + span, most)
 
-    assert len(found) <= most + 1
-    assert all(low - 1e-6 * span - 1e-6 <= tick <= low + span * (1 + 1e-6) + 1e-6 for tick in found)
+    assert len(ticks) <= most + 1
+    assert all(low - 1e-6 * span - 1e-6 <= tick <= low + span * (1 + 1e-6) + 1e-6 for tick in ticks)
 
 
 def test_neighbours_of_a_kind_become_one_that_adds_them_up() -> None:
     events = [event(at, "tracker", "predictions", "200 predictions", 200) for at in range(5)]
     events.append(event(300, "tracker", "predictions", "7 predictions", 7))
 
-    found = build_markers("tracker", events, begin=BEGIN, scale=2.0)
+    markers = build_markers("tracker", events, begin=BEGIN, scale=2.0)
 
-    assert [one.text for one in found] == ["1,000 predictions", "7 predictions"]
+    assert [marker.text for marker in markers] == ["1,000 predictions", "7 predictions"]
 
 
 def test_agents_of_the_loop_come_in_its_order_and_others_after_them() -> None:
@@ -249,7 +250,7 @@ def test_a_page_runs_nothing_fetches_nothing_and_shows_text_as_text() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_a_page_counts_when_it_is_given_no_figures() -> None:
+def test_a_page_counts_when_it_is_given_no_numbers() -> None:
     page = render_report(title="Loop", events=loop(), versions=versions())
 
     for name, value in (("predictions", "3,000"), ("anomalies", "900"), ("samples selected", "300"), ("versions", "7")):
@@ -278,13 +279,13 @@ def test_a_long_table_keeps_the_latest() -> None:
     assert ">number 1199</td>" in page
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(first: str, other: str) -> float:
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    high, low = sorted([light(one), light(other)], reverse=True)
+    high, low = sorted([light(first), light(other)], reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 

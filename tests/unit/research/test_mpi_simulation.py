@@ -58,14 +58,14 @@ def busy(simulation: Simulation) -> list[tuple[str, int, float, float]]:
 
 @settings(max_examples=40, deadline=None)
 @given(job_lists(), scenarios, st.integers(0, 5))
-def test_no_core_is_held_twice_and_every_job_has_as_many_as_it_has_tasks(
+def test_no_core_is_assigned_twice_and_every_job_has_as_many_as_it_has_tasks(
     jobs: list[SubmittedJob], scenario: DeploymentScheme, seed: int
 ) -> None:
-    found = simulate(jobs, scenario, CONTENTION, seed=seed)
-    for one, other in pairwise(busy(found)):
-        if one[:2] == other[:2]:
-            assert one[3] <= other[2]
-    for job, given_ in zip(found.jobs, jobs, strict=True):
+    simulation = simulate(jobs, scenario, CONTENTION, seed=seed)
+    for first, other in pairwise(busy(simulation)):
+        if first[:2] == other[:2]:
+            assert first[3] <= other[2]
+    for job, given_ in zip(simulation.jobs, jobs, strict=True):
         assert sum(len(worker.cores) for worker in job.workers) == given_.n_tasks
 
 
@@ -74,8 +74,8 @@ def test_no_core_is_held_twice_and_every_job_has_as_many_as_it_has_tasks(
 def test_where_nothing_slows_anything_each_job_runs_for_just_its_own_time(
     jobs: list[SubmittedJob], scenario: DeploymentScheme
 ) -> None:
-    found = simulate(jobs, scenario, FREE)
-    for job, given_ in zip(found.jobs, jobs, strict=True):
+    simulation = simulate(jobs, scenario, FREE)
+    for job, given_ in zip(simulation.jobs, jobs, strict=True):
         assert job.running_s == pytest.approx(given_.program.seconds)
         assert job.waiting_s >= scenario.start_s - 1e-6
 
@@ -83,13 +83,13 @@ def test_where_nothing_slows_anything_each_job_runs_for_just_its_own_time(
 @settings(max_examples=30, deadline=None)
 @given(job_lists(), scenarios)
 def test_no_job_runs_faster_than_alone(jobs: list[SubmittedJob], scenario: DeploymentScheme) -> None:
-    found = simulate(jobs, scenario, CONTENTION)
-    for job, given_ in zip(found.jobs, jobs, strict=True):
+    simulation = simulate(jobs, scenario, CONTENTION)
+    for job, given_ in zip(simulation.jobs, jobs, strict=True):
         assert job.running_s >= given_.program.seconds - 1e-6
         assert job.response_s == pytest.approx(job.waiting_s + job.running_s)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario_: scenario_.name)
 def test_the_same_seed_gives_the_same_log(scenario: DeploymentScheme) -> None:
     once, again = (simulate(generate_thesis_jobs(), scenario, CONTENTION, seed=3) for _ in range(2))
     assert json.dumps(asdict(once)) == json.dumps(asdict(again))
@@ -123,7 +123,7 @@ def test_one_more_job_never_speeds_the_others_up(
     before = compute_slowdowns(running, CONTENTION)
     after = compute_slowdowns([*running, more], CONTENTION)
     assert all(late >= early - 1e-9 for early, late in zip(before, after, strict=False))
-    assert all(one >= 1 - 1e-9 for one in before)  # shares that sum to one nearly
+    assert all(slowdown >= 1 - 1e-9 for slowdown in before)  # shares that sum to one nearly
 
 
 @given(st.lists(places(), min_size=1, max_size=6), st.sampled_from(["socket_gb_per_s", "network_gb_per_s"]))
@@ -181,28 +181,28 @@ def test_a_job_that_does_not_fit_lets_later_ones_pass_but_gets_its_turn() -> Non
 
 
 def test_the_planner_s_own_algorithms_place_the_workers() -> None:
-    found = simulate(generate_dgemm_jobs()[:1], CM_G_TG, CONTENTION).jobs[0]
-    assert [sum(worker.node == f"node{node}" for worker in found.workers) for node in range(4)] == [4, 4, 4, 4]
+    job = simulate(generate_dgemm_jobs()[:1], CM_G_TG, CONTENTION).jobs[0]
+    assert [sum(worker.node == f"node{node}" for worker in job.workers) for node in range(4)] == [4, 4, 4, 4]
     assert len(simulate(generate_dgemm_jobs()[:1], NONE, CONTENTION).jobs[0].workers) == 1
 
 
 def test_random_jobs_are_the_five_programs_four_times_within_1200_seconds() -> None:
     jobs = generate_jobs(7)
     assert sorted(job.program.name for job in jobs) == sorted(4 * [program.name for program in PROGRAMS])
-    assert all(0 <= one.submitted_s <= other.submitted_s <= 1200 for one, other in pairwise(jobs))
+    assert all(0 <= first.submitted_s <= other.submitted_s <= 1200 for first, other in pairwise(jobs))
     assert generate_jobs(7) == jobs != generate_jobs(8)
 
 
 def test_makespans_are_to_each_other_as_the_thesis_measured_them() -> None:
-    found = {
-        one.name: summarize(
-            [simulate(generate_thesis_jobs(), one, CONTENTION, seed=seed) for seed in range(15)]
+    makespans = {
+        scenario.name: summarize(
+            [simulate(generate_thesis_jobs(), scenario, CONTENTION, seed=seed) for seed in range(15)]
         ).makespan_s
-        for one in SCENARIOS
+        for scenario in SCENARIOS
     }
-    for name, makespan in found.items():
+    for name, makespan in makespans.items():
         theirs = MAKESPANS_S[name] / MAKESPANS_S["Kubeflow"]
         # One run of the thesis: its last DGEMM job of CM_S_TG took 1251 s, and the mean of all four there 1175 s.
         within = 0.055 if name == "CM_S_TG" else 0.05
-        assert makespan / found["Kubeflow"] == pytest.approx(theirs, rel=within), name
-    assert found["CM_G_TG"] <= 0.88 * found["Kubeflow"]
+        assert makespan / makespans["Kubeflow"] == pytest.approx(theirs, rel=within), name
+    assert makespans["CM_G_TG"] <= 0.88 * makespans["Kubeflow"]

@@ -12,7 +12,7 @@ import uvicorn
 from scanflow.backends.service_records import ServiceRecord
 from scanflow_server.app import create_app
 from scanflow_server.server_context import ServerContext
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def a_service(name: str, state: str) -> ServiceRecord:
@@ -33,7 +33,7 @@ def answering(context: ServerContext, *, control: bool = False) -> Iterator[str]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
-            until(lambda: server.started, "the server answers")
+            wait_until(lambda: server.started, "the server answers")
             yield context.url
         finally:
             server.should_exit = True

@@ -15,11 +15,11 @@ from scanflow_server.server_context import ServerContext, make_context
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.migrations import migrate
-from tests.asking import NO_AUTHORITIES
 from tests.databases import Postgres, private_postgres
+from tests.http_requests import NO_AUTHORITIES
 from tests.server import bearer
 from tests.unit.server.answering import answering
-from tests.unit.server.keeping import Api
+from tests.unit.server.server_rows import Api
 from tests.waiting import patient
 
 
@@ -56,11 +56,11 @@ def context(home: Path, database: str) -> Iterator[ServerContext]:
     """The parts of a server, of which nothing works yet."""
     settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2), "database_url": database})
     settings.folder.mkdir(parents=True)
-    made = make_context(settings, clock=lambda: 1_800_000_000.0)
-    migrate(made.store)
-    register_home(made)
-    yield made
-    made.store.close()
+    context = make_context(settings, clock=lambda: 1_800_000_000.0)
+    migrate(context.store)
+    register_home(context)
+    yield context
+    context.store.close()
 
 
 @pytest.fixture

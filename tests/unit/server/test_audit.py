@@ -24,7 +24,7 @@ from scanflow_server.metrics import Meters
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import audit_store
 from tests.server import bearer
-from tests.unit.server.keeping import Api
+from tests.unit.server.server_rows import Api
 
 
 def read(api: Api, **query: Any) -> list[tuple[Any, ...]]:
@@ -50,9 +50,9 @@ def test_changes_refusals_and_logins_are_recorded_with_who_and_from_where(api: A
         ("ada", "POST", "/api/v1/tokens", 403),
         (home, "POST", "/api/v1/tokens", 201),
     ]
-    made = api.get("/audit").json()[-1]
-    assert (made["what"], made["role"], made["team"]) == ("made the token 'ada': viewer, team red", "admin", None)
-    assert made["address"]
+    entry = api.get("/audit").json()[-1]
+    assert (entry["what"], entry["role"], entry["team"]) == ("made the token 'ada': viewer, team red", "admin", None)
+    assert entry["address"]
     assert token not in api.get("/audit").text
     assert read(api, who="ada") == read(api)[1:4:2]
     assert read(api, refused=True) == read(api)[2:4]
@@ -178,4 +178,4 @@ def test_old_entries_are_forgotten(context: ServerContext) -> None:
         for at in (1.0, 2.0, 3.0):
             audit_store.add(connection, entry.model_copy(update={"at": at}))
         assert audit_store.forget_older(connection, 3.0, most=500) == 2
-        assert [kept.at for kept in audit_store.list_newest(connection, limit=9)] == [3.0]
+        assert [event.at for event in audit_store.list_newest(connection, limit=9)] == [3.0]

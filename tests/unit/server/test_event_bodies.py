@@ -11,9 +11,9 @@ from scanflow.text.times import LAST_TIME
 from scanflow_client.formatting.control_plane_text import format_event
 from scanflow_server import streams
 from scanflow_server.store import event_store
-from tests.asking import http_client
-from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import Api
+from tests.http_requests import http_client
+from tests.unit.server.arbiter.intent_builders import intent
+from tests.unit.server.server_rows import Api
 
 NO_TIMES = [1e300, -1.0, LAST_TIME + 1]
 
@@ -50,7 +50,7 @@ def test_the_last_second_of_the_calendar_is_recorded_and_shown(api: Api) -> None
     assert format_event(Event.model_validate(event)).startswith("9999-12-3")
 
 
-def test_events_that_are_stored_already_are_shown(api: Api) -> None:
+def test_events_that_are_saved_already_are_shown(api: Api) -> None:
     counted: Any = {"agent": "tracker", "new": 3}
     about: dict[str, Any] = {"type": "predictions.counted", "app": "shop", "subject": "model/m", "data": counted}
     stored = [

@@ -12,9 +12,9 @@ from scanflow_server.store import agent_store
 from scanflow_server.store import intent_store as kept
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.intent_store import FieldRow
-from tests.permitting import permit_strategies
-from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import Api, known_by
+from tests.permissions import permit_strategies
+from tests.unit.server.arbiter.intent_builders import intent
+from tests.unit.server.server_rows import Api, read_from_store
 
 HEARTBEAT = "/agents/shop/watcher/heartbeat"
 REPORT = {"name": "count", "trigger": {"kind": "call"}, "fired": 3, "missed": 0, "errors": 0}
@@ -52,13 +52,13 @@ def test_a_heartbeat_that_is_no_news_is_not_written(api: Api) -> None:
         assert reply.status_code == 204
 
     say()
-    before, changes = known_by(store, agent_store.find, "shop", "watcher"), news.changes
+    before, changes = read_from_store(store, agent_store.find, "shop", "watcher"), news.changes
     say(sensors=[REPORT | {"fired": 4}])
-    assert (known_by(store, agent_store.find, "shop", "watcher"), news.changes) == (before, changes)
+    assert (read_from_store(store, agent_store.find, "shop", "watcher"), news.changes) == (before, changes)
     shown = api.get("/agents/shop/watcher").json()
     assert (shown["state"], shown["sensors"][0]["fired"]) == ("running", 4)
     say(pid=8)
-    assert known_by(store, agent_store.find, "shop", "watcher").pid == 8
+    assert read_from_store(store, agent_store.find, "shop", "watcher").pid == 8
     assert news.changes > changes
 
 

@@ -17,13 +17,13 @@ from scanflow.deployer import EmbeddedDeployer, TaskLog
 from scanflow.errors import UsageError
 from scanflow.settings import Settings
 from scanflow_server.control.job_queue import JobQueue, list_waiting_jobs
-from tests.unit.server.primitives.keeping import Doing, Remembered
+from tests.unit.server.primitives.primitive_runs import Doing, Remembered
 
 ROOM = Share(2.0, 1 << 30)
 
 
 def jobs(*cores: float, begun: int = 0) -> list[tuple[str, bool, Share]]:
-    return [(f"job-{place}", place < begun, Share(one)) for place, one in enumerate(cores)]
+    return [(f"job-{place}", place < begun, Share(core)) for place, core in enumerate(cores)]
 
 
 def test_a_job_waits_while_others_have_the_cores_and_says_for_whom() -> None:
@@ -33,8 +33,11 @@ def test_a_job_waits_while_others_have_the_cores_and_says_for_whom() -> None:
 
 
 def test_nobody_overtakes_a_job_that_waits() -> None:
-    found = list_waiting_jobs(jobs(1, 2, 1, begun=1), ROOM)
-    assert found == {"job-1": "2 cores of 2: job-0 to end", "job-2": "1 core of 2: 1 job before it, and job-0 to end"}
+    waiting_jobs = list_waiting_jobs(jobs(1, 2, 1, begun=1), ROOM)
+    assert waiting_jobs == {
+        "job-1": "2 cores of 2: job-0 to end",
+        "job-2": "1 core of 2: 1 job before it, and job-0 to end",
+    }
 
 
 def test_a_job_larger_than_the_machine_runs_alone() -> None:
@@ -53,19 +56,19 @@ def test_memory_makes_jobs_wait_too() -> None:
 def test_all_jobs_begin_in_the_order_of_their_requests_and_never_more_than_fit(
     wanted: Sequence[tuple[float, int]], cores: float
 ) -> None:
-    left = {f"job-{place}": ticks for place, (_, ticks) in enumerate(wanted)}
-    shares = {f"job-{place}": Share(one) for place, (one, _) in enumerate(wanted)}
+    remaining = {f"job-{place}": ticks for place, (_, ticks) in enumerate(wanted)}
+    shares = {f"job-{place}": Share(need) for place, (need, _) in enumerate(wanted)}
     begun = list[str]()
-    for _ in range(sum(left.values()) + 1):
-        active = [(run, run in begun, shares[run]) for run in shares if left[run]]
+    for _ in range(sum(remaining.values()) + 1):
+        active = [(run, run in begun, shares[run]) for run in shares if remaining[run]]
         waits = list_waiting_jobs(active, Share(cores, 0))
         begun += [run for run, started, _ in active if not started and run not in waits]
-        runs = [run for run in begun if left[run]]
+        runs = [run for run in begun if remaining[run]]
         assert len(runs) == 1 or sum(shares[run].cores for run in runs) <= cores
         for run in runs:
-            left[run] -= 1
+            remaining[run] -= 1
     assert begun == list(shares), "each is begun, once, in order"
-    assert not any(left.values())
+    assert not any(remaining.values())
 
 
 with_mpi = pytest.mark.skipif(shutil.which("mpirun.openmpi") is None, reason="Open MPI is not installed")
@@ -76,12 +79,12 @@ def doing(settings: Settings, tmp_path: Path) -> Doing:
     (tmp_path / "rank.sh").write_text("#!/bin/sh\necho $SCANFLOW_MPI_RANK $*\n")
     (tmp_path / "rank.sh").chmod(0o755)
     (tmp_path / "train.py").touch()
-    given: dict[str, Any] = {"mainfile": "rank.sh", "n_tasks": 2, "oversubscribe": True, "flavor": "openmpi"}
-    job = sf.Workflow(name="job", type="mpi", nodes=[sf.MPIWorkload(name="rank", n_nodes=2, n_workers=1, **given)])
+    fields: dict[str, Any] = {"mainfile": "rank.sh", "n_tasks": 2, "oversubscribe": True, "flavor": "openmpi"}
+    job = sf.Workflow(name="job", type="mpi", nodes=[sf.MPIWorkload(name="rank", n_nodes=2, n_workers=1, **fields)])
     (tmp_path / "exp.yaml").write_text(
         "program: rank.sh\nargs: [-n, 3]\nprofile: memory\npolicy: scale\nn_workers: 2\n"
     )
-    in_file: dict[str, Any] = {**given, "mainfile": "exp.yaml"}
+    in_file: dict[str, Any] = {**fields, "mainfile": "exp.yaml"}
     exp = sf.Workflow(name="exp", type="mpi", nodes=[sf.MPIWorkload(name="rank", **in_file)])
     train = sf.Workflow(name="train", nodes=[sf.Executor(name="fit", mainfile="train.py")])
     app = sf.Application(name="hpc", team="tests", app_dir=tmp_path, workflows=[job, exp, train])
@@ -93,8 +96,8 @@ def doing(settings: Settings, tmp_path: Path) -> Doing:
 @pytest.mark.processes
 def test_a_job_is_cut_for_the_nodes_that_there_are_and_run(doing: Doing) -> None:
     done = doing("run_autoconfig_workflow", workflow="job", profile="cpu", policy="granularity")
-    told = {name: done.result[name] for name in ("state", "tasks", "workers", "nodes", "groups")}
-    assert told == {"state": "succeeded", "tasks": 2, "workers": 2, "nodes": 1, "groups": 1}
+    totals = {name: done.result[name] for name in ("state", "tasks", "workers", "nodes", "groups")}
+    assert totals == {"state": "succeeded", "tasks": 2, "workers": 2, "nodes": 1, "groups": 1}
     assert done.result["why"][0].startswith("2 tasks in 2 workers on 1 node: the program is cpu-bound")
     assert "first come, first served" in done.result["queue"]
     assert done.inverse is not None

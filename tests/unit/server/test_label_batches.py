@@ -62,9 +62,11 @@ def test_labels_recorded_together_are_those_of_a_plain_count_of_votes(
             labeller = Labeller(by, app=app, replace=replace)
             checked = labeller.check(connection, given_labels)
             taken = {id: counts[id].vote(by, label, replace=replace) for id, label in given_labels.items()}
-            assert {id: not isinstance(one, ScanflowError) for id, one in checked.items()} == taken
-            labeller.record(connection, [one for one in checked.values() if isinstance(one, Assignable)], at=float(at))
-        shown = {one.id: one for one in label_store.list_labels(connection, app=app, details=True)}
+            assert {id: not isinstance(outcome, ScanflowError) for id, outcome in checked.items()} == taken
+            labeller.record(
+                connection, [value for value in checked.values() if isinstance(value, Assignable)], at=float(at)
+            )
+        shown = {row.id: row for row in label_store.list_labels(connection, app=app, details=True)}
     for id, count in counts.items():
         use = shown[id]
         answer = (json.dumps(use.label), str(use.by), use.disputed) if use.state == "given" else None

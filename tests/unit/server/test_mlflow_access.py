@@ -152,7 +152,7 @@ def test_what_says_a_place_must_be_a_json_object(body: bytes) -> None:
 
 
 @given(st.text(min_size=1), st.from_regex(r"[a-z][a-z0-9-]*", fullmatch=True), st.text(max_size=80))
-def test_a_steps_token_says_whose_it_is_and_is_valid_for_its_home_alone(home: str, name: str, other: str) -> None:
+def test_a_steps_token_names_its_step_and_is_valid_for_its_home_alone(home: str, name: str, other: str) -> None:
     token = make_step_token(home, name, "team")
     assert parse_step_token(home, token) == (name, "team")
     assert parse_step_token(home + "x", token) is None

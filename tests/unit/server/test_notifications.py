@@ -23,8 +23,8 @@ from scanflow_server.control.notifications import GIVE_UP_S, NotificationsContro
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store, event_store, intent_store, webhook_positions
 from tests.unit.server.answering import answering
-from tests.unit.server.keeping import stored
-from tests.waiting import PATIENCE_S, until
+from tests.unit.server.server_rows import make_action_row
+from tests.waiting import PATIENCE_S, wait_until
 
 NOW = 1_800_000_000.0
 EVIDENCE: dict[str, Any] = {
@@ -51,13 +51,13 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver("")
+    receiver = Receiver("")
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            found.came.append(({name.lower(): value for name, value in self.headers.items()}, body))
-            self.send_response(found.answers.pop(0) if found.answers else 200)
+            receiver.came.append(({name.lower(): value for name, value in self.headers.items()}, body))
+            self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
             self.send_header("location", "/elsewhere")
             self.send_header("content-length", "0")
             self.end_headers()
@@ -68,8 +68,8 @@ def receiver() -> Iterator[Receiver]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        found.url = f"http://127.0.0.1:{server.server_port}/services/T0/secret-path"
-        yield found
+        receiver.url = f"http://127.0.0.1:{server.server_port}/services/T0/secret-path"
+        yield receiver
         server.shutdown()
         thread.join(PATIENCE_S)
 
@@ -91,7 +91,7 @@ class Sent:
 
     @property
     def texts(self) -> list[str]:
-        return [one["text"] for one in self.bodies]
+        return [body["text"] for body in self.bodies]
 
 
 def wants(context: ServerContext, *webhooks: dict[str, Any], at: float = NOW) -> None:
@@ -109,7 +109,7 @@ def happens(
 
 def failures(context: ServerContext) -> list[str]:
     with context.store.read() as connection:
-        return [str(one.data["then"]) for one in event_store.list_after(connection, 0, type="notification.failed")]
+        return [str(event.data["then"]) for event in event_store.list_after(connection, 0, type="notification.failed")]
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def notifying(context: ServerContext) -> Callable[..., tuple[NotificationsContro
     return make
 
 
-def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: ServerContext, notifying: Any) -> None:
+def test_what_needs_people_is_reported_in_one_line_and_all_else_is_not(context: ServerContext, notifying: Any) -> None:
     happens(context, "run.failed", at=NOW - 1, workflow="training", error="before anybody asked")
     wants(context, {"url": "https://hooks.example/1"})
     happens(context, "run.failed", "run/first", workflow="training", error="at once")
@@ -133,7 +133,7 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     sent.bodies.clear()
     sample = Sample(id="s", agent="executor", sensor="x", at=NOW, cause="c", value={"evidence": EVIDENCE})
     with context.store.write() as connection:
-        waiting = stored("a1", "pending", "approve", agent="executor", sample=sample)
+        waiting = make_action_row("a1", "pending", "approve", agent="executor", sample=sample)
         intent_store.add(connection, waiting)
     asked: dict[str, Any] = {
         "agent": "executor",
@@ -172,14 +172,14 @@ def test_what_needs_people_is_told_in_one_line_and_all_else_is_not(context: Serv
     assert sent.bodies[1]["event"]["data"]["error"] == "<!channel> & co.", "only the line is for a chat"
 
 
-def test_a_webhook_is_told_of_what_it_asks_for(context: ServerContext, notifying: Any) -> None:
+def test_a_webhook_is_notified_of_what_it_asks_for(context: ServerContext, notifying: Any) -> None:
     wants(context, {"url": "https://a.example", "on": ["drift"]}, {"url": "https://b.example", "on": ["run_failed"]})
     controller, sent, _ = notifying()
     controller.tick()
     happens(context, "run.failed")
     happens(context, "drift.found")
     controller.tick()
-    assert {one["url"]: one["event"]["type"] for one in sent.bodies} == {
+    assert {body["url"]: body["event"]["type"] for body in sent.bodies} == {
         "https://a.example": "drift.found",
         "https://b.example": "run.failed",
     }
@@ -187,10 +187,10 @@ def test_a_webhook_is_told_of_what_it_asks_for(context: ServerContext, notifying
     controller.tick()
     happens(context, "run.failed", at=NOW + 1)
     controller.tick()
-    assert [one["url"] for one in sent.bodies[2:]] == ["https://c.example"], "as the application says now"
+    assert [body["url"] for body in sent.bodies[2:]] == ["https://c.example"], "as the application says now"
 
 
-def test_what_happened_while_nobody_answered_or_the_server_was_down_is_told_once_in_order(
+def test_what_happened_while_nobody_answered_or_the_server_was_down_is_reported_once_in_order(
     context: ServerContext, notifying: Any
 ) -> None:
     wants(context, {"url": "https://a.example"})
@@ -219,7 +219,7 @@ def test_what_is_refused_or_a_day_old_keeps_nothing_else_back(context: ServerCon
     happens(context, "run.failed", "run/r1")
     happens(context, "run.failed", "run/r2")
     controller.tick()
-    assert [(one["url"][8], one["event"]["subject"]) for one in sent.bodies] == [
+    assert [(body["url"][8], body["event"]["subject"]) for body in sent.bodies] == [
         ("a", "run/r2"), ("b", "run/r1"), ("b", "run/r2"),
     ]  # fmt: skip
     assert failures(context) == ["the receiver refused it; it is not sent again"]
@@ -233,7 +233,7 @@ def test_what_is_refused_or_a_day_old_keeps_nothing_else_back(context: ServerCon
     assert failures(context)[1:] == ["it will be retried later", "it is a day old and is not sent any more"]
 
 
-def test_a_secret_that_is_not_there_is_waited_for_and_never_told(
+def test_a_secret_that_is_not_there_is_waited_for_and_never_shown(
     context: ServerContext, notifying: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wants(context, {"url": "env:HOOK_URL", "secret": "file:hook.secret"})
@@ -251,11 +251,11 @@ def test_a_secret_that_is_not_there_is_waited_for_and_never_told(
     (context.settings.home / "hook.secret").write_text("s3cret\n")
     clock[0] = 1000.0
     controller.tick()
-    assert [(one["url"], one["secret"]) for one in sent.bodies] == [("https://hooks.example/T0/xyz", "s3cret")]
+    assert [(body["url"], body["secret"]) for body in sent.bodies] == [("https://hooks.example/T0/xyz", "s3cret")]
     with context.store.read() as connection:
-        told = json.dumps([one.model_dump() for one in event_store.list_after(connection, 0)])
+        text = json.dumps([event.model_dump() for event in event_store.list_after(connection, 0)])
     for hidden in ("hidden.example", "xyz", "s3cret"):
-        assert hidden not in told + caplog.text
+        assert hidden not in text + caplog.text
 
 
 def test_a_message_is_signed_as_standard_webhooks_say_and_tried_again(
@@ -278,7 +278,7 @@ def test_a_message_is_signed_as_standard_webhooks_say_and_tried_again(
     mac = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{mac}"
     assert headers["content-type"] == "application/json"
-    assert {one[0]["webhook-signature"] for one in receiver.came} == {f"v1,{mac}"}, "the same message each time"
+    assert {message[0]["webhook-signature"] for message in receiver.came} == {f"v1,{mac}"}, "the same message each time"
 
 
 @pytest.mark.parametrize("status", [302, 400, 404, 410])
@@ -293,12 +293,12 @@ def test_what_a_receiver_refuses_is_sent_once_and_nowhere_else(
     controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = event_store.list_after(connection, 0, type="notification.failed")
-    assert told.data["error"] == f"The webhook at '127.0.0.1' refused the request with status {status}."
+        (event,) = event_store.list_after(connection, 0, type="notification.failed")
+    assert event.data["error"] == f"The webhook at '127.0.0.1' refused the request with status {status}."
     assert "webhook-signature" not in receiver.came[0][0]
 
 
-def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
+def test_a_receiver_that_says_nothing_keeps_no_other_from_being_notified(
     context: ServerContext, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def send(url: str, body: bytes, **about: Any) -> None:
@@ -314,9 +314,9 @@ def test_a_receiver_that_says_nothing_keeps_no_other_from_being_told(
         controller.tick()
     assert len(receiver.came) == 1
     with context.store.read() as connection:
-        (told,) = event_store.list_after(connection, 0, type="notification.failed")
-    assert told.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
-    assert told.data["then"] == "it will be retried later"
+        (event,) = event_store.list_after(connection, 0, type="notification.failed")
+    assert event.data["error"] == "The webhook at '127.0.0.1' cannot be reached: ReadTimeout."
+    assert event.data["then"] == "it will be retried later"
 
 
 def test_a_receiver_that_never_answers_delays_no_other(context: ServerContext) -> None:
@@ -333,7 +333,7 @@ def test_a_receiver_that_never_answers_delays_no_other(context: ServerContext) -
     try:
         for number in (1, 2):
             happens(context, "run.failed", f"run/r{number}")
-            until(lambda count=number: bool(controller.tick()) and len(living) == count, "the living one is told")  # type: ignore[misc]
+            wait_until(lambda count=number: bool(controller.tick()) and len(living) == count, "the living one is told")  # type: ignore[misc]
     finally:
         ended.set()
 
@@ -341,17 +341,17 @@ def test_a_receiver_that_never_answers_delays_no_other(context: ServerContext) -
 def test_a_running_server_tells_and_goes_on_where_another_ended(context: ServerContext, receiver: Receiver) -> None:
     wants(context, {"url": receiver.url})
     with answering(context, control=True):
-        until(lambda: _begun(context), "it knows the webhook")
+        wait_until(lambda: _has_begun(context), "it knows the webhook")
         happens(context, "run.failed", "run/first")
-        until(lambda: len(receiver.came) == 1, "the first is told")
+        wait_until(lambda: len(receiver.came) == 1, "the first is told")
     context.shutdown.clear()
     happens(context, "run.failed", "run/second")
     with answering(context, control=True):
-        until(lambda: len(receiver.came) == 2, "the second is told")
+        wait_until(lambda: len(receiver.came) == 2, "the second is told")
     assert [json.loads(body)["event"]["subject"] for _, body in receiver.came] == ["run/first", "run/second"]
 
 
-def _begun(context: ServerContext) -> bool:
+def _has_begun(context: ServerContext) -> bool:
     with context.store.read() as connection:
         row = application_store.find(connection, "mnist")
         assert row is not None

@@ -14,7 +14,7 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.intent_store import ActionRow
 from tests.unit.server.answering import a_service
-from tests.unit.server.arbiter.making import action, intent
+from tests.unit.server.arbiter.intent_builders import action, intent
 
 
 class Shop:
@@ -31,14 +31,14 @@ class Shop:
         if canary is not None:
             models = {"digits": f"models:/digits/{canary}"}
             revisions.append(RevisionRecord(id=f"r{canary}", models=models, role="canary", requests=100, p95_s=0.005))
-        made = a_service("digits", "ready")
+        record = a_service("digits", "ready")
         changes = {"revisions": tuple(revisions), "generation": 1, "settled": settled}
-        self.record: ServiceRecord = made.model_copy(update=changes)
+        self.record: ServiceRecord = record.model_copy(update=changes)
 
     def did(self, id: str, **about: Any) -> None:
         """Note an action in effect on the service."""
-        given = {"fields": ("model", "traffic"), "target": "service/digits", "primitive": "change"}
-        of = intent(id, app=self.record.app, team=self.record.team, **{**given, **about})
+        fields = {"fields": ("model", "traffic"), "target": "service/digits", "primitive": "change"}
+        of = intent(id, app=self.record.app, team=self.record.team, **{**fields, **about})
         with self.context.store.write() as connection:
             intent_store.add(connection, ActionRow(action=action(of, began=self.context.clock())))
 
@@ -57,7 +57,7 @@ def shop(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> Shop:
 V1, V2 = {"digits": "models:/digits/1"}, {"digits": "models:/digits/2"}
 
 
-def test_a_version_that_a_person_put_in_use_is_told_with_the_name_once(shop: Shop) -> None:
+def test_a_version_that_a_person_put_in_use_is_reported_with_the_name_once(shop: Shop) -> None:
     shop.did("deploy-1", source="person", agent="ada", arguments={})
     first = {"before": {}, "now": V1, "how": "person", "by": "ada"}
     assert shop.tell() == shop.tell() == [first]
@@ -70,7 +70,7 @@ def test_a_version_that_a_person_put_in_use_is_told_with_the_name_once(shop: Sho
     assert len(shop.tell()) == 2, "another server tells it not again"
 
 
-def test_a_version_that_a_canarys_rule_put_in_use_is_told_with_the_comparison(shop: Shop) -> None:
+def test_a_version_that_a_canarys_rule_put_in_use_is_reported_with_the_comparison(shop: Shop) -> None:
     shop.tell()
     policy = {"metric": "p95", "ratio": 1.2, "slack": 0.0}
     shop.did("change-1", source="person", agent="ada", arguments={"model": "models:/digits/2", "policy": policy})
@@ -84,6 +84,6 @@ def test_a_version_that_a_canarys_rule_put_in_use_is_told_with_the_comparison(sh
     assert "the rule of ada's canary put models:/digits/2 in use: p95<=1.2x held, after 0 of 100" in why
 
 
-def test_a_version_that_an_agent_put_in_use_is_told_with_its_action(shop: Shop) -> None:
+def test_a_version_that_an_agent_put_in_use_is_reported_with_its_action(shop: Shop) -> None:
     shop.did("a1", agent="executor", primitive="upgrade_workflow", arguments={"workflow": "digits"})
     assert shop.tell() == [{"before": {}, "now": V1, "how": "agent", "by": "executor"}]

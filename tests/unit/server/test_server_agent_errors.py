@@ -16,22 +16,22 @@ from scanflow_server.control.agent_controller import compute_version, describe_a
 from scanflow_server.routes import event_routes as routes
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, event_store
-from tests.unit.server.keeping import Api, known_by
+from tests.unit.server.server_rows import Api, read_from_store
 
 
 @pytest.fixture
 def folder(context: ServerContext) -> Path:
     with context.store.write() as connection:
-        one = agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
-    made = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
-    made.mkdir(parents=True)
-    (made.parent / "version").write_text(compute_version(context, one))  # as its controller does when it starts it
-    return made
+        row = agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
+    host_folder = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
+    host_folder.mkdir(parents=True)
+    (host_folder.parent / "version").write_text(compute_version(context, row))  # as its controller does when it starts it
+    return host_folder
 
 
 def view(context: ServerContext) -> AgentView:
-    found = known_by(context.store, agent_store.find, "a", "tracker")
-    return describe_agent(context, found)
+    row = read_from_store(context.store, agent_store.find, "a", "tracker")
+    return describe_agent(context, row)
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def view(context: ServerContext) -> AgentView:
         ("", None),
     ],
 )
-def test_one_that_ended_without_a_word_is_told_with_the_last_line_of_its_traceback(
+def test_one_that_ended_without_a_message_is_reported_with_the_last_line_of_its_traceback(
     context: ServerContext, folder: Path, log: str, error: str | None
 ) -> None:
     assert folder.is_dir()
     Job(context.settings.folder / "agents" / "a" / "tracker").log.write_text(log)
-    found = view(context).error
-    assert found is None if error is None else str(found).startswith(error)
+    problem = view(context).error
+    assert problem is None if error is None else str(problem).startswith(error)
 
 
-def test_what_fails_in_one_that_works_is_told(
+def test_what_fails_in_one_that_works_is_reported(
     context: ServerContext, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "failure.json").write_text(json.dumps({"error": "of the last time"}))
@@ -73,17 +73,17 @@ def append(context: ServerContext, *types: str) -> list[Event]:
         return event_store.append(connection, [Event(at=1.0, type=type, app="a") for type in types])
 
 
-def test_the_newest_event_is_told(api: Api) -> None:
+def test_the_newest_event_is_reported(api: Api) -> None:
     assert api.get("/events/newest").json() is None
     last = append(api.context, "a", "b")[-1]
     assert api.get("/events/newest").json() == last.model_dump(mode="json")
 
 
 @contextmanager
-def streamed(api: Api, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
+def open_stream(api: Api, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, Any]]]]:
     with api.stream("GET", "/events", params=asked, headers={"accept": "text/event-stream"}) as reply:
 
-        def told() -> Iterator[tuple[str, dict[str, Any]]]:
+        def parse_events() -> Iterator[tuple[str, dict[str, Any]]]:
             name = ""
             for line in reply.iter_lines():
                 if line.startswith("event: "):
@@ -91,18 +91,18 @@ def streamed(api: Api, **asked: Any) -> Iterator[Iterator[tuple[str, dict[str, A
                 if line.startswith("data: "):
                     yield name, json.loads(line.removeprefix("data: "))
 
-        yield told()
+        yield parse_events()
 
 
 def test_a_stream_tells_now_and_then_up_to_which_event_none_was_wanted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "SEEN_INTERVAL_S", 0.0)
-    with streamed(api, type="made", seen="true") as told:
+    with open_stream(api, type="made", seen="true") as stream:
         append(api.context, "sold", "sold")
-        name, event = next(told)
+        name, event = next(stream)
         assert (name, event["type"]) == ("events.seen", "sold")
         append(api.context, "made")
         while name != "made":
-            name, event = next(told)
+            name, event = next(stream)
         assert event["id"] == 3

@@ -28,9 +28,9 @@ from scanflow_server.heartbeats import SILENT_S, Heartbeats
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, event_store
 from scanflow_server.store.agent_store import AgentRow
-from tests.permitting import permit_strategies
-from tests.unit.server.keeping import known_by
-from tests.waiting import until
+from tests.permissions import permit_strategies
+from tests.unit.server.server_rows import read_from_store
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -52,14 +52,14 @@ class Hosting:
 
     def __init__(self, context: ServerContext, host: Path) -> None:
         self.context, self.now = context, 0.0
-        context.agents = self.hosted_by([str(host)])
+        context.agents = self.build_agents([str(host)])
         self.controller = AgentsController(context)
         folder = context.settings.folder / "agents" / "a"
         self.job, self.watcher = Job(folder / "tracker"), Job(folder / "watcher")
         self.journal = self.job.path / "host" / "journal"
         self.tick = self.controller.tick
 
-    def hosted_by(self, program: list[str]) -> LocalAgents:
+    def build_agents(self, program: list[str]) -> LocalAgents:
         context = self.context
         return LocalAgents(
             context.settings.home,
@@ -78,55 +78,55 @@ class Hosting:
         with self.context.store.write() as connection:
             agent_store.mark_unwanted(connection, "a", "tracker")
 
-    def gone(self) -> None:
+    def remove(self) -> None:
         self.unwant()
-        self.until(lambda: not self.job.alive, "it has ended")
+        self.wait_until(lambda: not self.job.alive, "it has ended")
 
-    def hosted(self) -> int:
+    def wait_until_hosted(self) -> int:
         """Wait until the agent is there, and return its process."""
-        self.until((self.job.path / "host" / "hosted").exists, "the agent is hosted")
+        self.wait_until((self.job.path / "host" / "hosted").exists, "the agent is hosted")
         (self.job.path / "host" / "hosted").unlink()
         assert self.job.pid is not None
         return self.job.pid
 
-    def crashed(self) -> None:
+    def crash(self) -> None:
         before = self.job.starts
-        self.until(lambda: self.job.starts > before, "it was started")
-        until(lambda: not self.job.alive, "it has died")
+        self.wait_until(lambda: self.job.starts > before, "it was started")
+        wait_until(lambda: not self.job.alive, "it has died")
 
-    def until(self, so: Callable[[], bool], what: str) -> None:
-        def looked() -> bool:
+    def wait_until(self, so: Callable[[], bool], what: str) -> None:
+        def look() -> bool:
             self.tick()
             return so()
 
-        until(looked, what)
+        wait_until(look, what)
 
     @property
-    def known(self) -> AgentRow:
-        return known_by(self.context.store, agent_store.find, "a", "tracker")
+    def row(self) -> AgentRow:
+        return read_from_store(self.context.store, agent_store.find, "a", "tracker")
 
     @property
     def state(self) -> str:
-        return describe_agent(self.context, self.known).state
+        return describe_agent(self.context, self.row).state
 
 
 @pytest.fixture
 def hosting(context: ServerContext, tmp_path: Path) -> Iterator[Hosting]:
     (tmp_path / "host.py").write_text(HOST)
-    made = Hosting(context, tmp_path / "host.py")
-    yield made
-    for job in (made.job, made.watcher):
+    hosting = Hosting(context, tmp_path / "host.py")
+    yield hosting
+    for job in (hosting.job, hosting.watcher):
         if (pid := job.pid) is not None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_an_agent_is_hosted_once_while_it_is_wanted_anew_after_a_kill_or_a_change_and_ended_after_that(
+def test_an_agent_is_hosted_once_while_it_is_wanted_again_after_a_kill_or_a_change_and_ended_after_that(
     hosting: Hosting,
 ) -> None:
     hosting.want()
-    pid = hosting.hosted()
+    pid = hosting.wait_until_hosted()
     hosting.tick()
-    agents_before, hosting.context.agents = hosting.context.agents, hosting.hosted_by(["/no/such/program"])
+    agents_before, hosting.context.agents = hosting.context.agents, hosting.build_agents(["/no/such/program"])
     AgentsController(hosting.context).tick()  # as a server would that was started anew
     hosting.context.agents = agents_before
     assert hosting.job.pid == pid
@@ -135,28 +135,28 @@ def test_an_agent_is_hosted_once_while_it_is_wanted_anew_after_a_kill_or_a_chang
     assert spec["home"] == str(hosting.context.settings.home)
     assert hosting.state == "starting"
     hosting.want(version=2)
-    assert hosting.hosted() != pid
-    assert hosting.known.restarts == 0
+    assert hosting.wait_until_hosted() != pid
+    assert hosting.row.restarts == 0
     pid = hosting.job.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     hosting.now += 1.0
-    assert hosting.hosted() != pid
-    assert hosting.known.restarts == 1
+    assert hosting.wait_until_hosted() != pid
+    assert hosting.row.restarts == 1
     hosting.unwant()
     assert hosting.state == "stopping"
-    hosting.until(lambda: not hosting.job.alive, "it has ended")
+    hosting.wait_until(lambda: not hosting.job.alive, "it has ended")
     assert hosting.state == "stopped"
 
 
-def test_an_agent_that_does_not_end_when_asked_is_made_to(hosting: Hosting) -> None:
+def test_an_agent_that_does_not_end_when_requested_is_killed(hosting: Hosting) -> None:
     hosting.want()
     folder = hosting.job.path / "host"
     folder.mkdir(parents=True)
     (folder / "stubborn").touch()
-    hosting.hosted()
+    hosting.wait_until_hosted()
     hosting.unwant()
-    hosting.until(lambda: not hosting.job.alive, "it was made to end")
+    hosting.wait_until(lambda: not hosting.job.alive, "it was made to end")
 
 
 def test_an_agent_that_says_nothing_for_long_is_missed_once(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,18 +181,18 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
 ) -> None:
     asked: list[tuple[str, str, object]] = []
 
-    def reply_of(url: str, path: str, *, token: str, timeout_s: float) -> list[dict[str, Any]]:
+    def answer_request(url: str, path: str, *, token: str, timeout_s: float) -> list[dict[str, Any]]:
         asked.append((url, path, token))
         return [{"id": 8, "within": timeout_s}]
 
-    monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", reply_of)
+    monkeypatch.setattr("scanflow_server.control.agent_controller.fetch_reply", answer_request)
     hosting.want()
     with pytest.raises(UnavailableError, match=r"a:tracker is starting.*agents --start app.py:tracker"):
-        fetch_journal(hosting.context, hosting.known, after=0, limit=10)
-    version, here = compute_version(hosting.context, hosting.known), "http://127.0.0.1:5"
+        fetch_journal(hosting.context, hosting.row, after=0, limit=10)
+    version, here = compute_version(hosting.context, hosting.row), "http://127.0.0.1:5"
     process = AgentProcess("a", "t", "tracker", alive=True, started=True, version=version)
     monkeypatch.setattr(hosting.context.agents, "show", lambda *_: process)
-    for told, url, seen in (
+    for address, url, seen in (
         (here, None, here),
         ("http://evil.example", None, None),
         ("http://evil.example", "http://agent-tracker.a.svc:8080", "http://agent-tracker.a.svc:8080"),
@@ -200,13 +200,13 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
         process = replace(process, url=url)
         with hosting.context.store.write() as connection:
             now = hosting.context.clock()
-            agent_store.record_address(connection, app="a", name="tracker", url=told, pid=7, at=now)
+            agent_store.record_address(connection, app="a", name="tracker", url=address, pid=7, at=now)
         asked.clear()
         if seen is None:
             with pytest.raises(UnavailableError, match="outside this server"):
-                fetch_journal(hosting.context, hosting.known, after=7, limit=10)
+                fetch_journal(hosting.context, hosting.row, after=7, limit=10)
         else:
-            assert [one["id"] for one in fetch_journal(hosting.context, hosting.known, after=7, limit=10)] == [8]
+            assert [entry["id"] for entry in fetch_journal(hosting.context, hosting.row, after=7, limit=10)] == [8]
         home = read_home_token(hosting.context.settings.home)
         assert home is not None
         wanted = [(seen, "/journal?after=7&limit=10", derive_peer_token(home, "a", "t"))]
@@ -215,18 +215,18 @@ def test_a_journal_is_read_where_the_agent_is_hosted_whatever_it_says_of_its_pla
 
 def test_an_agent_that_has_died_a_thousand_times_is_hosted_again_and_holds_up_nobody(hosting: Hosting) -> None:
     hosting.want(dies=True)
-    hosting.crashed()
+    hosting.crash()
     (hosting.job.path / "starts").write_bytes(b"." * 1025)
     hosting.want(name="watcher")
     hosting.now += 1.0
-    hosting.crashed()
-    assert hosting.known.restarts == 1
-    until(lambda: hosting.watcher.pid is not None, "the agent after it is hosted")
+    hosting.crash()
+    assert hosting.row.restarts == 1
+    wait_until(lambda: hosting.watcher.pid is not None, "the agent after it is hosted")
     hosting.tick()
     assert hosting.job.starts == 1026, "there is a pause"
 
 
-def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
+def test_an_agent_where_the_folder_cannot_be_made_holds_up_nobody(
     hosting: Hosting, caplog: pytest.LogCaptureFixture
 ) -> None:
     hosting.job.path.parent.mkdir(parents=True)
@@ -235,17 +235,17 @@ def test_an_agent_whose_folder_cannot_be_made_holds_up_nobody(
     hosting.want(name="watcher")
     for _ in range(3):
         hosting.tick()
-    until(lambda: hosting.watcher.pid is not None, "the other agent is hosted")
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1, told
-    assert told[0].startswith("The agent a/tracker could not be processed and will be retried: NotADirectoryError")
+    wait_until(lambda: hosting.watcher.pid is not None, "the other agent is hosted")
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1, messages
+    assert messages[0].startswith("The agent a/tracker could not be processed and will be retried: NotADirectoryError")
     hosting.job.path.unlink()
-    hosting.hosted()
+    hosting.wait_until_hosted()
 
 
-def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(hosting: Hosting) -> None:
+def test_the_starts_of_an_agent_that_ran_well_or_is_reported_again_are_counted_from_zero(hosting: Hosting) -> None:
     hosting.want()
-    hosting.hosted()
+    hosting.wait_until_hosted()
     (hosting.job.path / "starts").write_bytes(b"." * 1025)
     hosting.tick()
     hosting.now += HEALTHY_S
@@ -253,38 +253,36 @@ def test_the_starts_of_an_agent_that_ran_well_or_is_told_anew_are_counted_anew(h
     assert hosting.job.starts == 0
     (hosting.job.path / "starts").write_bytes(b"." * 1025)
     hosting.want(version=2)
-    hosting.hosted()
+    hosting.wait_until_hosted()
     assert hosting.job.starts == 1
 
 
-def test_the_agent_of_another_team_begins_anew_and_the_first_finds_again_what_it_kept(hosting: Hosting) -> None:
+def test_the_agent_of_another_team_starts_over_and_the_first_finds_again_what_it_kept(hosting: Hosting) -> None:
     journal = hosting.journal
     hosting.want(team="red")
-    hosting.hosted()
+    hosting.wait_until_hosted()
     journal.write_text("what red has sensed")
-    hosting.gone()
+    hosting.remove()
     hosting.want(team="blue")
-    hosting.hosted()
+    hosting.wait_until_hosted()
     assert not journal.exists()
     journal.write_text("what blue has sensed")
-    hosting.gone()
+    hosting.remove()
     hosting.want(team="red", version=2)
-    hosting.hosted()
+    hosting.wait_until_hosted()
     assert journal.read_text() == "what red has sensed"
-    hosting.gone()
+    hosting.remove()
     hosting.want(team="blue", version=2)
-    hosting.hosted()
+    hosting.wait_until_hosted()
     assert journal.read_text() == "what blue has sensed"
-    hosting.gone()
+    hosting.remove()
     hosting.job.path.rename(hosting.job.path.with_name(".tracker@blue"))  # as far as a server came that was killed here
     hosting.want(team="red")
-    hosting.hosted()
+    hosting.wait_until_hosted()
     assert journal.read_text() == "what red has sensed"
 
 
-def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_again(
-    hosting: Hosting, tmp_path: Path
-) -> None:
+def test_an_agent_with_changed_files_is_restarted_when_it_is_requested_again(hosting: Hosting, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "watch.py").write_text("LEAST = 1")
@@ -301,7 +299,7 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
         return anew
 
     assert not again()
-    first = hosting.hosted()
+    first = hosting.wait_until_hosted()
     assert not again()
     hosting.tick()
     assert hosting.job.pid == first
@@ -311,7 +309,7 @@ def test_an_agent_whose_files_have_changed_is_started_anew_when_it_is_asked_for_
         assert hosting.job.pid == first, "nobody has asked for it"
         assert again()
         assert hosting.state == "starting"
-        assert hosting.hosted() != first
+        assert hosting.wait_until_hosted() != first
         assert not again()
         first = hosting.job.pid or 0
 
@@ -326,6 +324,6 @@ def test_what_was_put_right_of_an_agent_is_an_event(context: ServerContext, monk
         agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source="/x/app.py")
     AgentsController(context).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in event_store.list_after(connection, 0) if one.type == "agent.mended"]
-    assert (found.subject, found.app) == ("agent/tracker", "a")
-    assert found.data == {"text": "recreated the Service, which another client deleted"}
+        (event,) = [event_ for event_ in event_store.list_after(connection, 0) if event_.type == "agent.mended"]
+    assert (event.subject, event.app) == ("agent/tracker", "a")
+    assert event.data == {"text": "recreated the Service, which another client deleted"}

@@ -18,10 +18,10 @@ from scanflow.processes.background_jobs import Job
 from scanflow_server.auth import get_home_owner
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, event_store, intent_store, run_store
-from tests.asking import HTTP
-from tests.permitting import permit_strategies
-from tests.unit.server.keeping import ONLINE, Api, deployed, end_change, known_by, stored
-from tests.waiting import PATIENCE_S, until
+from tests.http_requests import HTTP
+from tests.permissions import permit_strategies
+from tests.unit.server.server_rows import ONLINE, Api, deploy_service, end_change, make_action_row, read_from_store
+from tests.waiting import PATIENCE_S, wait_until
 
 BATCH: dict[str, Any] = {
     "schema": "scanflow/v1",
@@ -63,7 +63,7 @@ def test_a_server_without_its_database_lives_and_is_not_ready(api: Api) -> None:
     assert problem(reply)[:2] == (503, "UnavailableError")
 
 
-def test_what_is_counted_is_told_to_prometheus_by_route(api: Api, body: dict[str, Any]) -> None:
+def test_what_is_counted_is_reported_to_prometheus_by_route(api: Api, body: dict[str, Any]) -> None:
     api.post("/runs", json=body)
     api.get("/runs/nope")
     api.get("/nowhere/at/all")
@@ -75,23 +75,23 @@ def test_what_is_counted_is_told_to_prometheus_by_route(api: Api, body: dict[str
 
 
 def test_the_status_tells_what_there_is_and_no_password(api: Api) -> None:
-    told = api.get("/status").json()
-    assert told["home"] == str(api.context.settings.home)
-    assert told["tracker"] == {"proxied": False, "url": None, "ready": False}
-    assert told["counts"] == {"runs_active": 0, "operations_running": 0, "agents": 0, "events": 0, "services": 0}
+    answer = api.get("/status").json()
+    assert answer["home"] == str(api.context.settings.home)
+    assert answer["tracker"] == {"proxied": False, "url": None, "ready": False}
+    assert answer["counts"] == {"runs_active": 0, "operations_running": 0, "agents": 0, "events": 0, "services": 0}
 
 
-def test_a_run_is_known_and_running_as_soon_as_it_was_asked_for(api: Api, body: dict[str, Any]) -> None:
+def test_a_run_is_known_and_running_as_soon_as_it_was_requested(api: Api, body: dict[str, Any]) -> None:
     reply = api.post("/runs", json={**body, "parameters": {"epochs": 5}})
     assert reply.status_code == 201
     record = reply.json()
     assert (record["state"], record["workflow"], record["team"]) == ("running", "train", "ml")
     assert [task["state"] for task in record["tasks"]] == ["pending"]
     assert api.get(f"/runs/{record['name']}").json() == api.get("/runs/@latest").json() == record
-    assert [one["name"] for one in api.get("/runs").json()] == [record["name"]]
+    assert [run["name"] for run in api.get("/runs").json()] == [record["name"]]
     assert api.context.deployer.batch.definition(record["name"]).workflow.by_name["fit"].parameters == {"epochs": 5}
-    [told] = api.get("/events").json()
-    assert (told["type"], told["data"]["by"]) == ("run.started", get_home_owner())
+    [event] = api.get("/events").json()
+    assert (event["type"], event["data"]["by"]) == ("run.started", get_home_owner())
     assert api.get("/applications/mnist").json()["environment"] == "scanflow-mnist-ml"
 
 
@@ -115,7 +115,7 @@ def test_an_application_of_another_backend_is_refused(api: Api, body: dict[str, 
         assert "scanflow --backend kubernetes up" in problem(api.post(path, json=other))[2], path
 
 
-def test_a_run_asked_for_twice_with_one_key_is_one_run(api: Api, body: dict[str, Any]) -> None:
+def test_a_run_requested_twice_with_one_key_is_one_run(api: Api, body: dict[str, Any]) -> None:
     def ask(_: int) -> str:
         name: str = api.post("/runs", json=body, headers={"Idempotency-Key": "once"}).json()["name"]
         return name
@@ -156,8 +156,8 @@ def test_a_run_that_cannot_be_is_refused_and_not_written_down(
 def test_a_plan_runs_nothing_finds_a_relative_folder_and_misses_a_script_that_is_not_there(
     api: Api, body: dict[str, Any], tmp_path: Path
 ) -> None:
-    for given in (body, {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}):
-        plan = api.post("/runs/plan", json=given).json()
+    for body_ in (body, {"application": {**BATCH, "app_dir": "."}, "source": str(tmp_path / "app.py")}):
+        plan = api.post("/runs/plan", json=body_).json()
         assert [step["name"] for step in plan["steps"]] == ["fit"]
     (tmp_path / "fit.py").unlink()
     for path in ("/runs", "/runs/plan"):
@@ -165,11 +165,11 @@ def test_a_plan_runs_nothing_finds_a_relative_folder_and_misses_a_script_that_is
     assert api.get("/runs").json() == api.get("/events").json() == []
 
 
-def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body: dict[str, Any]) -> None:
+def test_a_stopped_run_can_be_resumed_and_a_key_resumes_once(api: Api, body: dict[str, Any]) -> None:
     name = api.post("/runs", json=body).json()["name"]
     assert problem(api.post(f"/runs/{name}/resume"))[:2] == (409, "AlreadyRunningError")
-    status, _, told = problem(api.post(f"/runs/{name}/spin", json={"step": "fti"}))
-    assert (status, "Did you mean 'fit'?" in told) == (404, True)
+    status, _, detail = problem(api.post(f"/runs/{name}/spin", json={"step": "fti"}))
+    assert (status, "Did you mean 'fit'?" in detail) == (404, True)
     assert api.post(f"/runs/{name}/stop").json()["name"] == name
     with api.context.store.write() as connection:  # as its controller would
         run_store.record_end(connection, name, 1, outcome="stopped")
@@ -177,11 +177,11 @@ def test_a_stopped_run_can_be_asked_to_go_on_and_a_key_asks_once(api: Api, body:
     for _ in range(2):
         reply = api.post(f"/runs/{name}/resume", json={}, headers={"Idempotency-Key": "r"})
         assert (reply.status_code, reply.json()["state"]) == (200, "running")
-    found = known_by(api.context.store, run_store.find, name)
-    assert (found.drive, found.stop) == (2, False)
+    row = read_from_store(api.context.store, run_store.find, name)
+    assert (row.drive, row.stop) == (2, False)
 
 
-def test_what_is_not_there_and_what_is_no_name_is_a_problem_also_where_a_stream_was_asked_for(api: Api) -> None:
+def test_what_is_not_there_and_what_is_no_name_is_a_problem_also_where_a_stream_was_requested(api: Api) -> None:
     missing = ("", "/events", "/steps/fit/outputs", "/tasks/fit/logs")
     for path in ("/services/nope", *(f"/runs/nope{more}" for more in missing)):
         assert problem(api.get(path))[:2] == (404, "NotFoundError"), path
@@ -191,23 +191,23 @@ def test_what_is_not_there_and_what_is_no_name_is_a_problem_also_where_a_stream_
     assert problem(api.put("/runs", json={}))[0] == 405
 
 
-def test_a_defect_is_told_without_its_words(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
+def test_a_defect_is_reported_without_its_message(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise RuntimeError("the password is 1234")
 
-    monkeypatch.setattr(api.context.deployer, "runs", broken)
+    monkeypatch.setattr(api.context.deployer, "runs", raise_error)
     reply = api.get("/runs")
     assert problem(reply)[:2] == (500, "InternalError")
     assert "1234" not in reply.text
 
 
-def test_events_are_told_listed_and_numbered(api: Api) -> None:
-    told = [
+def test_events_are_reported_listed_and_numbered(api: Api) -> None:
+    reports = [
         {"at": 1.0, "type": "sample", "app": "mnist", "subject": "agent/tracker", "data": {"value": n}} for n in (1, 2)
     ]
-    assert [one["id"] for one in api.post("/events", json=told).json()] == [1, 2]
-    assert [one["data"] for one in api.get("/events", params={"after": 1}).json()] == [{"value": 2}]
-    assert [one["id"] for one in api.get("/events", params={"limit": 1}).json()] == [1]
+    assert [event["id"] for event in api.post("/events", json=reports).json()] == [1, 2]
+    assert [event["data"] for event in api.get("/events", params={"after": 1}).json()] == [{"value": 2}]
+    assert [event["id"] for event in api.get("/events", params={"limit": 1}).json()] == [1]
     assert api.get("/events", params={"type": "run.*"}).json() == []
     assert len(api.get("/events", params={"type": ["run.*", "sample"]}).json()) == 2
 
@@ -256,11 +256,11 @@ NONSENSE = ["x", "-1", "1.5", "9" * 19, "9" * 4301, "9" * 20_000, "0" * 4301]
 def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_known(
     api: Api, body: dict[str, Any]
 ) -> None:
-    def told(path: str, last: str) -> list[str]:
+    def list_ids(path: str, last: str) -> list[str]:
         lines = api.get(path, headers={"Last-Event-ID": last}).text.splitlines()
         return [line for line in lines if line.startswith("id")]
 
-    operation, run = deployed(api).json()["operation"], api.post("/runs", json=body).json()["name"]
+    operation, run = deploy_service(api).json()["operation"], api.post("/runs", json=body).json()["name"]
     job = api.context.get_run_job(run, 1)
     job.prepare({"what": "run"})
     job.end({"record": None, "problem": {"status": 500, "detail": "no"}})
@@ -272,26 +272,29 @@ def test_a_stream_goes_on_behind_a_number_and_what_is_none_is_as_if_none_was_kno
         headers = {"accept": "text/event-stream", "Last-Event-ID": last}
         with api.stream("GET", "/events", headers=headers) as reply:
             assert next(line for line in reply.iter_lines() if line.startswith("id: ")) == "id: 1", last
-        assert told(f"/operations/{operation}/events", last) == ["id: 1", "id: 2"], last
+        assert list_ids(f"/operations/{operation}/events", last) == ["id: 1", "id: 2"], last
     lines = api.get(f"/operations/{operation}/events", headers={"Last-Event-ID": "1"}).text.splitlines()
     assert [line for line in lines if line.startswith(("event", "id"))] == ["event: done", "id: 2"]
     done = json.loads(next(line.removeprefix("data: ") for line in lines if line.startswith("data: ")))
     assert (done["state"], done["problem"]["detail"]) == ("failed", "no")
-    for last in ("1", *(f"1-{one}" for one in NONSENSE)):
-        assert told(f"/runs/{run}/events", last) == ["id: 1-1"], last
+    for last in ("1", *(f"1-{text}" for text in NONSENSE)):
+        assert list_ids(f"/runs/{run}/events", last) == ["id: 1-1"], last
 
 
 def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
-    given = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}, "sizing": {"instances": 2}}
-    reply = api.post("/services", json=given, headers={"Idempotency-Key": "d"})
+    fields = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}, "sizing": {"instances": 2}}
+    reply = api.post("/services", json=fields, headers={"Idempotency-Key": "d"})
     assert reply.status_code == 202
     id = reply.json()["operation"]
-    assert api.post("/services", json=given, headers={"Idempotency-Key": "d"}).json()["operation"] == id
+    assert api.post("/services", json=fields, headers={"Idempotency-Key": "d"}).json()["operation"] == id
     shown = api.get(f"/operations/{id}").json()
     assert (shown["state"], shown["kind"], shown["service"], shown["progress"]) == ("running", "deploy", "digits", [])
     assert api.patch("/services/digits", json={"instances": 3}).status_code == 202
     with api.context.store.read() as connection:
-        assert [one.intent.primitive for one in intent_store.list_open_changes(connection)] == ["deploy", "change"]
+        assert [change.intent.primitive for change in intent_store.list_open_changes(connection)] == [
+            "deploy",
+            "change",
+        ]
 
 
 def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api) -> None:
@@ -301,8 +304,8 @@ def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api
             ("ASKED", "pending", "approve", "service/digits"),
             ("run", "running", "act", "workflow/digits"),
         ):
-            made = stored(id, state, verdict, primitive="apply_workflow_instance", target=target)
-            intent_store.add(connection, made.replace(progress=("one",)))
+            row = make_action_row(id, state, verdict, primitive="apply_workflow_instance", target=target)
+            intent_store.add(connection, row.replace(progress=("one",)))
     shown = api.get("/operations/0f9a").json()
     assert (shown["state"], shown["kind"], shown["service"]) == ("running", "apply_workflow_instance", "digits")
     assert (shown["progress"], shown["problem"]) == ([], None)
@@ -312,7 +315,7 @@ def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api
 
 
 def test_a_change_that_a_person_withdrew_has_failed_and_says_why(api: Api) -> None:
-    first = deployed(api).json()["operation"]
+    first = deploy_service(api).json()["operation"]
     waiting = api.patch("/services/digits", json={"instances": 3}).json()["operation"]
     refused = api.post(f"/intents/{waiting}/refuse", json={"reason": "not yet"})
     assert refused.status_code == 200
@@ -323,14 +326,14 @@ def test_a_change_that_a_person_withdrew_has_failed_and_says_why(api: Api) -> No
     assert api.get("/status").json()["counts"]["operations_running"] == 1
 
 
-def test_a_change_of_a_service_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
+def test_a_change_of_a_service_sent_again_is_reported_also_when_it_could_not_be_begun_any_more(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ServerContext, "find_model", lambda *_, **__: None)
-    given = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}}
+    fields = {"application": {**ONLINE, "app_dir": str(api.context.settings.home)}}
 
     def deploy(key: str, **more: Any) -> str:
-        reply = api.post("/services", json={**given, **more}, headers={"Idempotency-Key": key})
+        reply = api.post("/services", json={**fields, **more}, headers={"Idempotency-Key": key})
         return str(reply.json()["operation"])
 
     def delete(key: str) -> httpx2.Response:
@@ -356,8 +359,8 @@ def test_a_change_that_cannot_be_is_refused_at_once(api: Api) -> None:
         ({"replicas": 2}, 422),
         ({"memory_bytes": None, "instances": 2}, 404),
     ]
-    for given, status in refused:
-        assert problem(api.patch("/services/digits", json=given))[0] == status, given
+    for body, status in refused:
+        assert problem(api.patch("/services/digits", json=body))[0] == status, body
     assert problem(api.post("/services", json={"application": BATCH}))[0] == 422
 
 
@@ -367,9 +370,9 @@ def test_an_agent_is_wanted_says_where_it_is_and_is_wanted_no_more(api: Api, bod
     assert (started["state"], started["url"], started["team"]) == ("starting", None, "ml")
     for _ in range(2):
         assert api.post(f"{path}/heartbeat", json=HERE).status_code == 204
-    assert [one["type"] for one in api.get("/events").json()] == ["agent.started"]
+    assert [event["type"] for event in api.get("/events").json()] == ["agent.started"]
     assert api.delete(path).json()["state"] == "stopped"
-    assert [one["name"] for one in api.get("/agents").json()] == ["tracker"]
+    assert [agent["name"] for agent in api.get("/agents").json()] == ["tracker"]
     assert problem(api.get("/agents/mnist/trakcer"))[2].endswith("Did you mean 'mnist/tracker'?")
     assert problem(api.put("/agents/mnist/checker", json=body))[0] == 404, "the application has no such agent"
     assert problem(api.put("/agents/other/tracker", json=body))[0] == 422
@@ -382,7 +385,7 @@ def test_an_agent_says_how_its_sensors_fare(api: Api) -> None:
     assert api.post(f"{path}/heartbeat", json=HERE).status_code == 204, "one of an earlier version says nothing of them"
     assert api.get(path).json()["sensors"] is None
     assert api.post(f"{path}/heartbeat", json={**HERE, "sensors": [count]}).status_code == 204
-    assert [one["sensors"] for one in api.get("/agents").json()] == [[count]]
+    assert [agent["sensors"] for agent in api.get("/agents").json()] == [[count]]
     assert problem(api.post(f"{path}/heartbeat", json={**HERE, "sensors": [{"name": "count"}]}))[0] == 422
 
 
@@ -395,13 +398,15 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
 ) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
-    status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
+    status, kind, detail = problem(api.put(path, json=of_team(body, "blue")))
     assert (status, kind) == (409, "AlreadyRunningError")
     for words in ("'red'", "scanflow agents mnist:tracker --stop", "Rename your application"):
-        assert words in told
-    found = known_by(api.context.store, agent_store.find, "mnist", "tracker")
-    assert (found.team, found.wanted, found.generation) == ("red", True, 1)
-    assert [one["team"] for one in api.get("/applications").json()] == ["red"], "nothing is kept of what was refused"
+        assert words in detail
+    row = read_from_store(api.context.store, agent_store.find, "mnist", "tracker")
+    assert (row.team, row.wanted, row.generation) == ("red", True, 1)
+    assert [application["team"] for application in api.get("/applications").json()] == ["red"], (
+        "nothing is kept of what was refused"
+    )
     assert api.put(path, json=of_team(body, "red")).status_code == 200
     api.post(f"{path}/heartbeat", json=HERE)
     with api.context.store.write() as connection:
@@ -412,7 +417,7 @@ def test_an_agent_that_another_team_wants_is_left_to_it_until_it_is_wanted_no_mo
 
 
 @pytest.mark.processes
-def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, body: dict[str, Any]) -> None:
+def test_an_agent_of_another_team_that_is_still_stopping_is_waited_for(api: Api, body: dict[str, Any]) -> None:
     path = "/agents/mnist/tracker"
     api.put(path, json=of_team(body, "red"))
     job = Job(api.context.settings.folder / "agents" / "mnist" / "tracker")
@@ -421,9 +426,9 @@ def test_an_agent_of_another_team_that_is_still_ending_is_waited_for(api: Api, b
     try:
         with api.context.store.write() as connection:
             agent_store.mark_unwanted(connection, "mnist", "tracker")
-        status, kind, told = problem(api.put(path, json=of_team(body, "blue")))
+        status, kind, detail = problem(api.put(path, json=of_team(body, "blue")))
         assert (status, kind) == (409, "AlreadyRunningError")
-        assert "is still stopping" in told
+        assert "is still stopping" in detail
     finally:
         job.daemon.kill()
         assert job.daemon.wait(PATIENCE_S)
@@ -436,8 +441,8 @@ def test_an_agent_of_an_earlier_release_that_nobody_started_here_is_where_it_say
     for name in ("own", "tracker"):
         permit_strategies(api.context.store, agent=name)
         api.post(f"/agents/mnist/{name}/heartbeat", json=HERE)
-    told = api.get("/agents/mnist/own").json()
-    assert (told["state"], told["url"], told["pid"]) == ("running", HERE["url"], HERE["pid"])
+    answer = api.get("/agents/mnist/own").json()
+    assert (answer["state"], answer["url"], answer["pid"]) == ("running", HERE["url"], HERE["pid"])
     assert api.put("/agents/mnist/tracker", json=of_team(body, "blue")).json()["team"] == "blue"
 
 
@@ -447,13 +452,15 @@ def test_an_application_is_kept_with_its_revisions(api: Api, body: dict[str, Any
     assert api.put("/applications/mnist", json=body).json()["revision"] == 1
     changed = {**body, "application": {**body["application"], "agents": []}}
     assert api.put("/applications/mnist", json=changed).json()["revision"] == 2
-    assert [one["name"] for one in api.get("/applications").json()] == ["mnist"]
+    assert [application["name"] for application in api.get("/applications").json()] == ["mnist"]
     assert problem(api.put("/applications/other", json=body))[0] == 422
     assert problem(api.get("/applications/mnist", params={"team": "other"}))[0] == 404
 
 
 @pytest.mark.processes
-def test_a_run_that_another_process_drives_is_told_from_outside(api: Api, body: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_that_another_process_drives_is_reported_from_outside(
+    api: Api, body: dict[str, Any], tmp_path: Path
+) -> None:
     from scanflow_server.bodies import read_application
 
     (tmp_path / "fit.py").write_text(
@@ -463,7 +470,7 @@ def test_a_run_that_another_process_drives_is_told_from_outside(api: Api, body: 
     kinds: list[str] = []
     with ThreadPoolExecutor(2) as pool:
         driving = pool.submit(api.context.deployer.run, RunRequest(app))
-        until(lambda: [one for one in api.get("/runs").json() if one["state"] == "running"], "the run begins")
+        wait_until(lambda: [run for run in api.get("/runs").json() if run["state"] == "running"], "the run begins")
 
         def read() -> None:
             with api.stream("GET", "/runs/@latest/events") as reply:

@@ -40,9 +40,9 @@ from scanflow_server.routes import (
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
-from tests.asking import http_client
+from tests.http_requests import http_client
 from tests.server import bearer
-from tests.unit.server.keeping import Api
+from tests.unit.server.server_rows import Api
 from tests.waiting import PATIENCE_S, patient
 
 ROUTES: list[ApiRoute] = [
@@ -97,11 +97,11 @@ def ask(app: FastAPI, route: str, token: str, blocks: Iterable[bytes] = (), *, l
     path = BASE + re.sub(r"{\w+(:path)?}", "x", path)
     scope = {"type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode()}
     scope |= {"query_string": b"", "root_path": "", "scheme": "http", "server": ("localhost", 80), "headers": headers}
-    left, sent, received, received_before = iter(blocks), list[Any](), 0, list[int]()
+    remaining, sent, received, received_before = iter(blocks), list[Any](), 0, list[int]()
 
     async def receive() -> Any:
         nonlocal received
-        block = next(left, None)
+        block = next(remaining, None)
         received += len(block or b"")
         return {"type": "http.request", "body": block or b"", "more_body": block is not None}
 
@@ -149,7 +149,7 @@ def test_a_body_that_says_it_is_too_large_is_refused_unread(app: FastAPI) -> Non
         assert ask(app, name(route), "secret-admin", spaces(most), length=most).status != 413, name(route)
 
 
-def test_a_body_that_turns_out_too_large_is_refused_as_soon_as_it_is(app: FastAPI) -> None:
+def test_a_body_that_proves_too_large_is_refused_as_soon_as_it_is(app: FastAPI) -> None:
     taking = [route for route in ROUTES if route.body_field is not None]
     assert {"POST /events", "PATCH /labels", "POST /intents", "PATCH /services/{name}"} <= {*map(name, taking)}
     for route in taking:
@@ -176,7 +176,7 @@ def test_a_large_body_is_parsed_in_another_thread(app: FastAPI, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b"[" * 2**20, "not valid JSON: recursion limit exceeded"),
         (b'{"application":' + b'{"a":' * 150 + b"1" + b"}" * 151, "nested deeper than 100 levels"),
@@ -187,9 +187,9 @@ def test_a_large_body_is_parsed_in_another_thread(app: FastAPI, monkeypatch: pyt
         (b"", "the body: Field required"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_with_the_reason(app: FastAPI, body: bytes, told: str) -> None:
+def test_a_body_that_cannot_be_read_is_refused_with_the_reason(app: FastAPI, body: bytes, message: str) -> None:
     answer = ask(app, "POST /runs", "secret-editor", [body], length=len(body))
-    assert (answer.status, told in answer.document["detail"]) == (422, True), answer.document
+    assert (answer.status, message in answer.document["detail"]) == (422, True), answer.document
 
 
 def test_a_client_that_disconnects_within_a_body_is_no_defect(app: FastAPI, caplog: pytest.LogCaptureFixture) -> None:
@@ -211,15 +211,15 @@ def test_a_client_that_disconnects_within_a_body_is_no_defect(app: FastAPI, capl
 
 
 def test_an_event_that_is_too_large_is_refused_with_its_batch(api: Api) -> None:
-    def made(size: int) -> dict[str, Any]:
+    def make_event(size: int) -> dict[str, Any]:
         event: dict[str, Any] = {"id": 0, "at": 1.0, "type": "made", "app": "", "subject": "", "data": {"x": ""}}
         event["data"]["x"] = "y" * (size - len(json.dumps(event, separators=(",", ":"))))
         return event
 
-    refused = api.post("/events", json=[made(200), made(MAX_EVENT_BYTES + 1)])
+    refused = api.post("/events", json=[make_event(200), make_event(MAX_EVENT_BYTES + 1)])
     assert (refused.status_code, "Event 2 of the body, of type 'made'" in refused.json()["detail"]) == (413, True)
     assert api.get("/events").json() == []
-    assert api.post("/events", json=[made(MAX_EVENT_BYTES)]).status_code == 201
+    assert api.post("/events", json=[make_event(MAX_EVENT_BYTES)]).status_code == 201
 
 
 def test_an_application_of_10_000_steps_fits() -> None:

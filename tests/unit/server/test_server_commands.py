@@ -26,16 +26,16 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.service_drivers import Kind, ServiceDrivers, ShutdownError, TeamDeployer
 from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.intent_store import ActionRow
-from tests.permitting import permit_strategies
+from tests.permissions import permit_strategies
 from tests.unit.server.answering import a_service
-from tests.unit.server.arbiter.making import intent
-from tests.unit.server.keeping import known_by, requested, stored
-from tests.waiting import until
+from tests.unit.server.arbiter.intent_builders import intent
+from tests.unit.server.server_rows import make_action_row, make_request_row, read_from_store
+from tests.waiting import wait_until
 
 DEPLOY = {"application": {"name": "mnist", "team": "ml"}, "source": None, "sizing": None, "port": None}
 
 
-class Desk:
+class ChangeRequests:
     """Where commands come in; its clock goes on, and its engine begins nothing by itself."""
 
     def __init__(self, context: ServerContext) -> None:
@@ -44,41 +44,41 @@ class Desk:
         self.context, self.engine = context, build_engine(context)
 
     def request(self, kind: Kind, /, by: str = "ada", **wanted: Any) -> str:
-        given = DEPLOY if kind == "deploy" else wanted
-        about: dict[str, Any] = {"get_owner": lambda: ("mnist", "ml"), "request": given, "by": by}
+        request = DEPLOY if kind == "deploy" else wanted
+        about: dict[str, Any] = {"get_owner": lambda: ("mnist", "ml"), "request": request, "by": by}
         return request_change(self.context, self.engine, kind, "digits", **about)
 
-    def shown(self, id: str) -> Operation:
-        return make_operation_view(self.context, self.wanted(id))
+    def show(self, id: str) -> Operation:
+        return make_operation_view(self.context, self.get_row(id))
 
     def state(self, id: str) -> str:
-        return "queued" if self.wanted(id).action.state == "pending" else self.shown(id).state
+        return "queued" if self.get_row(id).action.state == "pending" else self.show(id).state
 
-    def wanted(self, id: str) -> ActionRow:
-        return known_by(self.context.store, intent_store.get, id)
+    def get_row(self, id: str) -> ActionRow:
+        return read_from_store(self.context.store, intent_store.get, id)
 
     def begin(self, id: str) -> None:
         with self.context.store.write() as connection:
-            intent_store.put(connection, self.wanted(id).replace(action={"state": "running", "began": 1.0}, tries=1))
+            intent_store.put(connection, self.get_row(id).replace(action={"state": "running", "began": 1.0}, tries=1))
 
     def end(self, id: str, problem: dict[str, Any] | None = None) -> None:
         """Leave what a driver leaves that has ended."""
         end_job(self.context.get_operation_job(id), problem)
 
-    def told(self, type: str) -> list[dict[str, Any]]:
+    def list_event_data(self, type: str) -> list[dict[str, Any]]:
         with self.context.store.read() as connection:
             return [event.data for event in event_store.list_after(connection, 0, type=[type])]
 
     @property
     def due(self) -> dict[str, str]:
         with self.context.store.read() as connection:
-            return {one.id: one.action.decision.verdict for one in intent_store.list_due(connection)}
+            return {action.id: action.action.decision.verdict for action in intent_store.list_due(connection)}
 
 
 @pytest.fixture
-def desk(context: ServerContext) -> Desk:
+def change_requests(context: ServerContext) -> ChangeRequests:
     permit_strategies(context.store, "scale", team="ml")
-    return Desk(context)
+    return ChangeRequests(context)
 
 
 def end_job(job: Job, problem: dict[str, Any] | None = None) -> None:
@@ -86,53 +86,53 @@ def end_job(job: Job, problem: dict[str, Any] | None = None) -> None:
     job.end({"result": None, "problem": problem})
 
 
-def wanted_by_agent(id: str, **changes: Any) -> Any:
+def make_agent_intent(id: str, **changes: Any) -> Any:
     arguments = {"workflow": "digits", "instances": 3}
-    given = {"primitive": "apply_workflow_instance", "arguments": arguments, "target": "service/digits"}
-    return intent(id, app="mnist", team="ml", fields=("replicas",), key=f"planner/{id}", **(given | changes))
+    fields = {"primitive": "apply_workflow_instance", "arguments": arguments, "target": "service/digits"}
+    return intent(id, app="mnist", team="ml", fields=("replicas",), key=f"planner/{id}", **(fields | changes))
 
 
-def test_of_fifty_conflicting_deployments_the_newest_is_made(desk: Desk) -> None:
-    ids = [desk.request("deploy", by=f"user-{number}") for number in range(50)]
-    states = [desk.state(id) for id in ids]
+def test_of_fifty_conflicting_deployments_the_newest_is_made(change_requests: ChangeRequests) -> None:
+    ids = [change_requests.request("deploy", by=f"user-{number}") for number in range(50)]
+    states = [change_requests.state(id) for id in ids]
     assert states == ["failed"] * 49 + ["queued"]
-    told = desk.shown(ids[0]).problem
-    assert told is not None
-    assert told["detail"].startswith(f"Superseded: user-1 requested deploy ({ids[1]})")
-    assert list(desk.due) == ids[-1:]
+    problem = change_requests.show(ids[0]).problem
+    assert problem is not None
+    assert problem["detail"].startswith(f"Superseded: user-1 requested deploy ({ids[1]})")
+    assert list(change_requests.due) == ids[-1:]
 
 
-def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(desk: Desk) -> None:
-    first = desk.request("deploy")
-    desk.begin(first)
-    second, third = desk.request("deploy"), desk.request("delete")
-    assert [desk.state(id) for id in (first, second, third)] == ["running", "failed", "queued"]
-    waiting = desk.wanted(third)
+def test_what_is_under_way_ends_and_of_what_waits_the_newest_follows(change_requests: ChangeRequests) -> None:
+    first = change_requests.request("deploy")
+    change_requests.begin(first)
+    second, third = change_requests.request("deploy"), change_requests.request("delete")
+    assert [change_requests.state(id) for id in (first, second, third)] == ["running", "failed", "queued"]
+    waiting = change_requests.get_row(third)
     assert (waiting.action.decision.verdict, waiting.action.decision.winner) == ("queue", first)
 
 
-def test_commands_that_write_other_things_are_all_made_in_their_order(desk: Desk) -> None:
+def test_commands_that_write_other_things_are_all_made_in_their_order(change_requests: ChangeRequests) -> None:
     ids = [
-        desk.request("deploy"),
-        desk.request("change", instances=2),
-        desk.request("change", promote=True),
-        desk.request("change", instances=3),
+        change_requests.request("deploy"),
+        change_requests.request("change", instances=2),
+        change_requests.request("change", promote=True),
+        change_requests.request("change", instances=3),
     ]
-    assert [desk.state(id) for id in ids] == ["queued", "failed", "queued", "queued"]
-    assert desk.due == {ids[0]: "act", ids[2]: "queue", ids[3]: "queue"}
+    assert [change_requests.state(id) for id in ids] == ["queued", "failed", "queued", "queued"]
+    assert change_requests.due == {ids[0]: "act", ids[2]: "queue", ids[3]: "queue"}
 
 
-def test_people_and_agents_change_a_service_one_after_the_other(desk: Desk) -> None:
-    command = desk.request("change", instances=2)
-    desk.begin(command)
-    decision = desk.engine.submit(wanted_by_agent("i1"))
+def test_people_and_agents_change_a_service_one_after_the_other(change_requests: ChangeRequests) -> None:
+    command = change_requests.request("change", instances=2)
+    change_requests.begin(command)
+    decision = change_requests.engine.submit(make_agent_intent("i1"))
     assert (decision.verdict, decision.winner) == ("queue", command)
-    desk.end(command)
-    desk.engine.settle()
-    stored = desk.wanted("i1")
+    change_requests.end(command)
+    change_requests.engine.settle()
+    stored = change_requests.get_row("i1")
     assert stored.action.state == "failed", "its turn came, and there is no such service"
-    other = desk.request("change", instances=4)
-    assert desk.engine.submit(wanted_by_agent("i2")).winner == other
+    other = change_requests.request("change", instances=4)
+    assert change_requests.engine.submit(make_agent_intent("i2")).winner == other
 
 
 def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_where_it_failed(
@@ -140,9 +140,9 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
 ) -> None:
     monkeypatch.setattr(TeamDeployer, "service", lambda *_: a_service("digits", "ready"))
     context.shutdown.set()  # no driver is started here, and nobody waits for one
-    deployer = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1")
+    deployer = TeamDeployer(context, ServiceDrivers(context), make_agent_intent("i1"), "intent/i1")
     with context.store.write() as connection:
-        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
+        intent_store.add(connection, make_action_row("i1", "running", "act", target="service/digits"))
     looked = list[Job]()
     drive = ServiceDrivers.drive
 
@@ -162,7 +162,7 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     assert act() == first
     end_job(first, {"status": 400, "detail": "no room"})
     assert act() != first, "what failed is tried again"
-    assert known_by(context.store, intent_store.get, "i1").drivers == (first.path.name,)
+    assert read_from_store(context.store, intent_store.get, "i1").drivers == (first.path.name,)
     assert first.path.name.startswith("i1."), "as the retention finds whose they are"
     record = a_service("digits", "ready")
     looked[-1].prepare({"what": "operation"})
@@ -171,15 +171,15 @@ def test_a_change_that_an_agents_action_makes_is_found_again_and_made_again_wher
     with context.store.read() as connection:
         recorded = [(event.type, event.data["operation"]) for event in event_store.list_after(connection, 0)]
     assert recorded == [("service.unchanged", "i1"), ("service.changed", "i1")], "each once"
-    other = TeamDeployer(context, ServiceDrivers(context), wanted_by_agent("i1"), "intent/i1/revert")
+    other = TeamDeployer(context, ServiceDrivers(context), make_agent_intent("i1"), "intent/i1/revert")
     with pytest.raises(ShutdownError):
         other.change("digits", ServiceChange(instances=3))
     assert looked[-1].path.name not in {job.path.name for job in looked[:-1]}
 
 
-def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
-    id = desk.request("change", model="models:/cnn/3", reason="the audit says so")
-    with desk.context.store.read() as connection:
+def test_the_reason_of_a_persons_change_is_explained(change_requests: ChangeRequests) -> None:
+    id = change_requests.request("change", model="models:/cnn/3", reason="the audit says so")
+    with change_requests.context.store.read() as connection:
         stored = intent_store.find(connection, id)
     assert stored is not None
     lines = explain_action(stored.action, [])
@@ -187,54 +187,56 @@ def test_the_reason_of_a_persons_change_is_explained(desk: Desk) -> None:
     assert any('model="models:/cnn/3"' in line for line in lines)
 
 
-def test_a_command_is_explained(desk: Desk) -> None:
-    id = desk.request("change", instances=2)
-    with desk.context.store.read() as connection:
+def test_a_command_is_explained(change_requests: ChangeRequests) -> None:
+    id = change_requests.request("change", instances=2)
+    with change_requests.context.store.read() as connection:
         stored = intent_store.find(connection, id)
-        said = intent_store.load_trail(connection, id)
+        trail = intent_store.load_trail(connection, id)
     assert stored is not None
-    lines = explain_action(stored.action, said)
+    lines = explain_action(stored.action, trail)
     assert lines[0].startswith("request   by ada at ")
     assert f'intent    {id}: change(instances=2, service="digits") on service/digits' in lines
     assert not any(line.startswith(("sample", "rule")) for line in lines)
 
 
-def test_how_a_command_failed_is_told_and_it_is_not_tried_again(desk: Desk) -> None:
-    id = desk.request("change", instances=2)
-    desk.end(id, {"status": 503, "detail": "no room"})
+def test_how_a_command_failed_is_reported_and_it_is_not_tried_again(change_requests: ChangeRequests) -> None:
+    id = change_requests.request("change", instances=2)
+    change_requests.end(id, {"status": 503, "detail": "no room"})
     with pytest.raises(UsageError, match="no room"):
-        ServiceDrivers(desk.context).carry_out(desk.wanted(id).intent)
-    desk.engine.settle()
-    stored = desk.wanted(id)
+        ServiceDrivers(change_requests.context).carry_out(change_requests.get_row(id).intent)
+    change_requests.engine.settle()
+    stored = change_requests.get_row(id)
     assert (stored.action.state, stored.action.error, stored.tries) == ("failed", "no room", 1)
-    assert desk.shown(id).problem == {"status": 503, "detail": "no room"}
-    assert desk.told("service.unchanged") == [{"operation": id, "kind": "change", "error": "no room"}], "once"
+    assert change_requests.show(id).problem == {"status": 503, "detail": "no room"}
+    assert change_requests.list_event_data("service.unchanged") == [
+        {"operation": id, "kind": "change", "error": "no room"}
+    ], "once"
 
 
-def test_a_command_outlives_any_number_of_servers(desk: Desk) -> None:
-    id = desk.request("delete")
+def test_a_command_outlives_any_number_of_servers(change_requests: ChangeRequests) -> None:
+    id = change_requests.request("delete")
     for _ in range(2 * MAX_ATTEMPTS):
-        desk.context.shutdown.set()
-        desk.engine.settle()
-        assert (desk.wanted(id).action.state, desk.state(id)) == ("running", "running")
-        desk.context.shutdown.clear()
-        desk.engine = build_engine(desk.context)
-    desk.end(id)
-    desk.engine.settle()
-    assert (desk.wanted(id).action.state, desk.shown(id).problem) == ("succeeded", None)
-    assert desk.told("service.changed") == [{"operation": id, "kind": "delete"}]
+        change_requests.context.shutdown.set()
+        change_requests.engine.settle()
+        assert (change_requests.get_row(id).action.state, change_requests.state(id)) == ("running", "running")
+        change_requests.context.shutdown.clear()
+        change_requests.engine = build_engine(change_requests.context)
+    change_requests.end(id)
+    change_requests.engine.settle()
+    assert (change_requests.get_row(id).action.state, change_requests.show(id).problem) == ("succeeded", None)
+    assert change_requests.list_event_data("service.changed") == [{"operation": id, "kind": "delete"}]
 
 
 def test_services_of_one_name_are_changed_one_after_the_other_whichever_teams_they_are(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    change_requests: ChangeRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with desk.context.store.write() as connection:
-        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
+    with change_requests.context.store.write() as connection:
+        intent_store.add(connection, make_action_row("i1", "running", "act", target="service/digits"))
         for id, team in (("change-1", "ml"), ("change-2", "vision")):
-            intent_store.add(connection, requested(id, team=team))
+            intent_store.add(connection, make_request_row(id, team=team))
     started = list[str]()
     monkeypatch.setattr(Thread, "start", lambda thread: started.append(thread.name))
-    desk.engine.tick()
+    change_requests.engine.tick()
     assert started == ["scanflow-change-1"]
 
 
@@ -249,12 +251,12 @@ def test_a_service_is_changed_by_one_driver_at_a_time_whatever_the_target_of_an_
 
     monkeypatch.setattr(Processes, "start", start)
     with ThreadPoolExecutor() as pool:
-        made = (wanted_by_agent("i1", target="workflow/digits"), wanted_by_agent("i2"))
-        running = [pool.submit(drivers.drive, one, "change", "digits", {}) for one in made]
-        until(lambda: len(looked) > 3, "one is looked at again and again")
+        agents = (make_agent_intent("i1", target="workflow/digits"), make_agent_intent("i2"))
+        running = [pool.submit(drivers.drive, agent, "change", "digits", {}) for agent in agents]
+        wait_until(lambda: len(looked) > 3, "one is looked at again and again")
         context.shutdown.set()
     assert len({*looked}) == 1
-    assert all(isinstance(one.exception(), ShutdownError) for one in running)
+    assert all(isinstance(future.exception(), ShutdownError) for future in running)
 
 
 @pytest.mark.parametrize("id", ["..", ".", ".gone-x", "a.b", "A", "x" * 128])
@@ -267,20 +269,20 @@ def test_the_folder_of_an_actions_drivers_is_no_other_whatever_id_an_agent_choos
         assert re.fullmatch(r"[0-9a-f]{64}(\.0f\.1)?", job.path.name)
 
 
-def test_a_command_waits_for_its_turn_only_for_so_long(desk: Desk) -> None:
-    desk.begin(desk.request("deploy"))
-    id = desk.request("change", instances=2)
-    now = desk.context.clock() + QUEUE_S
-    desk.context.clock = lambda: now
-    late = build_engine(desk.context)
-    stored = desk.wanted(id)
+def test_a_command_waits_for_its_turn_only_for_so_long(change_requests: ChangeRequests) -> None:
+    change_requests.begin(change_requests.request("deploy"))
+    id = change_requests.request("change", instances=2)
+    now = change_requests.context.clock() + QUEUE_S
+    change_requests.context.clock = lambda: now
+    late = build_engine(change_requests.context)
+    stored = change_requests.get_row(id)
     late.intents.decide_again(stored.intent)
-    problem = desk.shown(id).problem
+    problem = change_requests.show(id).problem
     assert problem is not None
     assert "Request it again" in problem["detail"]
 
 
 def test_an_agent_cannot_pose_as_a_person(api: httpx2.Client) -> None:
-    posed = wanted_by_agent("i1", source="person").model_dump(mode="json")
+    posed = make_agent_intent("i1", source="person").model_dump(mode="json")
     refused = api.post("/intents", json=posed)
     assert (refused.status_code, "Only agents" in refused.json()["detail"]) == (422, True)

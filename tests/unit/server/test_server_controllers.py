@@ -26,8 +26,8 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store, run_store
 from scanflow_server.store.run_store import DriveRequest
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import a_run, requested
-from tests.waiting import PATIENCE_S, until
+from tests.unit.server.server_rows import a_run, make_request_row
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class Started:
@@ -91,12 +91,12 @@ def driving(context: ServerContext, tmp_path: Path) -> Driving:
     return Driving(context, tmp_path)
 
 
-def test_a_run_whose_driver_dies_while_it_is_stopped_is_stopped_all_the_same(
+def test_a_run_where_the_driver_dies_while_it_is_stopped_is_stopped_all_the_same(
     driving: Driving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, dying = driving.want(0.0), [True, True, True]
     with driving.context.store.write() as connection:
-        run_store.stop(connection, run_of(job))
+        run_store.stop(connection, get_run(job))
     # Its last instants: its own lock is let go of before the run's.
     with monkeypatch.context() as patched:
         patched.setattr(backend, "is_locked", lambda path: bool(dying and dying.pop()) or is_locked(path))
@@ -109,7 +109,7 @@ def test_a_run_whose_driver_dies_while_it_is_stopped_is_stopped_all_the_same(
     assert job.result["record"]["state"] == "stopped"
 
 
-def run_of(job: Job) -> str:
+def get_run(job: Job) -> str:
     return job.path.parent.name
 
 
@@ -130,7 +130,7 @@ def test_runs_that_go_on_count_before_older_ones_are_begun(
         for job in living:
             job.daemon.kill()
             assert job.daemon.wait(PATIENCE_S)
-    assert driving.started == [run_of(one) for one in older[:begun]]
+    assert driving.started == [get_run(action) for action in older[:begun]]
 
 
 def in_the_way(job: Job) -> None:
@@ -138,15 +138,15 @@ def in_the_way(job: Job) -> None:
     job.path.touch()
 
 
-def test_a_run_whose_folder_cannot_be_holds_up_no_other(driving: Driving, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_where_the_folder_cannot_be_holds_up_no_other(driving: Driving, caplog: pytest.LogCaptureFixture) -> None:
     broken, well = driving.want(1.0), driving.want(2.0)
     in_the_way(broken)
     for _ in range(2):
         driving.controller.tick()
-    assert driving.started == [run_of(well)] * 2
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1, told
-    assert run_of(broken) in told[0]
+    assert driving.started == [get_run(well)] * 2
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1, messages
+    assert get_run(broken) in messages[0]
 
 
 @pytest.mark.parametrize("error", [UnavailableError("The journal is away."), KeyError("parameters")])
@@ -157,22 +157,22 @@ def test_a_run_that_cannot_be_looked_at_now_holds_up_no_other_and_goes_on(
     show = driving.context.deployer.show
 
     def showing(run: str) -> Any:
-        if run == run_of(away):
+        if run == get_run(away):
             raise error
         return show(run)
 
     with monkeypatch.context() as patch:
         patch.setattr(driving.context.deployer, "show", showing)
         driving.controller.tick()
-    assert driving.started == [run_of(well)]
+    assert driving.started == [get_run(well)]
     assert away.result is None
     driving.controller.tick()
-    assert driving.started[1:] == [run_of(away), run_of(well)]
+    assert driving.started[1:] == [get_run(away), get_run(well)]
 
 
 def want_change(context: ServerContext, id: str, service: str) -> Job:
     with context.store.write() as connection:
-        intent_store.add(connection, requested(id, service=service, request={"instances": 2}))
+        intent_store.add(connection, make_request_row(id, service=service, request={"instances": 2}))
     return context.get_operation_job(id)
 
 
@@ -185,14 +185,14 @@ def test_a_change_that_cannot_be_looked_at_holds_up_only_its_own_service(
     started = Started()
     monkeypatch.setattr(service_drivers, "Processes", lambda _ended: started)
     with build_engine(context):
-        until(lambda: len(started.names) > 1, "what can be done is done, and looked at again")
+        wait_until(lambda: len(started.names) > 1, "what can be done is done, and looked at again")
         context.shutdown.set()
     assert {*started.names} == {"scale-3"}
     whys = {record.getMessage().partition(" could")[0] for record in caplog.records}
     assert "The change 'scale-1' of a service" in whys
 
 
-def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_told_later(
+def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_reported_later(
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [a_service("alone", "unsupervised"), a_service("unwell", "degraded")]
@@ -207,18 +207,18 @@ def test_a_service_that_cannot_be_looked_at_hides_no_other_and_its_own_news_is_t
     monkeypatch.setattr(context.deployer, "service", service)
     controller = ServicesController(context, build_engine(context))
 
-    def told() -> list[str]:
+    def list_event_types() -> list[str]:
         with context.store.read() as connection:
             return [event.subject for event in event_store.list_after(connection, 0)]
 
     controller.tick()
-    assert told() == ["service/unwell"]
+    assert list_event_types() == ["service/unwell"]
     away = False
     controller.tick()
-    assert told() == ["service/unwell", "service/alone"]
+    assert list_event_types() == ["service/unwell", "service/alone"]
 
 
-def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generation(
+def test_a_change_that_is_due_is_requested_once_until_there_is_another_generation(
     context: ServerContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = a_service("digits", "ready")
@@ -226,19 +226,19 @@ def test_a_change_that_is_due_is_asked_for_once_until_there_is_another_generatio
     monkeypatch.setattr(context.deployer, "reconcile", lambda _record, **_: ServiceChange(promote=True))
     controller = ServicesController(context, build_engine(context))
 
-    def asked() -> list[str]:
+    def list_open_ids() -> list[str]:
         with context.store.read() as connection:
-            found = intent_store.list_open_changes(connection)
-        assert [one.request for one in found] == [{"promote": True}]
-        return [one.id for one in found]
+            changes = intent_store.list_open_changes(connection)
+        assert [change.request for change in changes] == [{"promote": True}]
+        return [change.id for change in changes]
 
     controller.tick()
-    first = asked()
+    first = list_open_ids()
     controller.tick()
-    assert asked() == first
+    assert list_open_ids() == first
     seen = seen.model_copy(update={"generation": seen.generation + 1})
     controller.tick()
-    assert asked() != first
+    assert list_open_ids() != first
 
 
 def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +249,8 @@ def test_what_was_put_right_of_a_service_is_an_event(context: ServerContext, mon
     monkeypatch.setattr(context.deployer, "reconcile", reconcile)
     ServicesController(context, build_engine(context)).tick()
     with context.store.read() as connection:
-        (found,) = [one for one in event_store.list_after(connection, 0) if one.type == "service.mended"]
-    assert (found.subject, found.data) == (
+        (event,) = [entry for entry in event_store.list_after(connection, 0) if entry.type == "service.mended"]
+    assert (event.subject, event.data) == (
         "service/digits",
         {"text": "recreated the Service, which another client deleted"},
     )

@@ -72,11 +72,11 @@ def test_every_route_answers_as_it_is_described(
     from schemathesis import GenerationMode
     from schemathesis.core.result import Ok
 
-    assert {one.value for one in GenerationMode} == {"positive", "negative"}
+    assert {member.value for member in GenerationMode} == {"positive", "negative"}
     mode = GenerationMode(kind)
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok)
-        operation = found.ok()
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok)
+        operation = result.ok()
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query or operation.path_parameters):
             continue  # it takes nothing that could be wrong
 

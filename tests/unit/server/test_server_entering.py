@@ -41,7 +41,7 @@ def app(tmp_path: Path) -> Application:
 
 
 @pytest.mark.processes
-def test_an_entered_run_stands_still_until_somebody_drives_it(deployer: EmbeddedDeployer, app: Application) -> None:
+def test_an_entered_run_stands_still_until_a_process_drives_it(deployer: EmbeddedDeployer, app: Application) -> None:
     name = deployer.batch.free_name()
     entered = deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name)
     assert deployer.batch.enter(deployer.define(RunRequest(app, parameters={"word": "two"})), name) == entered

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from scanflow.processes.background_jobs import HEALTHY_S, MAX_STARTS, Job, Lines, Processes
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -24,10 +24,10 @@ ENDS = [sys.executable, "-c", ""]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    made = Job(tmp_path / "job")
-    made.prepare({"what": "test"})
-    yield made
-    end(made)
+    job = Job(tmp_path / "job")
+    job.prepare({"what": "test"})
+    yield job
+    end(job)
 
 
 def start(job: Job, command: list[str] = WAITS) -> bool:
@@ -63,26 +63,26 @@ def test_a_job_that_has_ended_is_not_started_again(job: Job) -> None:
 def test_what_dies_without_a_word_is_started_again_after_growing_pauses(job: Job) -> None:
     now, over = [0.0], [0]
 
-    def ended() -> None:
+    def count_end() -> None:
         over[0] += 1
 
     def ended_so_often(number: int) -> bool:
         return over[0] == number and not job.alive
 
-    processes = Processes(ended, clock=lambda: now[0])
+    processes = Processes(count_end, clock=lambda: now[0])
     pauses = []
     for number in range(1, MAX_STARTS + 1):
         began = now[0]
         while not processes.start(job, os.environ, command=ENDS):
             now[0] += 0.1
         pauses.append(now[0] - began)
-        until(partial(ended_so_often, number), "it has ended")
+        wait_until(partial(ended_so_often, number), "it has ended")
     assert pauses == pytest.approx([0, 0.2, 1, 2, 4, 8], abs=0.11)
     assert job.starts == MAX_STARTS
 
 
-def ended(job: Job) -> None:
-    until(lambda: not job.alive, "its process has ended")
+def count_end(job: Job) -> None:
+    wait_until(lambda: not job.alive, "its process has ended")
 
 
 @pytest.mark.parametrize("before", [6, 1025, 100_000])
@@ -91,12 +91,12 @@ def test_what_died_ever_so_often_is_still_started_and_then_paused_for_longest(jo
     (job.path / "starts").write_bytes(b"." * before)
     processes = Processes(lambda: None, clock=lambda: now[0])
     assert processes.start(job, os.environ, command=ENDS)
-    ended(job)
+    count_end(job)
     now[0] = 29.9
     assert not processes.start(job, os.environ, command=ENDS)
     now[0] = 30.0
     assert processes.start(job, os.environ, command=ENDS)
-    ended(job)
+    count_end(job)
 
 
 def test_a_start_that_fails_is_followed_by_a_pause_too(job: Job) -> None:
@@ -107,10 +107,10 @@ def test_a_start_that_fails_is_followed_by_a_pause_too(job: Job) -> None:
     assert not processes.start(job, os.environ, command=ENDS)
     now[0] = 0.2
     assert processes.start(job, os.environ, command=ENDS)
-    ended(job)
+    count_end(job)
 
 
-def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) -> None:
+def test_the_starts_of_a_process_that_lives_for_long_are_counted_from_zero(job: Job) -> None:
     now = [0.0]
     (job.path / "starts").write_bytes(b"." * 40)
     processes = Processes(lambda: None, clock=lambda: now[0])
@@ -119,7 +119,7 @@ def test_the_starts_of_a_process_that_lives_for_long_are_counted_anew(job: Job) 
     processes.note_alive(job)
     assert job.starts == 40
     assert processes.start(job, os.environ, command=ENDS)  # it died after all, before it counted as well
-    ended(job)
+    count_end(job)
     now[0] = HEALTHY_S + 1
     processes.note_alive(job)
     assert job.starts == 41
@@ -136,7 +136,7 @@ def test_a_process_that_still_lives_is_not_started_beside_itself(job: Job) -> No
     assert not processes.start(job, os.environ, command=WAITS)
     end(job)
     assert processes.start(job, os.environ, command=ENDS), "as soon as that is over"
-    ended(job)
+    count_end(job)
 
 
 def test_lines_are_read_whole_and_once_while_they_are_written(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scanflow.backends.backend_port import Lease
 from scanflow.backends.memory import Memory
 from scanflow.errors import UnavailableError
 from scanflow_server.leader_election import DEADLINE_S, LeaseRenewal, acquire
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class Clock:
@@ -49,7 +49,7 @@ def place() -> Place:
     return Place()
 
 
-def test_a_second_server_acts_once_the_first_has_ended(place: Place) -> None:
+def test_a_second_server_leads_once_the_first_has_ended(place: Place) -> None:
     first, second, never = place.lease("a"), Counted(place.lease("b")), threading.Event()
     assert acquire(first, never)
     renewal = LeaseRenewal(first, clock=place.clock, period_s=0.01)
@@ -59,23 +59,23 @@ def test_a_second_server_acts_once_the_first_has_ended(place: Place) -> None:
     waiting.start()
     for _ in range(20):  # twice as long as a lease lasts
         place.clock.now += 1.5
-        until(lambda: renewal.renewed_at == place.clock.now, "it was kept")
+        wait_until(lambda: renewal.renewed_at == place.clock.now, "it was kept")
     enough = second.takes + 3
-    until(lambda: second.takes >= enough, "the second has asked for it again and again")
+    wait_until(lambda: second.takes >= enough, "the second has asked for it again and again")
     assert (took, first.take(), second.take()) == ([], True, False)
     renewal.stop()
     waiting.join(PATIENCE_S)
     assert (took, first.take()) == ([True], False)
 
 
-def test_a_server_that_is_asked_to_end_while_it_stands_by_never_acts(place: Place) -> None:
+def test_a_server_that_is_requested_to_end_while_it_stands_by_never_leads(place: Place) -> None:
     assert place.lease("a").take()
     asked = threading.Event()
     asked.set()
     assert not acquire(place.lease("b"), asked)
 
 
-def test_a_server_whose_lease_another_has_ends_at_once(place: Place) -> None:
+def test_a_server_that_lost_its_lease_ends_at_once(place: Place) -> None:
     lost = threading.Event()
     lease = place.lease("a")
     assert lease.take()
@@ -83,7 +83,7 @@ def test_a_server_whose_lease_another_has_ends_at_once(place: Place) -> None:
     assert place.lease("b").take()
     renewal = LeaseRenewal(lease, lost=lost.set, clock=place.clock, period_s=0.01)
     renewal.start()
-    until(lost.is_set, "it ended")
+    wait_until(lost.is_set, "it ended")
     renewal.stop()
     assert place.lease("b").take(), "what is another's is not released"
 
@@ -105,8 +105,8 @@ def test_a_server_that_cannot_keep_its_lease_ends_before_another_may_take_it(pla
     renewal.start()
     place.clock.now = DEADLINE_S
     enough = hangs.takes + 3
-    until(lambda: hangs.takes >= enough, "it was tried again and again")
+    wait_until(lambda: hangs.takes >= enough, "it was tried again and again")
     assert not lost.is_set()
     place.clock.now = DEADLINE_S + 0.1
-    until(lost.is_set, "it ended")
+    wait_until(lost.is_set, "it ended")
     renewal.stop()

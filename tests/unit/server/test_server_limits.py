@@ -16,11 +16,11 @@ from scanflow_server.access import TokenHolder
 from scanflow_server.limits import LimitedStream, StreamLimit
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import intent_store
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.server import bearer
 from tests.unit.server.answering import a_service
-from tests.unit.server.keeping import Api, deployed, requested
-from tests.waiting import PATIENCE_S, until
+from tests.unit.server.server_rows import Api, deploy_service, make_request_row
+from tests.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def context(context: ServerContext) -> ServerContext:
     return context
 
 
-def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(api: Api) -> None:
+def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_space(api: Api) -> None:
     def add(name: str, team: str) -> dict[str, str]:
         token = api.post("/tokens", json={"name": name, "role": "viewer", "team": team}).json()["token"]
         return bearer(token) | {"accept": "text/event-stream"}
@@ -57,13 +57,13 @@ def test_there_are_only_so_many_streams_and_one_that_is_closed_makes_room(api: A
         open_two(ann)
         open_two(home)
         assert "8 streams are open, the maximum" in refuse(ben)
-        assert api.get("/events", headers=bearer_of(vi)).status_code == 200, "all else is answered"
-    until(lambda: api.context.streams.open == 0, "the server has seen that they are closed")
+        assert api.get("/events", headers=get_bearer(vi)).status_code == 200, "all else is answered"
+    wait_until(lambda: api.context.streams.open == 0, "the server has seen that they are closed")
     with api.stream("GET", "/events", headers=vi) as stream:
         assert stream.status_code == 200
 
 
-def bearer_of(headers: dict[str, str]) -> dict[str, str]:
+def get_bearer(headers: dict[str, str]) -> dict[str, str]:
     return {"authorization": headers["authorization"]}
 
 
@@ -105,7 +105,7 @@ def test_no_token_has_more_than_a_quarter_of_the_streams_and_no_team_more_than_h
         assert streams.open == len(opened)
 
 
-def test_a_stream_whose_client_does_not_read_is_closed() -> None:
+def test_a_stream_where_the_client_does_not_read_is_closed() -> None:
     async def blocks() -> AsyncIterator[bytes]:
         while True:
             yield b"more"
@@ -151,7 +151,7 @@ def test_a_stream_in_which_nothing_happens_ends_when_its_token_is_gone() -> None
     assert (streams.open, valid) == (0, [False])
 
 
-def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
+def test_a_server_with_a_full_disk_is_not_ready(api: Api) -> None:
     ready = str(api.base_url).removesuffix("api/v1/") + "readyz"
     assert HTTP.get(ready).status_code == 200
     (api.context.settings.folder / ".ready").symlink_to("/dev/full")
@@ -159,15 +159,15 @@ def test_a_server_whose_disk_is_full_is_not_ready(api: Api) -> None:
     assert (refused.status_code, "No space left" in refused.json()["detail"]) == (503, True)
 
 
-def test_a_name_that_another_team_serves_is_refused_at_once_and_the_owner_told(
+def test_a_name_that_another_team_serves_is_refused_at_once_and_the_owner_named(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert deployed(api).status_code == 202
-    told = deployed(api, team="red")
-    assert (told.status_code, "'mnist' of the team 'ml'" in told.json()["detail"]) == (422, True)
+    assert deploy_service(api).status_code == 202
+    response = deploy_service(api, team="red")
+    assert (response.status_code, "'mnist' of the team 'ml'" in response.json()["detail"]) == (422, True)
     monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
-    told = deployed(api)
-    assert (told.status_code, "'a' of the team 't'" in told.json()["detail"]) == (422, True)
+    response = deploy_service(api)
+    assert (response.status_code, "'a' of the team 't'" in response.json()["detail"]) == (422, True)
 
 
 def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,10 +176,10 @@ def test_a_model_that_does_not_exist_is_refused_before_it_is_queued(api: Api, mo
 
     monkeypatch.setattr(ServerContext, "find_model", find)
     with api.context.store.write() as connection:
-        intent_store.add(connection, requested("slow", app="a"))
-    assert deployed(api).status_code == 404
+        intent_store.add(connection, make_request_row("slow", app="a"))
+    assert deploy_service(api).status_code == 404
     monkeypatch.setattr(type(api.context.deployer), "services", lambda _: [a_service("digits", "ready")])
     refused = api.patch("/services/digits", json={"model": "models:/nope/1", "weight": 0.1})
     assert (refused.status_code, "models:/nope/1" in refused.json()["detail"]) == (404, True)
     with api.context.store.read() as connection:
-        assert [one.id for one in intent_store.list_open_changes(connection)] == ["slow"]
+        assert [change.id for change in intent_store.list_open_changes(connection)] == ["slow"]

@@ -20,17 +20,17 @@ from scanflow_server.controller_loop import ErrorIsolation, Loop
 from scanflow_server.progress_events import derive_events
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.streams import PING, add_pings
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, wait_until
 
 
 def test_settings_come_from_the_environment_and_show_no_password() -> None:
-    given = {
+    fields = {
         "SCANFLOW_HOME": "/somewhere",
         "SCANFLOW_SERVER_PORT": "1234",
         "SCANFLOW_DATABASE_URL": "postgresql://me:secret@host/db",
         "SCANFLOW_MAX_RUNS": "",
     }
-    settings = ServerSettings.from_environment(given)
+    settings = ServerSettings.from_environment(fields)
     assert (settings.home, settings.port, settings.host) == (Path("/somewhere"), 1234, "127.0.0.1")
     assert settings.database == "postgresql://me:secret@host/db"
     assert "secret" not in repr(settings)
@@ -72,15 +72,17 @@ def test_a_ring_is_followed_by_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop([troubled], bell)
     loop.start()
 
-    def looked() -> bool:
+    def look_again() -> bool:
         bell.notify()
         return troubled.well.is_set()
 
-    until(looked, "it has looked until all was well")
+    wait_until(look_again, "it has looked until all was well")
     loop.stop()
 
 
-def test_what_goes_wrong_with_one_thing_is_told_once_until_it_is_well_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_goes_wrong_with_one_thing_is_reported_once_until_it_is_well_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     apart = ErrorIsolation()
 
     def look(error: BaseException | None) -> None:
@@ -143,7 +145,7 @@ def test_a_stream_that_nobody_reads_any_more_is_closed() -> None:
     assert closed == [True]
 
 
-def run_of(*tasks: TaskRecord) -> RunRecord:
+def make_run(*tasks: TaskRecord) -> RunRecord:
     return RunRecord.model_validate(
         {"name": "r", "app": "a", "team": "t", "workflow": "w", "state": "running", "created": 1.0, "folder": "/r"}
     ).model_copy(update={"tasks": tasks, "name": RunName("r")})
@@ -154,20 +156,20 @@ def a_task(name: str, state: str, attempts: int = 1) -> TaskRecord:
     return TaskRecord.model_validate({"task": StepName(name), "step": step, "state": state, "attempts": attempts})
 
 
-def test_what_happened_between_two_looks_is_told_once() -> None:
-    first = run_of(a_task("load", "running"), a_task("work.0", "pending", 0), a_task("work.1", "pending", 0))
-    second = run_of(a_task("load", "succeeded"), a_task("work.0", "succeeded"), a_task("work.1", "running", 2))
+def test_what_happened_between_two_looks_is_reported_once() -> None:
+    first = make_run(a_task("load", "running"), a_task("work.0", "pending", 0), a_task("work.1", "pending", 0))
+    second = make_run(a_task("load", "succeeded"), a_task("work.0", "succeeded"), a_task("work.1", "running", 2))
     assert [event.kind for event in derive_events(None, first)] == ["run-started", "task-started"]
     assert derive_events(first, first) == []
-    told = derive_events(first, second)
-    assert [event.kind for event in told] == ["task-ended", "task-started", "task-ended", "task-started"]
-    assert [getattr(event, "width", None) for event in told] == [1, 2, 2, 2]
+    events = derive_events(first, second)
+    assert [event.kind for event in events] == ["task-ended", "task-started", "task-ended", "task-started"]
+    assert [getattr(event, "width", None) for event in events] == [1, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
     "value",
     ["a\0b", "\ud800", {"k\udfff": 1}, [float("nan")], {"a": {"b": [float("inf")]}}, json.loads("[" * 200 + "]" * 200)],
 )
-def test_what_could_not_be_kept_and_told_again_is_refused(value: object) -> None:
+def test_what_could_not_be_kept_and_reported_again_is_refused(value: object) -> None:
     with pytest.raises(InvalidError):
         check_text(value)

@@ -23,8 +23,8 @@ from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import run_store
 from tests.applications import keep_application
-from tests.unit.server.keeping import Api
-from tests.unit.server.primitives.keeping import do
+from tests.unit.server.primitives.primitive_runs import do
+from tests.unit.server.server_rows import Api
 from tests.waiting import PATIENCE_S
 
 APP = """
@@ -68,8 +68,8 @@ class Doing:
 
     def __call__(self, primitive: str, *, key: str = "intent/i1", **arguments: Any) -> PrimitiveResult:
         call = PrimitiveCall(primitive=primitive, arguments=arguments)
-        given: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "note": self.notes.append}
-        return do(self.context.deployer, self.applications, call, runs=RequestedRuns(self.context, "tests"), **given)
+        fields: dict[str, Any] = {"app": "counting", "team": "tests", "key": key, "note": self.notes.append}
+        return do(self.context.deployer, self.applications, call, runs=RequestedRuns(self.context, "tests"), **fields)
 
     def counts(self, workflow: str, count: int) -> PrimitiveResult:
         return self("upgrade_workflow", workflow=workflow, parameters={"count": count})
@@ -77,7 +77,7 @@ class Doing:
     @property
     def counted(self) -> dict[str, Any]:
         app = ApplicationStore(self.context).get("counting", "tests").application
-        return {one.name: one.steps[0].parameters["count"] for one in app.workflows}
+        return {workflow.name: workflow.steps[0].parameters["count"] for workflow in app.workflows}
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def doing(context: ServerContext, application: Application) -> Doing:
 
 
 @pytest.fixture
-def past(context: ServerContext, application: Application) -> str:
+def past_run(context: ServerContext, application: Application) -> str:
     record = context.deployer.run(RunRequest(application, "w0"))
     assert record.state == "succeeded"
     return record.name
@@ -103,10 +103,10 @@ class Meanwhile(ApplicationStore):
         self.last = 0
 
     def get(self, app: str, team: str) -> SavedApplication:
-        found = super().get(app, team)
+        application = super().get(app, team)
         self.last = next(self.times)
         self._somebody.counts("w3", self.last)
-        return found
+        return application
 
 
 @pytest.mark.parametrize(
@@ -143,16 +143,16 @@ def test_changes_by_several_at_the_same_time_are_all_kept(context: ServerContext
 
 
 def test_a_change_that_cannot_be_made_keeps_nothing(context: ServerContext, doing: Doing) -> None:
-    kept = ApplicationStore(context)
+    store = ApplicationStore(context)
 
     def refuse(application: Application) -> Application:
         raise InvalidError(f"{application.name} is good as it is.")
 
     with pytest.raises(InvalidError, match="good as it is"):
-        kept.change("counting", "tests", refuse)
+        store.change("counting", "tests", refuse)
     with pytest.raises(NotFoundError, match="The server has no application 'other' of the team 'tests'"):
-        kept.change("other", "tests", refuse)
-    assert kept.change("counting", "tests", lambda one: one).revision == 1
+        store.change("other", "tests", refuse)
+    assert store.change("counting", "tests", lambda app: app).revision == 1
     assert set(doing.counted.values()) == {0}
 
 
@@ -177,9 +177,9 @@ def test_a_run_is_begun_once_also_when_its_application_has_changed(
 
 
 @pytest.mark.processes
-def test_a_step_of_the_newest_run_is_spun_once(context: ServerContext, doing: Doing, past: str) -> None:
+def test_a_step_of_the_newest_run_is_spun_once(context: ServerContext, doing: Doing, past_run: str) -> None:
     first = doing("run_executor", workflow="w0", executor="load")
-    assert first.result["run"] != past
+    assert first.result["run"] != past_run
     doing.counts("w0", 9)
     assert doing("run_executor", workflow="w0", executor="load") == first
     assert len(context.deployer.runs()) == 2
@@ -197,27 +197,27 @@ class KilledError(BaseException):
 def test_a_try_that_was_cut_off_after_its_run_was_begun_has_its_inverse_from_the_next_one(
     context: ServerContext,
     doing: Doing,
-    past: str,
+    past_run: str,
     monkeypatch: pytest.MonkeyPatch,
     primitive: str,
     arguments: Mapping[str, Any],
 ) -> None:
-    def killed(*_: object) -> None:
+    def raise_killed(*_: object) -> None:
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_requests, "ensure_entered", killed)
+        patch.setattr(run_requests, "ensure_entered", raise_killed)
         with pytest.raises(KilledError):
             doing(primitive, **arguments)
     with context.store.read() as connection:
         (begun,) = run_store.list_active(connection)
-    assert (begun.name != past, doing.notes) == (True, [])
+    assert (begun.name != past_run, doing.notes) == (True, [])
     done = doing(primitive, **arguments)
     assert done.result["run"] == begun.name
     assert doing.notes == [done.inverse] == [PrimitiveCall(primitive="stop_workflow", arguments={"run": begun.name})]
 
 
-def body_of(application: Application, **more: Any) -> bytes:
+def make_body(application: Application, **more: Any) -> bytes:
     return json.dumps({"application": dump_document(application), "source": None, **more}).encode()
 
 
@@ -230,14 +230,14 @@ def post(api: Api, path: str, content: bytes = b"{}", key: str = "once") -> tupl
 def test_the_runs_of_a_workflow_are_found_however_many_others_there_are(doing: Doing) -> None:
     run = doing("run_workflow", workflow="w0").result["run"]
     doing("run_workflow", key="intent/i2", workflow="w1")
-    found = RequestedRuns(doing.context, "tests").list_newest(app="counting", team="tests", workflow="w0", limit=1)
-    assert [one.name for one in found] == [run]
+    runs = RequestedRuns(doing.context, "tests").list_newest(app="counting", team="tests", workflow="w0", limit=1)
+    assert [record.name for record in runs] == [run]
 
 
 @pytest.mark.processes
-def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past: str) -> None:
+def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past_run: str) -> None:
     first = post(api, "/runs/@latest/spin", b'{"step": "load"}')
-    assert (first[0], first[1]["name"] != past) == (201, True)
+    assert (first[0], first[1]["name"] != past_run) == (201, True)
     again = post(api, "/runs/@latest/spin", b'{"step": "load"}')
     assert (again[0], again[1]["name"]) == (201, first[1]["name"])
     assert len(api.get("/runs").json()) == 2
@@ -245,18 +245,18 @@ def test_a_spin_of_the_newest_run_sent_twice_is_one(api: Api, past: str) -> None
     assert (other[0], "was used for another request" in other[1]["detail"]) == (422, True)
 
 
-def test_text_in_a_spin_is_of_the_type_of_the_present_value(api: Api, past: str, context: ServerContext) -> None:
+def test_text_in_a_spin_is_of_the_type_of_the_present_value(api: Api, past_run: str, context: ServerContext) -> None:
     status, spun = post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"count": "2"}}')
-    assert (status, spun["name"] != past) == (201, True)
+    assert (status, spun["name"] != past_run) == (201, True)
     assert context.deployer.batch.definition(spun["name"]).parameters == {"load.count": 2}
     wrong = post(api, "/runs/@latest/spin", b'{"step": "load", "texts": {"cuont": "2"}}', key="twice")
     assert (wrong[0], "no parameter 'cuont'. Did you mean 'count'" in wrong[1]["detail"]) == (404, True)
 
 
-def test_a_run_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
+def test_a_run_sent_again_is_reported_also_when_it_could_not_be_begun_any_more(
     api: Api, application: Application, source: Path
 ) -> None:
-    content = body_of(application, workflow="w0")
+    content = make_body(application, workflow="w0")
     first = post(api, "/runs", content)
     source.unlink()
     again = post(api, "/runs", content)
@@ -264,11 +264,11 @@ def test_a_run_sent_again_is_told_of_also_when_it_could_not_be_begun_any_more(
 
 
 def test_the_newest_run_that_is_gone_on_with_twice_is_the_same_one(api: Api, application: Application) -> None:
-    name = post(api, "/runs", body_of(application, workflow="w0"), key="run")[1]["name"]
+    name = post(api, "/runs", make_body(application, workflow="w0"), key="run")[1]["name"]
     api.post(f"/runs/{name}/stop")
     with api.context.store.write() as connection:  # as its controller would
         run_store.record_end(connection, name, 1, outcome="stopped")
     assert post(api, "/runs/@latest/resume")[1]["name"] == name
-    newer = post(api, "/runs", body_of(application, workflow="w1"), key="newer")[1]["name"]
+    newer = post(api, "/runs", make_body(application, workflow="w1"), key="newer")[1]["name"]
     again = post(api, "/runs/@latest/resume")
     assert (again[0], again[1]["name"], newer != name) == (200, name, True)

@@ -17,15 +17,15 @@ from scanflow_server.control.retention import DAY_S, RetentionController
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import pruning, run_store, usage
-from tests.asking import HTTP
+from tests.http_requests import HTTP
 from tests.server import bearer
-from tests.unit.server.keeping import Api, a_run
+from tests.unit.server.server_rows import Api, a_run
 
 GREEDY, MATE, OTHER = TokenHolder("ada", "viewer", "red"), TokenHolder("bob", "viewer", "red"), TokenHolder("ops")
 
 
 def test_a_token_waits_for_its_own_requests_and_others_do_not() -> None:
-    async def scenario() -> None:
+    async def run_shares() -> None:
         shares = RequestShares(8)
         for _ in range(shares.max_of_token):
             await shares.acquire(GREEDY)
@@ -48,11 +48,11 @@ def test_a_token_waits_for_its_own_requests_and_others_do_not() -> None:
             shares.release(GREEDY)
         assert (shares.answered, shares.waiting) == (0, 0)
 
-    asyncio.run(scenario())
+    asyncio.run(run_shares())
 
 
-def test_a_team_has_half_and_tokens_that_wait_take_turns() -> None:
-    async def scenario() -> None:
+def test_a_team_has_half_and_tokens_that_wait_alternate() -> None:
+    async def run_shares() -> None:
         shares = RequestShares(4)
         order = list[str]()
 
@@ -74,11 +74,11 @@ def test_a_team_has_half_and_tokens_that_wait_take_turns() -> None:
         assert order == ["ada", "bob", "ops", "ada", "eve"], "eve came before ada's third"
         turns[1].cancel()
 
-    asyncio.run(scenario())
+    asyncio.run(run_shares())
 
 
 def test_a_request_given_up_at_its_turn_gives_the_turn_on() -> None:
-    async def scenario() -> None:
+    async def run_shares() -> None:
         shares = RequestShares(4)
         await shares.acquire(GREEDY)
         first, second = (asyncio.ensure_future(shares.acquire(GREEDY)) for _ in range(2))
@@ -89,7 +89,7 @@ def test_a_request_given_up_at_its_turn_gives_the_turn_on() -> None:
         shares.release(GREEDY)
         assert (shares.answered, shares.waiting) == (0, 0)
 
-    asyncio.run(scenario())
+    asyncio.run(run_shares())
 
 
 def read_metrics(api: Api) -> str:
@@ -123,7 +123,7 @@ def context(context: ServerContext) -> ServerContext:
     return context
 
 
-def test_what_a_team_stores_is_limited_and_what_is_deleted_makes_room(api: Api) -> None:
+def test_what_a_team_stores_is_limited_and_what_is_deleted_makes_space(api: Api) -> None:
     def event(size: int) -> dict[str, Any]:
         return {"at": 1.0, "type": "sample", "app": "mnist", "subject": "agent/a", "data": {"text": "x" * size}}
 
@@ -159,7 +159,7 @@ def test_functions_count_once_for_each_team_that_sent_them_until_they_are_delete
         body = {"pickled": base64.b64encode(content).decode(), **read_versions()}
         return api.post("/functions", json=body, headers=tokens[team]).status_code
 
-    def stored() -> dict[str, int]:
+    def count_rows() -> dict[str, int]:
         with api.context.store.read() as connection:
             return usage.list_all(connection)
 
@@ -168,13 +168,13 @@ def test_functions_count_once_for_each_team_that_sent_them_until_they_are_delete
         for team in ("red", "blue")
     }
     large, small = bytes(700_000), bytes(10)
-    assert [send("red", one) for one in (large, large, b"x" * 700_000, small)] == [201, 201, 413, 201]
+    assert [send("red", payload) for payload in (large, large, b"x" * 700_000, small)] == [201, 201, 413, 201]
     assert send("blue", large) == 201
-    assert stored() == {"red": 700_010, "blue": 700_000}
+    assert count_rows() == {"red": 700_010, "blue": 700_000}
     assert not (api.context.settings.folder / "functions" / "red" / compute_name(b"x" * 700_000)).exists()
     assert len(list(api.context.settings.home.rglob("*.pickle"))) - 3 == 2, "beside the three notes of who sent them"
 
     api.context.clock = lambda: time.time() + 400 * DAY_S
     RetentionController(api.context).forget()
-    assert stored() == {"red": 0, "blue": 0}
+    assert count_rows() == {"red": 0, "blue": 0}
     assert send("red", b"x" * 700_000) == 201

@@ -38,7 +38,7 @@ from scanflow_server.store.base import SLICE_S, Store, open_store, translate_err
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.run_store import DriveRequest
 from scanflow_server.store.tables import metadata
-from tests.unit.server.keeping import a_run, end_change, known_by, requested, stored
+from tests.unit.server.server_rows import a_run, end_change, make_action_row, make_request_row, read_from_store
 from tests.waiting import PATIENCE_S
 
 DATABASES = ["sqlite", "postgresql"]
@@ -102,32 +102,32 @@ def make_operations_table(connection: Connection, *more: Column[Any]) -> Table:
 
 def an_operation(id: str, **values: Any) -> dict[str, Any]:
     request = {"application": {"name": "mnist"}, "source": None, "port": 8080}
-    given = {"id": id, "kind": "deploy", "service": "letters", "app": "mnist", "request": request, "created": 1.0}
-    return {**given, "state": "succeeded", "ended": 2.0, "progress": ["ready"], **values}
+    fields = {"id": id, "kind": "deploy", "service": "letters", "app": "mnist", "request": request, "created": 1.0}
+    return {**fields, "state": "succeeded", "ended": 2.0, "progress": ["ready"], **values}
 
 
 def test_the_operations_of_the_release_before_are_actions(store: Store) -> None:
-    told, record = {"status": 400, "detail": "no room"}, {"name": "digits"}
+    problem, record = {"status": 400, "detail": "no room"}, {"name": "digits"}
     with store.write() as connection:
         for id in ("deploy-0", "change-1"):
             state = "succeeded" if id == "deploy-0" else "running"
-            intent_store.add(connection, requested(id, "deploy", state=state, team="vision"))
+            intent_store.add(connection, make_request_row(id, "deploy", state=state, team="vision"))
         operations = make_operations_table(connection, Column("team", String(128), nullable=False))
         began: dict[str, Any] = {"state": "running", "ended": None, "progress": None}
         for row in (
             an_operation("deploy-0", team="vision", service="digits", result=record),
             an_operation("change-1", team="vision", service="digits", **began),
-            an_operation("change-2", team="vision", kind="change", state="failed", problem=told),
+            an_operation("change-2", team="vision", kind="change", state="failed", problem=problem),
             an_operation("change-3", team="", kind="change", **began),
         ):
             connection.execute(operations.insert().values(row))
         connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
     migrate(store)
     test_the_steps_lead_to_the_tables_that_the_code_uses(store)
-    done, going, failed, early = (known_by(store, intent_store.get, id) for id in IDS)
+    done, going, failed, early = (read_from_store(store, intent_store.get, id) for id in IDS)
     assert (done.record, done.progress, done.drivers, done.action.state) == (record, ("ready",), (IDS[0],), "succeeded")
     assert (going.request, going.drivers, going.action.state) == (an_operation("")["request"], (), "running")
-    assert (failed.problem, failed.action.error, failed.action.state) == (told, "no room", "failed")
+    assert (failed.problem, failed.action.error, failed.action.state) == (problem, "no room", "failed")
     assert (failed.intent.arguments, failed.intent.target) == ({"service": "letters", "port": 8080}, "service/letters")
     assert (early.intent.team, early.action.state, early.intent.primitive) == ("", "running", "change")
     with store.read() as connection:
@@ -156,10 +156,8 @@ def as_before_teams(connection: Connection) -> Table:
     return make_operations_table(connection)
 
 
-def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_knows_whose_things_are(
-    store: Store,
-) -> None:
-    mine = stored("deploy-0", target="service/digits", team="vision")
+def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_knows_the_owners(store: Store) -> None:
+    mine = make_action_row("deploy-0", target="service/digits", team="vision")
     with store.write() as connection:
         for name, team in (("mnist", "vision"), ("both", "vision"), ("both", "speech")):
             application_store.put(connection, name=name, team=team, document={}, source=None, at=1.0)
@@ -180,15 +178,18 @@ def test_a_database_of_the_release_before_lets_tokens_do_what_they_could_and_kno
     with store.read() as connection:
         (ada,) = token_store.list_all(connection)
         assert (ada.role, ada.team, ada.expires) == ("admin", None, None)
-        assert [one.app for one in event_store.list_after(connection, 0, team="vision")] == ["mnist"]
+        assert [event.app for event in event_store.list_after(connection, 0, team="vision")] == ["mnist"]
         teams = [
-            one.intent.team for id in range(3) if (one := intent_store.find(connection, f"deploy-{id}")) is not None
+            operation.intent.team
+            for id in range(3)
+            if (operation := intent_store.find(connection, f"deploy-{id}")) is not None
         ]
         assert teams == ["vision", "vision", ""]
         place = get_place(mine.intent)
         assert (place, list(intent_store.load_fields(connection, place))) == ("service/vision/digits", ["model"])
         assert [
-            one.id for one in intent_store.list_actions(connection, app="mnist", team="vision", target="service/digits")
+            action.id
+            for action in intent_store.list_actions(connection, app="mnist", team="vision", target="service/digits")
         ] == ["deploy-0"]
 
 
@@ -268,15 +269,15 @@ def test_writers_come_one_after_the_other(store: Store) -> None:
     def count_on(_: int) -> None:
         for _ in range(10):
             with store.write() as connection:
-                found = application_store.find(connection, "a")
-                assert found is not None
-                more = {"n": found.document["n"] + 1}
+                row = application_store.find(connection, "a")
+                assert row is not None
+                more = {"n": row.document["n"] + 1}
                 application_store.put(connection, name="a", team="t", document=more, source=None, at=0.0)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count_on, range(4), timeout=PATIENCE_S))
-    found = known_by(store, application_store.find, "a")
-    assert (found.document, found.revision) == ({"n": 40}, 41)
+    row = read_from_store(store, application_store.find, "a")
+    assert (row.document, row.revision) == ({"n": 40}, 41)
 
 
 def test_events_are_seen_in_the_order_of_their_numbers(store: Store) -> None:
@@ -348,7 +349,7 @@ def test_events_are_found_alike_however_they_are_looked_for(
             for limit in (3, 100):
                 page = event_store.list_after(connection, after, type=some, app=app, team=team, limit=limit)
                 assert page == matching[:limit], (after, some, app, team)
-        assert [one.id for one in event_store.list_newest(connection, type=("run.*",), app="a", limit=2)] == [7, 8]
+        assert [entry.id for entry in event_store.list_newest(connection, type=("run.*",), app="a", limit=2)] == [7, 8]
         assert event_store.list_apps(connection, type=("sample",)) == ["a", "b"]
         assert event_store.list_apps(connection, type=("none",)) == []
 
@@ -405,46 +406,48 @@ def test_a_run_is_active_until_its_newest_drive_has_ended(store: Store) -> None:
         run_store.drive_again(connection, "calm-otter-417", DriveRequest(action="resume"))
         run_store.stop(connection, "calm-otter-417")
         assert not run_store.record_end(connection, "calm-otter-417", 1, outcome="succeeded")
-    found = known_by(store, run_store.find, "calm-otter-417")
-    assert (found.drive, found.active, found.stop, found.outcome, found.problem) == (2, True, True, None, None)
-    assert found.definition == {"x": [1]}
-    assert found.asked.action == "resume"
+    row = read_from_store(store, run_store.find, "calm-otter-417")
+    assert (row.drive, row.active, row.stop, row.outcome, row.problem) == (2, True, True, None, None)
+    assert row.definition == {"x": [1]}
+    assert row.asked.action == "resume"
 
 
-def test_changes_of_services_are_kept_in_the_order_they_were_asked_for(store: Store) -> None:
+def test_changes_of_services_are_kept_in_the_order_they_were_requested(store: Store) -> None:
     with store.write() as connection:
         for id in ("scale-2", "scale-1", "scale-3"):
-            intent_store.add(connection, requested(id, state="pending", request={"instances": 2}))
-        intent_store.add(connection, stored("i1", "running", "act", target="service/digits"))
-        intent_store.add(connection, stored("i2", "pending", "queue", target="service/digits"))
-        intent_store.add(connection, stored("i3", "running", "act", target="workflow/digits"))
+            intent_store.add(connection, make_request_row(id, state="pending", request={"instances": 2}))
+        intent_store.add(connection, make_action_row("i1", "running", "act", target="service/digits"))
+        intent_store.add(connection, make_action_row("i2", "pending", "queue", target="service/digits"))
+        intent_store.add(connection, make_action_row("i3", "running", "act", target="workflow/digits"))
     end_change(store, "scale-1", progress=("a",), record={"name": "s"})
     with store.read() as connection:
         opened = intent_store.list_open_changes(connection)
         ended = intent_store.find(connection, "scale-1")
-    assert [(one.id, one.request) for one in opened[:2]] == [(f"scale-{n}", {"instances": 2}) for n in (2, 3)]
-    assert [one.id for one in opened[2:]] == ["i1"], "what an agent's action does, once it does it"
+    assert [(operation.id, operation.request) for operation in opened[:2]] == [
+        (f"scale-{n}", {"instances": 2}) for n in (2, 3)
+    ]
+    assert [operation.id for operation in opened[2:]] == ["i1"], "what an agent's action does, once it does it"
     assert ended is not None
     assert (ended.action.state, ended.progress, ended.record) == ("succeeded", ("a",), {"name": "s"})
     assert (ended.drivers, ended.action.ended) == (("scale-1",), 2.0)
 
 
-def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
+def test_an_agent_requested_again_as_it_is_stays_as_it_is(store: Store) -> None:
     with store.write() as connection:
         for document in ({"v": 1}, {"v": 1}, {"v": 2}):
             agent_store.put(connection, app="a", name="tracker", team="t", document=document, source=None)
-        found = agent_store.find(connection, "a", "tracker")
-        assert found is not None
-        assert found.generation == 2
+        row = agent_store.find(connection, "a", "tracker")
+        assert row is not None
+        assert row.generation == 2
         assert agent_store.record_address(connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=5.0)
         assert not agent_store.record_address(
             connection, app="a", name="tracker", url="http://127.0.0.1:1", pid=7, at=9.0
         )
         agent_store.mark_unwanted(connection, "a", "tracker")
         agent_store.count_restart(connection, "a", "tracker")
-        found = agent_store.find(connection, "a", "tracker")
-    assert found is not None
-    assert (found.started, found.seen, found.wanted, found.restarts) == (5.0, 9.0, False, 1)
+        row = agent_store.find(connection, "a", "tracker")
+    assert row is not None
+    assert (row.started, row.seen, row.wanted, row.restarts) == (5.0, 9.0, False, 1)
 
 
 @pytest.mark.parametrize(
@@ -460,9 +463,9 @@ def test_an_agent_asked_for_again_as_it_is_stays_as_it_is(store: Store) -> None:
 def test_a_database_that_does_not_answer_is_named_without_its_password(address: str, shown: str) -> None:
     store = open_store(address)
     assert store.address == shown
-    with pytest.raises(UnavailableError, match=re.escape(shown)) as told, store.read():
+    with pytest.raises(UnavailableError, match=re.escape(shown)) as error, store.read():
         pass
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(error.value)
     store.close()
 
 
@@ -471,9 +474,9 @@ def test_a_password_that_the_driver_repeats_is_not_shown(address: str) -> None:
     store = open_store(address)
     failure = DBAPIError(None, None, Exception("bad option in 'user=me password=hunter2 host=h'\nmore"))
     repeated = r"bad option in 'user=me password=\*\*\* host=h'\. "
-    with pytest.raises(UnavailableError, match=repeated) as told, translate_errors(store.engine):
+    with pytest.raises(UnavailableError, match=repeated) as error, translate_errors(store.engine):
         raise failure
-    assert "hunter2" not in str(told.value)
+    assert "hunter2" not in str(error.value)
     store.close()
 
 
@@ -488,12 +491,12 @@ def test_a_password_that_the_driver_repeats_is_not_shown(address: str) -> None:
     ],
 )
 def test_an_address_that_is_none_says_how_to_write_one(address: str, why: str) -> None:
-    with pytest.raises(InvalidError, match=why) as told:
+    with pytest.raises(InvalidError, match=why) as error:
         open_store(address)
-    assert "ret" not in str(told.value)
+    assert "ret" not in str(error.value)
 
 
-def test_a_full_or_broken_disk_is_told_as_something_that_may_pass(tmp_path: Path) -> None:
+def test_a_full_or_broken_disk_is_reported_as_something_that_may_pass(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"this is no database, and long enough to be taken for one" * 100)
     store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
     with pytest.raises(UnavailableError, match=r"store.db.* cannot be used: file is not a database"), store.read():
@@ -501,7 +504,7 @@ def test_a_full_or_broken_disk_is_told_as_something_that_may_pass(tmp_path: Path
     store.close()
 
 
-def test_many_writes_leave_turns_to_others_and_what_ends_them_leaves_whole_slices(store: Store) -> None:
+def test_many_writes_leave_time_to_others_and_what_ends_them_leaves_whole_slices(store: Store) -> None:
     now, turns, finished = [0.0], list[int](), list[list[int]]()
 
     def write_item(connection: Connection, number: int) -> int:

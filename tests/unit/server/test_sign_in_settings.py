@@ -15,7 +15,7 @@ from scanflow_server.server_settings import ServerSettings
 from scanflow_server.sign_in_settings import GroupRule, choose_rule, parse_group_rules
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
-from tests.identity_provider import CLIENT, standing_in
+from tests.identity_provider import CLIENT, serve_identity_provider
 
 RIGHT = {
     "ISSUER": "https://id.example/realm",
@@ -42,7 +42,7 @@ def test_groups_are_lines_and_a_name_of_a_group_may_have_what_separates() -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"GROUPS": "a=vision:owner"}, "'owner', which does not exist. Use one of viewer, agent, editor, admin"),
         ({"GROUPS": "a=Vision:editor"}, "Write GROUP=TEAM:ROLE"),
@@ -62,10 +62,10 @@ def test_groups_are_lines_and_a_name_of_a_group_may_have_what_separates() -> Non
     ],
     ids=str,
 )
-def test_settings_with_which_nobody_could_sign_in_say_what_to_set(changes: dict[str, str], said: str) -> None:
+def test_settings_with_which_nobody_could_sign_in_say_what_to_set(changes: dict[str, str], message: str) -> None:
     with pytest.raises(ScanflowError) as refused:
         read(**changes)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
 
@@ -84,7 +84,7 @@ def test_a_server_starts_only_where_people_can_sign_in(
         raise UsageError("It would start.")
 
     monkeypatch.setattr("scanflow_server.main.open_listener", listen)
-    with standing_in(0.0) as provider:
+    with serve_identity_provider(0.0) as provider:
         for name, text in {**RIGHT, "ISSUER": provider.issuer, "CLIENT_SECRET": "env:OIDC_TEST"}.items():
             monkeypatch.setenv(f"SCANFLOW_OIDC_{name}", text)
 
@@ -95,12 +95,12 @@ def test_a_server_starts_only_where_people_can_sign_in(
         discovery = "/realm/.well-known/openid-configuration"
         assert "Set the variable OIDC_TEST" in start()[1]
         monkeypatch.setenv("OIDC_TEST", "shh")
-        code, said = start(**{discovery: (503, {})})
-        assert (code, "Nobody could sign in" in said) == (3, True)
+        code, output = start(**{discovery: (503, {})})
+        assert (code, "Nobody could sign in" in output) == (3, True)
         answers: list[tuple[int, Any]] = [(404, {}), (200, []), (200, {"issuer": provider.issuer})]
         for wrong in answers:
-            code, said = start(**{discovery: wrong})
-            assert (code, "Set SCANFLOW_OIDC_ISSUER to the address below" in said) == (2, True), wrong
+            code, output = start(**{discovery: wrong})
+            assert (code, "Set SCANFLOW_OIDC_ISSUER to the address below" in output) == (2, True), wrong
         provider.document = {"token_endpoint": "http://elsewhere.example/token"}
         assert "No provider of OpenID Connect answers" in start()[1]
         provider.document = {"issuer": "https://other.example"}

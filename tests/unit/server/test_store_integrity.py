@@ -67,8 +67,8 @@ def test_an_emptied_database_is_noticed_and_said_what_to_do_about(
     empty(file)
     with pytest.raises(UsageError, match="is empty"):
         start(home)
-    told = r"is empty, and this home has used it.*scanflow restore.*delete '"
-    with pytest.raises(UsageError, match=told) as caught:
+    message = r"is empty, and this home has used it.*scanflow restore.*delete '"
+    with pytest.raises(UsageError, match=message) as caught:
         start(home)
     Path(str(caught.value).rpartition("delete '")[2].rstrip("'")).unlink()
     start(home)

@@ -34,11 +34,11 @@ def test_a_healthy_minute_clears_the_record() -> None:
 
 def looks(ready: list[int], *, backup: bool = True, n: int = 3) -> list[str]:
     state = Failover()
-    found: list[str] = []
+    states: list[str] = []
     for count in ready:
         state = update_failover(state, ready=count, wanted=1, backup=backup, hand_back_after=n)
-        found.append(state.active)
-    return found
+        states.append(state.active)
+    return states
 
 
 def test_the_backup_takes_over_at_once_and_hands_back_after_a_row_of_healthy_looks() -> None:
@@ -95,7 +95,7 @@ def test_slack_and_ratio_say_how_much_worse_a_canary_may_be() -> None:
 # Autoscaling
 
 
-def scaled(
+def decide_at_zero(
     scaling: Scaling,
     instances: int,
     sample: float | None,
@@ -107,53 +107,53 @@ def scaled(
 ) -> ScalingDecision:
     """Decide at 0 s; ``past``: the recommendations of the stabilization window."""
     seen = Observation(at=0.0, sample=sample, ready=instances if ready is None else ready, active=active, load=load)
-    return decide(scaling, instances, seen, [Recommendation(-1.0, one) for one in past])
+    return decide(scaling, instances, seen, [Recommendation(-1.0, count) for count in past])
 
 
 RPS = Scaling(metric="rps", target=20, min=1, max=3)
 
 
-def test_the_formula_is_told_with_its_numbers() -> None:
-    told = scaled(RPS, 2, 31)
-    assert (told.wanted, told.formula, told.words) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
+def test_the_formula_is_reported_with_its_numbers() -> None:
+    decision = decide_at_zero(RPS, 2, 31)
+    assert (decision.wanted, decision.formula, decision.words) == (3, "ceil(2 x 31 / 20) = 4, at most max=3", "add 1")
 
 
 def test_within_the_tolerance_nothing_changes() -> None:
-    assert [scaled(RPS, 2, sample).wanted for sample in (17.9, 18.1, 20, 21.9, 22.1)] == [2, 2, 2, 2, 3]
-    assert scaled(RPS.replace(tolerance=0.2), 2, 23.9).wanted == 2
+    assert [decide_at_zero(RPS, 2, sample).wanted for sample in (17.9, 18.1, 20, 21.9, 22.1)] == [2, 2, 2, 2, 3]
+    assert decide_at_zero(RPS.replace(tolerance=0.2), 2, 23.9).wanted == 2
 
 
 def test_instances_are_added_at_once_and_taken_away_once_fewer_were_enough_for_the_window() -> None:
-    early = scaled(RPS, 3, 5, past=(1, 3, 1))
+    early = decide_at_zero(RPS, 3, 5, past=(1, 3, 1))
     assert (early.wanted, early.words) == (3, "stay: more were needed in the last 300 s")
-    assert scaled(RPS, 3, 5, past=(1, 2, 1)).wanted == 2
-    assert scaled(RPS, 3, 5, past=(1, 1)).wanted == 1
-    assert scaled(RPS, 1, 50, past=(1, 1)).wanted == 3
+    assert decide_at_zero(RPS, 3, 5, past=(1, 2, 1)).wanted == 2
+    assert decide_at_zero(RPS, 3, 5, past=(1, 1)).wanted == 1
+    assert decide_at_zero(RPS, 1, 50, past=(1, 1)).wanted == 3
 
 
-def test_instances_that_start_are_not_asked_for_twice() -> None:
-    assert scaled(RPS.replace(max=9), 4, 60, ready=1).wanted == 4
-    assert scaled(RPS.replace(max=9), 4, 100, ready=1).wanted == 5
-    told = scaled(RPS, 2, None, ready=0)
-    assert (told.wanted, told.formula) == (2, "2: none is ready")
+def test_instances_that_start_are_not_requested_twice() -> None:
+    assert decide_at_zero(RPS.replace(max=9), 4, 60, ready=1).wanted == 4
+    assert decide_at_zero(RPS.replace(max=9), 4, 100, ready=1).wanted == 5
+    decision = decide_at_zero(RPS, 2, None, ready=0)
+    assert (decision.wanted, decision.formula) == (2, "2: none is ready")
 
 
 def test_a_latency_is_predicted_rather_than_taken_as_in_proportion() -> None:
     rule = Scaling(metric="p95", target=0.3, max=8)
     quiet = Load(rate=10, ready=4, done=10, mean_s=0.05, p95_s=0.15)  # half the target, and not half the instances
-    assert scaled(rule, 4, 0.15, load=quiet).wanted == 2
+    assert decide_at_zero(rule, 4, 0.15, load=quiet).wanted == 2
     busy = Load(rate=60, ready=2, done=40, mean_s=5.0, p95_s=9.5)  # 30 times the target, and not 60 instances
-    assert scaled(rule, 2, 9.5, load=busy).wanted == 4
-    assert scaled(rule.replace(up=0.4, down=0.1), 4, 0.15, load=quiet).wanted == 4
+    assert decide_at_zero(rule, 2, 9.5, load=busy).wanted == 4
+    assert decide_at_zero(rule.replace(up=0.4, down=0.1), 4, 0.15, load=quiet).wanted == 4
 
 
 def test_a_service_sleeps_when_nobody_called_for_the_cool_down() -> None:
     rule = Scaling(metric="rps", target=20, min=0, max=3, cool_down=60)
-    assert scaled(rule, 1, 0.0, active=-59).wanted == 1
-    assert scaled(rule, 1, 0.0, active=-60).wanted == 0
-    assert scaled(rule, 3, None, active=-60, past=(3,)).words == "scale to zero: no request for 60 s"
-    assert scaled(rule, 2, 0.5, active=0).wanted == 1
-    assert scaled(rule, 0, None).wanted == 0
+    assert decide_at_zero(rule, 1, 0.0, active=-59).wanted == 1
+    assert decide_at_zero(rule, 1, 0.0, active=-60).wanted == 0
+    assert decide_at_zero(rule, 3, None, active=-60, past=(3,)).words == "scale to zero: no request for 60 s"
+    assert decide_at_zero(rule, 2, 0.5, active=0).wanted == 1
+    assert decide_at_zero(rule, 0, None).wanted == 0
 
 
 @st.composite
@@ -175,20 +175,20 @@ SAMPLES = st.none() | st.floats(0, 1e12)
 
 @given(rules(), st.integers(1, 40), SAMPLES)
 def test_the_number_stays_within_its_bounds(rule: Scaling, instances: int, sample: float | None) -> None:
-    assert max(rule.min, 1) <= scaled(rule, instances, sample).wanted <= rule.max
+    assert max(rule.min, 1) <= decide_at_zero(rule, instances, sample).wanted <= rule.max
 
 
 @given(rules(), st.integers(1, 40), st.floats(0, 1e6), st.floats(0, 1e6))
-def test_more_load_never_means_fewer_instances(rule: Scaling, instances: int, one: float, other: float) -> None:
-    less, more = sorted((one, other))
-    assert scaled(rule, instances, less).wanted <= scaled(rule, instances, more).wanted
+def test_more_load_never_leads_to_fewer_instances(rule: Scaling, instances: int, first: float, other: float) -> None:
+    less, more = sorted((first, other))
+    assert decide_at_zero(rule, instances, less).wanted <= decide_at_zero(rule, instances, more).wanted
 
 
 @given(rules(), st.integers(1, 40), st.floats(0, 1e5))
 def test_under_a_steady_load_the_number_comes_to_rest(rule: Scaling, instances: int, load: float) -> None:
     counts = [min(max(instances, rule.min, 1), rule.max)]
     for _ in range(12):
-        counts.append(scaled(rule, counts[-1], load / counts[-1]).wanted)
+        counts.append(decide_at_zero(rule, counts[-1], load / counts[-1]).wanted)
     assert counts[-1] == counts[-2]
     changes = [after - before for before, after in pairwise(counts) if after != before]
     assert all(change > 0 for change in changes) or all(change < 0 for change in changes)

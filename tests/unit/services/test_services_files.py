@@ -37,7 +37,7 @@ from tests.waiting import patient
 # Attempts
 
 
-def test_why_an_instance_ended_is_told_in_its_own_words(tmp_path: Path) -> None:
+def test_why_an_instance_ended_is_reported_with_its_own_message(tmp_path: Path) -> None:
     assert describe_failure(tmp_path, Exit(exit_code=3)) == "it exited with code 3"
     (tmp_path / "stderr.log").write_text("Traceback\nValueError: no weights\n\n")
     assert describe_failure(tmp_path, Exit(exit_code=1)) == "it exited with code 1: ValueError: no weights"
@@ -103,7 +103,7 @@ def test_an_analysis_counts_from_its_beginning_whoever_looks(tmp_path: Path) -> 
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+def recorded_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "recorded"
     folder.mkdir()
     for number in range(3):
@@ -117,67 +117,67 @@ def recorded(tmp_path: Path) -> Path:
     return folder
 
 
-def test_predictions_are_taken_once_and_then_deleted(recorded: Path) -> None:
-    told: list[tuple[str, Mapping[str, float], Mapping[str, str]]] = []
+def test_predictions_are_taken_once_and_then_deleted(recorded_folder: Path) -> None:
+    metrics_logged: list[tuple[str, Mapping[str, float], Mapping[str, str]]] = []
 
     def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        told.append((file.name, metrics, tags))
+        metrics_logged.append((file.name, metrics, tags))
 
-    assert upload_files(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01) == 3
-    assert [name for name, _, _ in told] == ["0.npz", "1.npz", "2.npz"]
-    assert told[0][1] == {"predictions": 2.0, "first": 1.0, "last": 2.0}
-    assert told[0][2] == {"scanflow.revision": "r1,r2", "scanflow.model_version": "models:/digits/2"}
-    assert [path.name for path in recorded.iterdir()] == ["3.npz.part"]
+    assert upload_files(recorded_folder, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01) == 3
+    assert [name for name, _, _ in metrics_logged] == ["0.npz", "1.npz", "2.npz"]
+    assert metrics_logged[0][1] == {"predictions": 2.0, "first": 1.0, "last": 2.0}
+    assert metrics_logged[0][2] == {"scanflow.revision": "r1,r2", "scanflow.model_version": "models:/digits/2"}
+    assert [path.name for path in recorded_folder.iterdir()] == ["3.npz.part"]
 
 
-def test_predictions_that_the_tracker_does_not_take_stay(recorded: Path) -> None:
+def test_predictions_that_the_tracker_does_not_take_stay(recorded_folder: Path) -> None:
     def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         raise UnavailableError("down")
 
     with pytest.raises(UnavailableError):
-        upload_files(recorded, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01)
-    assert len(list(recorded.glob("*.npz"))) == 3
+        upload_files(recorded_folder, log, ended=threading.Event(), idle_s=0.02, poll_s=0.01)
+    assert len(list(recorded_folder.glob("*.npz"))) == 3
 
 
-def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(recorded: Path) -> None:
-    ended, told, taken = threading.Event(), list[str](), list[str]()
-    late = recorded / "late.npz"
-    instance = os.open(recorded, os.O_RDONLY)
+def test_who_records_beside_an_instance_ends_after_it_and_has_tried_again(recorded_folder: Path) -> None:
+    ended, messages, taken = threading.Event(), list[str](), list[str]()
+    late = recorded_folder / "late.npz"
+    instance = os.open(recorded_folder, os.O_RDONLY)
     fcntl.flock(instance, fcntl.LOCK_SH)
 
     def log(*, file: Path, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         ended.set()
-        if not told:
+        if not messages:
             raise UnavailableError("down")
         taken.append(file.name)
         if file.name == "2.npz":  # the instance writes its last, and ends
-            shutil.copy(recorded / "3.npz.part", late)
+            shutil.copy(recorded_folder / "3.npz.part", late)
             os.close(instance)
 
-    np.savez(recorded / "3", time=np.array([3.0]))
-    (recorded / "3.npz").rename(recorded / "3.npz.part")
-    upload_until_exit(recorded, log, ended=ended, tell=told.append, poll_s=0.01)
-    assert told == ["Predictions are queued until the tracker is available: UnavailableError: down"]
+    np.savez(recorded_folder / "3", time=np.array([3.0]))
+    (recorded_folder / "3.npz").rename(recorded_folder / "3.npz.part")
+    upload_until_exit(recorded_folder, log, ended=ended, tell=messages.append, poll_s=0.01)
+    assert messages == ["Predictions are queued until the tracker is available: UnavailableError: down"]
     assert taken == ["0.npz", "1.npz", "2.npz", "late.npz"]
-    assert list(recorded.glob("*.npz")) == []
+    assert list(recorded_folder.glob("*.npz")) == []
 
 
 # Ports
 
 
 @pytest.fixture
-def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_notes_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.mark.usefixtures("noted")
+@pytest.mark.usefixtures("own_notes_file")
 def test_two_homes_do_not_choose_the_same_port() -> None:
     first = choose_port(None, host="127.0.0.1", taken=(), what="HTTP")
     second = choose_port(None, host="127.0.0.1", taken=(), what="HTTP")
     assert FIRST_PORT <= first < second
 
 
-@pytest.mark.usefixtures("noted")
+@pytest.mark.usefixtures("own_notes_file")
 def test_a_port_that_is_in_use_is_refused() -> None:
     with open_listening_socket("127.0.0.1", 0) as other:
         port = other.getsockname()[1]

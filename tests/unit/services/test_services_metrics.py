@@ -27,7 +27,7 @@ def samples(times: int = 1) -> list[list[Any]]:
     requests.labels("w", "r2", "200").inc(1 * times)
     for value in (0.05, 0.05, 0.5, 3.0) * times:
         seconds.labels("w", "r1").observe(value)
-    return [[one.name, one.labels, one.value] for family in registry.collect() for one in family.samples]
+    return [[sample.name, sample.labels, sample.value] for family in registry.collect() for sample in family.samples]
 
 
 def test_counts_of_all_instances_are_added_up(tmp_path: Path) -> None:

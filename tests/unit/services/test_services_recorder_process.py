@@ -29,10 +29,10 @@ class StandInShims:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ServiceFolder:
-    made = ServiceFolder(tmp_path / "serve")
-    made.recorded.mkdir(parents=True)
-    made.recorder.mkdir(parents=True)
-    return made
+    folder = ServiceFolder(tmp_path / "serve")
+    folder.recorded.mkdir(parents=True)
+    folder.recorder.mkdir(parents=True)
+    return folder
 
 
 def made_process(folder: ServiceFolder) -> tuple[RecorderProcess, list[Path]]:

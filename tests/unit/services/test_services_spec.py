@@ -77,43 +77,43 @@ def test_a_graph_keeps_its_parents_in_the_order_of_the_nodes(folder: Path) -> No
 def test_the_nodes_of_a_graph_share_one_instance(folder: Path) -> None:
     a = service("a", resources=sf.Resources(cpu=0.25, memory="64Mi"), instances=2)
     b = service("b", resources=sf.Resources(cpu=0.5, memory="64Mi"), affinity="cpu")
-    made = define(folder, online(a, b, edges=[a >> b]), shape=None)
-    assert made.shape.cores == 0.75
-    assert made.shape.memory_bytes == 128 * 2**20
-    assert (made.shape.instances, made.shape.affinity) == (2, "cpu")
-    assert made.shape.threads["OMP_NUM_THREADS"] == "1"
+    definition = define(folder, online(a, b, edges=[a >> b]), shape=None)
+    assert definition.shape.cores == 0.75
+    assert definition.shape.memory_bytes == 128 * 2**20
+    assert (definition.shape.instances, definition.shape.affinity) == (2, "cpu")
+    assert definition.shape.threads["OMP_NUM_THREADS"] == "1"
 
 
 def test_limits_and_the_backup_are_taken_over(folder: Path) -> None:
     first = online(service(), deadline=2, queue=7, backup="spare", hand_back_after=5, grpc_port=0)
     spare = online(service(), name="spare")
-    made = define(folder, first, spare)
-    assert (made.limits.deadline_s, made.limits.queue, made.serving.backup, made.serving.hand_back_after) == (
-        2,
-        7,
-        "spare",
-        5,
-    )
+    definition = define(folder, first, spare)
+    assert (
+        definition.limits.deadline_s,
+        definition.limits.queue,
+        definition.serving.backup,
+        definition.serving.hand_back_after,
+    ) == (2, 7, "spare", 5)
     assert define(folder, spare, first).aliases == ("w",)
 
 
 def test_what_a_process_is_started_with_makes_its_spec_hash(folder: Path) -> None:
-    made = define(folder, online(service()))
-    wider = made.with_changes(shape=made.shape.model_copy(update={"cores": 2.0}))
-    more = made.with_changes(shape=made.shape.model_copy(update={"instances": 7}))
-    assert made.spec_hash != wider.spec_hash
-    assert made.spec_hash == more.spec_hash == made.with_changes(serves=9).spec_hash
-    assert made.spec_hash != made.with_changes(deployment=2).spec_hash
+    definition = define(folder, online(service()))
+    wider = definition.with_changes(shape=definition.shape.model_copy(update={"cores": 2.0}))
+    more = definition.with_changes(shape=definition.shape.model_copy(update={"instances": 7}))
+    assert definition.spec_hash != wider.spec_hash
+    assert definition.spec_hash == more.spec_hash == definition.with_changes(serves=9).spec_hash
+    assert definition.spec_hash != definition.with_changes(deployment=2).spec_hash
 
 
 def test_only_what_instances_see_makes_a_deployment(folder: Path) -> None:
     before = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=2))))
     scaled = define(folder, online(service(scaling=sf.Scaling(metric="rps", target=3)), hand_back_after=9))
-    kept = before.with_changes(deployment=3, serves=4).merge_unseen_fields(scaled)
-    assert kept is not None
-    assert (kept.deployment, kept.serves, kept.serving.hand_back_after) == (3, 4, 9)
-    assert kept.scaling == scaled.scaling
-    assert kept.spec_hash == before.with_changes(deployment=3).spec_hash
+    merged = before.with_changes(deployment=3, serves=4).merge_unseen_fields(scaled)
+    assert merged is not None
+    assert (merged.deployment, merged.serves, merged.serving.hand_back_after) == (3, 4, 9)
+    assert merged.scaling == scaled.scaling
+    assert merged.spec_hash == before.with_changes(deployment=3).spec_hash
     assert before.merge_unseen_fields(before) is None  # to deploy the same again replaces its processes
     assert before.merge_unseen_fields(define(folder, online(service(), queue=3))) is None
     (folder / "other.py").write_text("changed = True\n")
@@ -121,10 +121,10 @@ def test_only_what_instances_see_makes_a_deployment(folder: Path) -> None:
 
 
 def test_a_definition_reads_back(folder: Path) -> None:
-    made = define(
+    definition = define(
         folder, online(service(parameters={"x": {"y": [1, None]}}, scaling=sf.Scaling(metric="rps", target=2)))
     )
-    assert ServiceSpec.model_validate_json(made.model_dump_json()) == made
+    assert ServiceSpec.model_validate_json(definition.model_dump_json()) == definition
 
 
 A, B = service("a", requirements="one.txt"), service("b", requirements="two.txt")
@@ -192,9 +192,9 @@ def test_pinned_services_do_not_share_cores(tmp_path: Path) -> None:
     home = ServicesHome(tmp_path)
     shape = Shape(instances=2, cores=2, affinity="cpumem")
     first, second = home.service("a"), home.service("b")
-    for one in (first, second):
-        one.path.mkdir()
-        one.desired.touch()
+    for service in (first, second):
+        service.path.mkdir()
+        service.desired.touch()
     a1 = choose_grant(first, MACHINE, shape, 2, [])
     a2 = choose_grant(first, MACHINE, shape, 2, [a1])
     b1 = choose_grant(second, MACHINE, shape, 2, [])
@@ -248,18 +248,22 @@ def test_thread_pools_are_sized_to_the_cores_and_a_larger_wish_is_refused() -> N
 
 
 def test_what_is_avoid_services_keeps_off_their_cores_their_siblings_too_while_others_are_left(tmp_path: Path) -> None:
-    home, machine, one = (ServicesHome(tmp_path), uniform(cores_per_socket=2, smt=2), Shape(cores=1.0, affinity="cpu"))
+    home, machine, shape = (
+        ServicesHome(tmp_path),
+        uniform(cores_per_socket=2, smt=2),
+        Shape(cores=1.0, affinity="cpu"),
+    )
     assert set(list_cpus_avoiding(home, ["there-is-none"], machine)) == set(machine.effective_cpus)
     grants = []
     for name in ("first", "second"):
         home.service(name).path.mkdir()
         home.service(name).desired.touch()
-        grants.append(choose_grant(home.service(name), machine, one, 1, []))
+        grants.append(choose_grant(home.service(name), machine, shape, 1, []))
     first, second = (machine.core_of[grant.cpus[0]] for grant in grants)
     assert first != second
     assert set(list_cpus_avoiding(home, ["first"], machine)) == set(second.cpus)
-    left = {*first.cpus, *second.cpus} - {*grants[0].cpus, *grants[1].cpus}
-    assert set(list_cpus_avoiding(home, ["first", "second"], machine)) == left
+    free_cpus = {*first.cpus, *second.cpus} - {*grants[0].cpus, *grants[1].cpus}
+    assert set(list_cpus_avoiding(home, ["first", "second"], machine)) == free_cpus
     everything = Shape(cores=4.0, affinity="any")
     home.service("whole").path.mkdir()
     home.service("whole").desired.touch()

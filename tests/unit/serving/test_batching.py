@@ -22,7 +22,7 @@ from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import Call, Component
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.rows import join_rows, measure_rows, split_rows
-from tests.unit.serving.harness import until
+from tests.unit.serving.serving_harness import wait_in_loop
 from tests.waiting import PATIENCE_S
 
 seconds = st.floats(0, 10, allow_nan=False)
@@ -73,14 +73,14 @@ arrays = st.integers(0, 5).map(lambda rows: np.arange(rows * 2, dtype="f4").resh
 
 @given(st.lists(arrays, min_size=1, max_size=6))
 def test_what_is_stacked_is_dealt_out_again(values: list[Any]) -> None:
-    counts = [len(one) for one in values]
-    for one, again in zip(values, split_rows(join_rows(values), counts), strict=True):
-        np.testing.assert_array_equal(one, again)
-    named = [{"a": one, "b": one[:, 0]} for one in values]
-    for one, again in zip(named, split_rows(join_rows(named), counts), strict=True):
-        np.testing.assert_array_equal(one["b"], again["b"])
+    counts = [len(value) for value in values]
+    for first, again in zip(values, split_rows(join_rows(values), counts), strict=True):
+        np.testing.assert_array_equal(first, again)
+    named = [{"a": value, "b": value[:, 0]} for value in values]
+    for first, again in zip(named, split_rows(join_rows(named), counts), strict=True):
+        np.testing.assert_array_equal(first["b"], again["b"])
     pairs = split_rows((join_rows(values), join_rows(values).tolist()), counts)
-    assert [list(map(list, pair[1])) for pair in pairs] == [one.tolist() for one in values] or len(values) == 1
+    assert [list(map(list, pair[1])) for pair in pairs] == [value.tolist() for value in values] or len(values) == 1
 
 
 @pytest.mark.parametrize("result", [5, "text", b"bytes", None, [1], np.ones(1), {"a": [1]}, ([1],)])
@@ -90,7 +90,7 @@ def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("item", "other", "alike"),
     [
         (np.ones((1, 2)), np.ones((3, 2)), True),
         (np.ones((1, 2)), np.ones((1, 3)), False),
@@ -99,8 +99,8 @@ def test_a_result_without_a_row_for_each_cannot_be_dealt_out(result: Any) -> Non
         ({"a": np.ones(1)}, {"b": np.ones(1)}, False),
     ],
 )
-def test_only_like_goes_with_like(one: Any, other: Any, alike: bool) -> None:
-    first, second = measure_rows(one), measure_rows(other)
+def test_only_like_goes_with_like(item: Any, other: Any, alike: bool) -> None:
+    first, second = measure_rows(item), measure_rows(other)
     assert first is not None
     assert second is not None
     assert (first[1] == second[1]) is alike
@@ -187,12 +187,16 @@ async def test_those_that_come_while_a_call_runs_go_together_in_the_next() -> No
     gate = Gate()
     async with waiting(gate) as here:
         first = here.ask(row(1))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(np.array([[float(place)]] * 2)) for place in range(3)]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
         assert (await first).tolist() == [[2]]
-        assert [one.tolist() for one in await asyncio.gather(*others)] == [[[0], [0]], [[2], [2]], [[4], [4]]]
+        assert [future_result.tolist() for future_result in await asyncio.gather(*others)] == [
+            [[0], [0]],
+            [[2], [2]],
+            [[4], [4]],
+        ]
         assert here.sizes == [1, 6]
         assert gate.metas == [{"m": 1}, {}]
 
@@ -201,7 +205,7 @@ async def test_a_batch_is_no_larger_than_allowed() -> None:
     gate = Gate()
     async with waiting(gate, max_size=4) as here:
         first = here.ask(row(1))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(np.ones((rows, 1))) for rows in (2, 1, 2, 3)]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
@@ -213,12 +217,12 @@ async def test_those_that_do_not_fit_together_do_not_go_together() -> None:
     gate = Gate()
     async with waiting(gate) as here:
         first = here.ask(row(0))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(row(1)), here.ask(row(1, 2)), here.ask(row(3)), here.ask(row(4), names=["a"])]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
         await asyncio.gather(first, *others)
-        assert [one.shape for one in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
+        assert [call.shape for call in gate.calls] == [(1, 1), (2, 1), (1, 2), (1, 1)]
 
 
 def fussy(value: Any) -> Any:
@@ -240,7 +244,7 @@ async def test_a_bad_request_does_not_fail_its_neighbours(is_async: bool) -> Non
 
     async with waiting(later if is_async else held, is_async=is_async) as here:
         first = here.ask(row(0))
-        await until(held.inside.is_set)
+        await wait_in_loop(held.inside.is_set)
         others = [here.ask(row(number)) for number in (1, -1, 2)]
         await asyncio.sleep(0)  # they wait
         gate.set()
@@ -255,12 +259,12 @@ async def test_results_without_a_row_for_each_end_the_batching(caplog: pytest.Lo
     gate = Gate(lambda value: np.array([value.sum()]))
     async with waiting(gate) as here:
         first = here.ask(np.ones((2, 1)))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(np.full((2, 1), number)) for number in (1.0, 2.0)]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
         results = await asyncio.gather(first, *others)
-        assert [one.tolist() for one in results] == [[2], [2], [4]]
+        assert [result.tolist() for result in results] == [[2], [2], [4]]
         assert len(gate.calls) == 3
     assert "no longer batched" in caplog.text
 
@@ -269,14 +273,14 @@ async def test_who_is_gone_before_the_call_is_not_in_it() -> None:
     gate = Gate()
     async with waiting(gate) as here:
         first = here.ask(row(0))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         late, good = here.ask(row(1), allowed_s=0.001), here.ask(row(2))
         with pytest.raises(TimeoutError):
             await late
         gate.open.set()
         assert (await good).tolist() == [[4]]
         await first
-        assert [one.ravel().tolist() for one in gate.calls] == [[0], [2]]
+        assert [call.ravel().tolist() for call in gate.calls] == [[0], [2]]
 
 
 async def test_the_first_of_many_waits_for_the_others() -> None:
@@ -284,11 +288,11 @@ async def test_the_first_of_many_waits_for_the_others() -> None:
     gate.open.set()
     async with waiting(gate, max_size=4, max_delay_s=30, traffic=BUSY) as here:
         results = await asyncio.gather(*(here.ask(row(number)) for number in range(4)))
-        assert [one.tolist() for one in results] == [[[0]], [[2]], [[4]], [[6]]]
+        assert [result.tolist() for result in results] == [[[0]], [[2]], [[4]], [[6]]]
         assert here.sizes == [4]
 
 
-async def test_the_alarm_goes_off_for_those_whose_company_does_not_come() -> None:
+async def test_the_alarm_goes_off_for_those_without_company() -> None:
     gate = Gate()
     gate.open.set()
     async with waiting(gate, max_size=4, max_delay_s=0.01, traffic=BUSY) as here:
@@ -314,7 +318,7 @@ async def test_every_request_gets_its_own_rows(requests: list[tuple[int, int]], 
 async def prove(here: Waiting, gate: Gate) -> None:
     """Let two requests wait behind a third, so that a trial begins, and wait for its end."""
     first = here.ask(row(0))
-    await until(gate.inside.is_set)
+    await wait_in_loop(gate.inside.is_set)
     others = [here.ask(row(1)), here.ask(row(2))]
     await asyncio.sleep(0)  # they wait
     gate.open.set()
@@ -327,7 +331,7 @@ async def send_together(here: Waiting, gate: Gate, *values: Any) -> list[Any]:
     gate.open.clear()
     gate.inside.clear()
     first = here.ask(row(9))
-    await until(gate.inside.is_set)
+    await wait_in_loop(gate.inside.is_set)
     asked = [here.ask(value) for value in values]
     await asyncio.sleep(0)  # they wait
     gate.open.set()
@@ -335,7 +339,7 @@ async def send_together(here: Waiting, gate: Gate, *values: Any) -> list[Any]:
     return [np.asarray(answer).tolist() for answer in await asyncio.gather(*asked)]
 
 
-async def test_requests_are_stacked_once_a_trial_has_shown_that_rows_are_answered_alike() -> None:
+async def test_requests_are_stacked_once_a_probe_has_shown_that_rows_are_answered_alike() -> None:
     gate = Gate()
     async with waiting(gate, row_wise=None) as here:
         await prove(here, gate)
@@ -366,9 +370,9 @@ async def test_what_depends_on_other_rows_is_not_batched_and_that_is_said_once(
         together = await send_together(here, gate, row(3), row(4), row(4), row(3))
         assert together == [np.asarray(answer(row(number))).tolist() for number in (3, 4, 4, 3)]
         assert set(here.sizes) == {1}
-    (said,) = [record.message for record in caplog.records if "no longer batched" in record.message]
-    assert "The node 'n'" in said
-    assert "row_wise = True" in said
+    (message,) = [record.message for record in caplog.records if "no longer batched" in record.message]
+    assert "The node 'n'" in message
+    assert "row_wise = True" in message
 
 
 async def test_a_class_that_says_that_it_is_not_row_wise_is_called_alone() -> None:
@@ -383,7 +387,7 @@ async def test_equal_rows_prove_nothing_about_others() -> None:
     gate = Gate(lambda rows: rows - rows.mean(axis=0))
     async with waiting(gate, row_wise=None) as here:
         first = here.ask(row(1))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(row(1)), here.ask(row(1))]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
@@ -408,11 +412,11 @@ async def test_a_request_larger_than_a_call_is_cut_only_where_rows_are_answered_
             assert {len(call) for call in gate.calls} == sizes
 
 
-async def test_a_trial_that_a_bad_row_fails_says_nothing() -> None:
+async def test_a_probe_that_a_bad_row_fails_says_nothing() -> None:
     gate = Gate(fussy)
     async with waiting(gate, row_wise=None) as here:
         first = here.ask(row(0))
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [here.ask(row(-1)), here.ask(row(2))]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
@@ -446,7 +450,7 @@ async def test_a_batch_of_which_all_clients_are_gone_is_not_called_or_cancelled(
     async with waiting(later if is_async else gate, is_async=is_async) as here:
         blocker = here.engine.run(lambda: gate.open.wait(PATIENCE_S))
         request = here.ask(row(1))
-        await until(gate.inside.is_set if is_async else lambda: here.sizes and here.engine.waiting == 1)
+        await wait_in_loop(gate.inside.is_set if is_async else lambda: here.sizes and here.engine.waiting == 1)
         request.cancel()
         await asyncio.wait([request])
         gate.open.set()
@@ -480,7 +484,7 @@ async def test_a_request_with_parameters_for_a_model_is_called_alone() -> None:
 
     try:
         requests = [ask()]
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         requests += [ask(), ask(parameters={"k": 2}), ask(), ask(parameters={"k": 3})]
         await asyncio.sleep(0)  # they wait
         gate.open.set()
@@ -501,7 +505,7 @@ async def test_requests_of_other_metadata_are_not_stacked_for_a_class_that_takes
             return asyncio.ensure_future(batcher.call(row(1), (), GraphTraversal({"puid": puid})))
 
         first = ask("a")
-        await until(gate.inside.is_set)
+        await wait_in_loop(gate.inside.is_set)
         others = [ask("b"), ask("c"), ask("b")]
         await asyncio.sleep(0)  # they wait
         gate.open.set()

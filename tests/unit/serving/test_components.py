@@ -13,7 +13,7 @@ from scanflow.wire import ModelFiles, Node
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.signature import UNDECLARED
-from tests.unit.serving.harness import node, write_class
+from tests.unit.serving.serving_harness import node, write_class
 
 
 def load(path: Path, kind: str = "Model", **changes: Any) -> Component:
@@ -38,8 +38,8 @@ def load(path: Path, kind: str = "Model", **changes: Any) -> Component:
 )
 def test_a_method_gets_what_its_signature_asks_for(tmp_path: Path, signature: str, got: list[Any]) -> None:
     names = [part.split("=")[0].strip().strip("*") for part in signature.split(",")[1:]]
-    told = ", ".join(name for name in names if name)
-    path = write_class(tmp_path, f"class Model:\n    def predict({signature}):\n        return [{told}]\n")
+    parameters = ", ".join(name for name in names if name)
+    path = write_class(tmp_path, f"class Model:\n    def predict({signature}):\n        return [{parameters}]\n")
     assert load(path).call("v", ["a"], {"m": 1}) == got
 
 
@@ -84,7 +84,7 @@ class Model:
 """
 
 
-def test_a_class_is_made_loaded_warmed_up_and_asked_how_it_is(tmp_path: Path) -> None:
+def test_a_class_is_made_loaded_warmed_up_and_checked_for_health(tmp_path: Path) -> None:
     component = load(write_class(tmp_path, CLASS), parameters={"scale": 3})
     assert component.call(2, [], {}) == 6
     assert vars(component.subject)["steps"] == ["load", "warm_up", "health_status"]
@@ -140,15 +140,15 @@ def test_a_class_that_is_not_there_is_not_found(tmp_path: Path, kind: str) -> No
         "class Model:\n    def health_status(self):\n        raise OSError('no disk')\n    def predict(self, X): pass",
     ],
 )
-def test_what_a_users_code_raises_is_told_with_its_own_frames(tmp_path: Path, text: str) -> None:
+def test_what_a_users_code_raises_is_reported_with_its_own_frames(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         load(write_class(tmp_path, text))
-    told = str(caught.value)
-    assert "The node 'n' cannot be loaded:" in told
-    assert "user.py:" in told
-    assert "OSError: no disk" in told
-    assert "components.py" not in told
-    assert "modules.py" not in told
+    message = str(caught.value)
+    assert "The node 'n' cannot be loaded:" in message
+    assert "user.py:" in message
+    assert "OSError: no disk" in message
+    assert "components.py" not in message
+    assert "modules.py" not in message
 
 
 def test_even_the_end_of_the_process_is_only_an_error(tmp_path: Path) -> None:

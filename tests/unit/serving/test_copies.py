@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scanflow_serving.copies import copy_input, isolate
-from tests.unit.serving.harness import refused
+from tests.unit.serving.serving_harness import expect_problem
 
 KEPT: list[Any] = []
 
@@ -27,9 +27,9 @@ def test_a_result_that_nothing_else_refers_to_is_not_copied() -> None:
     addresses: list[int] = []
 
     def make() -> Any:
-        made = np.ones((2, 3)) + 1
-        addresses.append(get_address(made))
-        return made
+        array = np.ones((2, 3)) + 1
+        addresses.append(get_address(array))
+        return array
 
     result = isolate(make())
     assert get_address(result) == addresses[0]
@@ -70,5 +70,5 @@ def test_what_is_read_only_or_overlaps_itself_becomes_an_array_that_may_be_chang
 def test_what_cannot_be_copied_goes_to_one_reader_only() -> None:
     lock = threading.Lock()
     assert isolate(lock) is lock
-    with refused("which cannot be copied", 500):
+    with expect_problem("which cannot be copied", 500):
         copy_input(lock, "The node 'b'")

@@ -12,7 +12,7 @@ from scanflow.errors import InvalidError
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Tensor
 from scanflow_serving.signature import NodeSignature, TensorSpec, read_declaration, read_mlmodel_signature
-from tests.unit.serving.harness import refused
+from tests.unit.serving.serving_harness import expect_problem
 
 X = TensorSpec("x", "FP32", (-1, 4))
 TABLE = NodeSignature((TensorSpec("a", "FP64", (-1,)), TensorSpec("b", "FP64", (-1,))), table=True)
@@ -75,16 +75,16 @@ def test_a_signature_of_columns_is_a_table() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "document",
     [
         {"inputs": "{"},
         {"inputs": "7"},
         {"inputs": '[{"type": "tensor", "tensor-spec": {"dtype": "complex64", "shape": [1]}}]'},
     ],
 )
-def test_a_signature_that_cannot_be_read_is_refused(said: dict[str, Any]) -> None:
+def test_a_signature_that_cannot_be_read_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match="signature"):
-        read_mlmodel_signature(said, "m")
+        read_mlmodel_signature(document, "m")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_signature_that_cannot_be_read_is_refused(said: dict[str, Any]) -> Non
     ],
 )
 def test_what_does_not_fit_is_refused_by_both_names(sent: list[Tensor], words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         NodeSignature((X,)).check(sent)
 
 
@@ -154,7 +154,7 @@ def test_numbers_from_another_node_are_cast(value: Any, dtype: str) -> None:
     ],
 )
 def test_what_another_node_gives_and_does_not_fit_is_said(declared: NodeSignature, value: Any, words: str) -> None:
-    with refused(words, 422):
+    with expect_problem(words, 422):
         declared.adapt(value, "The node 'n'")
 
 
@@ -165,6 +165,6 @@ def test_whole_numbers_may_come_as_floats() -> None:
 def test_an_example_fits_what_is_declared() -> None:
     assert NodeSignature((X,)).make_example().shape == (1, 4)
     example = TABLE.make_example()
-    assert {name: one.shape for name, one in example.items()} == {"a": (1,), "b": (1,)}
+    assert {name: tensor.shape for name, tensor in example.items()} == {"a": (1,), "b": (1,)}
     assert TensorSpec("s", "BYTES", (-1,)).make_example().tolist() == [b""]
     assert NodeSignature().make_example() is None

@@ -19,7 +19,7 @@ from scanflow.installation import explain_install
 from scanflow.wire import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
 from scanflow_serving.inference_problems import ProblemError
-from tests.unit.serving.harness import desired, instance, node, write_class
+from tests.unit.serving.serving_harness import instance, make_desired_state, node, write_class
 from tests.waiting import patient
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning")
@@ -32,7 +32,7 @@ def files(folder: Path, version: int = 1) -> ModelFiles:
     return ModelFiles(name="iris", version=version, path=str(folder))
 
 
-def opened(folder: Path, **parameters: Any) -> Any:
+def open_from(folder: Path, **parameters: Any) -> Any:
     return open_model(files(folder), parameters, threads=1)
 
 
@@ -74,18 +74,18 @@ def onnx_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["skops", "cloudpickle", "pickle"])
 def test_an_estimator_is_opened_as_it_was_saved(tmp_path: Path, kind: str) -> None:
-    model = opened(save(tmp_path / "m", "sklearn", classifier(), X, Y, serialization_format=kind))
+    model = open_from(save(tmp_path / "m", "sklearn", classifier(), X, Y, serialization_format=kind))
     assert model.platform == "sklearn"
     assert model.predict(X).tolist() == [0, 1, 0, 1]
     assert str(model.signature.inputs[0]) == "FP64 [-1, 2]"
     assert str(model.signature.outputs[0]) == "INT64 [-1]"
 
 
-def test_probabilities_are_given_where_they_are_asked_for_or_saved(sklearn_model: Path, tmp_path: Path) -> None:
-    assert opened(sklearn_model, predict_proba=True).predict(X).shape == (4, 2)
+def test_probabilities_are_given_where_they_are_requested_or_saved(sklearn_model: Path, tmp_path: Path) -> None:
+    assert open_from(sklearn_model, predict_proba=True).predict(X).shape == (4, 2)
     folder = save(tmp_path / "m", "sklearn", classifier(), X, Y, pyfunc_predict_fn="predict_proba")
-    assert opened(folder).predict(X).shape == (4, 2)
-    assert opened(folder, predict_proba=False).predict(X).shape == (4,)
+    assert open_from(folder).predict(X).shape == (4, 2)
+    assert open_from(folder, predict_proba=False).predict(X).shape == (4,)
 
 
 def test_columns_are_put_together_in_the_order_of_the_signature(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_columns_are_put_together_in_the_order_of_the_signature(tmp_path: Path) 
     from sklearn.linear_model import LogisticRegression
 
     frame = pd.DataFrame(X, columns=["a", "b"])
-    model = opened(save(tmp_path / "m", "sklearn", LogisticRegression().fit(frame, Y), frame, Y))
+    model = open_from(save(tmp_path / "m", "sklearn", LogisticRegression().fit(frame, Y), frame, Y))
     assert model.signature.table
     assert model.predict({"b": X[:, 1:], "a": X[:, 0]}).tolist() == [0, 1, 0, 1]
     assert model.predict(X).tolist() == [0, 1, 0, 1]
@@ -109,17 +109,17 @@ def test_columns_keep_their_names_where_a_pipeline_needs_them(tmp_path: Path) ->
     frame = pd.DataFrame({"size": [1.0, 2.0, 3.0, 4.0], "colour": ["red", "blue", "red", "blue"]})
     encode = ColumnTransformer([("c", OneHotEncoder(handle_unknown="ignore"), ["colour"])], remainder="passthrough")
     pipeline = make_pipeline(encode, LogisticRegression()).fit(frame, [0, 1, 0, 1])
-    model = opened(save(tmp_path / "m", "sklearn", pipeline, frame, Y, serialization_format="cloudpickle"))
+    model = open_from(save(tmp_path / "m", "sklearn", pipeline, frame, Y, serialization_format="cloudpickle"))
     colours = np.array([b"red", b"blue"], dtype=object)
     assert model.predict({"size": np.array([1.0, 4.0]), "colour": colours}).tolist() == [0, 1]
 
 
 def test_an_onnx_model_says_itself_what_it_takes(onnx_model: Path) -> None:
-    model = opened(onnx_model)
+    model = open_from(onnx_model)
     assert model.platform == "onnxruntime"
     assert [f"{spec.name} {spec}" for spec in model.signature.inputs] == ["a FP32 [-1, 2]", "b FP32 [-1, 2]"]
     result = model.predict({"a": np.ones((1, 2), "f4"), "b": np.full((1, 2), 3.0)})
-    assert {name: one.tolist() for name, one in result.items()} == {"sum": [[4, 4]], "product": [[3, 3]]}
+    assert {name: array.tolist() for name, array in result.items()} == {"sum": [[4, 4]], "product": [[3, 3]]}
 
 
 def test_an_onnx_model_of_bfloat16_answers_as_the_reference_does(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_an_onnx_model_of_bfloat16_answers_as_the_reference_does(tmp_path: Path)
         helper.make_node("Cast", ["square"], ["y"], to=TensorProto.BFLOAT16),
     ]
     graph = helper.make_graph(nodes, "g", [info("x")], [info("y")])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
-    model = opened(save(tmp_path / "m", "onnx", made, None, None))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+    model = open_from(save(tmp_path / "m", "onnx", proto, None, None))
     assert [f"{spec.name} {spec}" for spec in model.signature.inputs] == ["x FP32 [-1, 3]"]
     rows = np.random.default_rng(1).normal(size=(200, 3)).astype(np.float32)
-    right = ReferenceEvaluator(made).run(None, {"x": rows.astype(ml_dtypes.bfloat16)})[0]  # type: ignore[index]
+    right = ReferenceEvaluator(proto).run(None, {"x": rows.astype(ml_dtypes.bfloat16)})[0]  # type: ignore[index]
     np.testing.assert_array_equal(model.predict(rows), np.asarray(right).astype(np.float32))
     with pytest.raises(ProblemError, match="too large for bfloat16"):
         model.predict(np.array([[3.4e38, 1.0, 1.0]], np.float32))
@@ -159,7 +159,7 @@ def save_function(folder: Path, function: Callable[[Any], Any], example: Any) ->
 
 
 def test_whatever_mlflow_can_load_is_loaded_by_it(tmp_path: Path) -> None:
-    model = opened(save_function(tmp_path / "m", lambda model_input: model_input * 2, X))
+    model = open_from(save_function(tmp_path / "m", lambda model_input: model_input * 2, X))
     assert model.platform == "pyfunc"
     assert model.predict(X).tolist() == (X * 2).tolist()
 
@@ -168,7 +168,7 @@ def test_a_table_goes_through_mlflow_with_its_names(tmp_path: Path) -> None:
     import pandas as pd
 
     frame = pd.DataFrame({"a": [1.5, 2.5]})
-    model = opened(save_function(tmp_path / "m", lambda model_input: model_input.rename(columns={"a": "b"}), frame))
+    model = open_from(save_function(tmp_path / "m", lambda model_input: model_input.rename(columns={"a": "b"}), frame))
     assert model.predict({"a": np.array([1.0])})["b"].tolist() == [1.0]
 
 
@@ -198,27 +198,27 @@ def test_a_folder_that_holds_no_model_is_refused(
     folder = Path(shutil.copytree(sklearn_model, tmp_path / "m"))
     change(folder)
     with pytest.raises(kind) as caught:
-        opened(folder)
+        open_from(folder)
     assert words in str(caught.value)
 
 
 def test_a_parameter_that_a_model_has_not_is_refused(sklearn_model: Path, onnx_model: Path) -> None:
     with pytest.raises(InvalidError, match="Did you mean 'predict_proba'"):
-        opened(sklearn_model, predict_prob=True)
+        open_from(sklearn_model, predict_prob=True)
     with pytest.raises(InvalidError, match="of the flavor 'onnx' takes none"):
-        opened(onnx_model, threads=3)
+        open_from(onnx_model, threads=3)
 
 
 def test_a_library_that_is_missing_is_named(sklearn_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skops.io", None)
     with pytest.raises(MissingExtraError, match=re.escape(explain_install(package="skops"))):
-        opened(sklearn_model)
+        open_from(sklearn_model)
 
 
 def test_pickles_are_not_read_where_that_is_forbidden(sklearn_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     with pytest.raises(UnsupportedError, match="MLFLOW_ALLOW_PICKLE_DESERIALIZATION"):
-        opened(sklearn_model)
+        open_from(sklearn_model)
 
 
 @pytest.mark.processes
@@ -239,7 +239,7 @@ def test_opening_a_model_by_its_own_library_imports_no_mlflow(sklearn_model: Pat
 
 
 def ask(data: list[list[float]], shape: list[int] | None = None, datatype: str = "FP64") -> bytes:
-    flat = [one for row in data for one in row]
+    flat = [value for row in data for value in row]
     described = {"name": "x", "datatype": datatype, "shape": shape or [len(data), len(data[0])], "data": flat}
     return json.dumps({"inputs": [described]}).encode()
 
@@ -272,7 +272,7 @@ async def test_a_poisoned_version_changes_nothing(sklearn_model: Path, tmp_path:
     async with instance(tmp_path, Node(name="iris", model=files(sklearn_model))) as here:
         bad = Revision(id="r2", nodes=(Node(name="iris", model=files(poison, version=2)),))
         with pytest.raises(ScanflowError, match="The node 'iris' cannot be loaded"):
-            await here.application.apply(desired(bad, generation=2))
+            await here.application.apply(make_desired_state(bad, generation=2))
         assert (await here.ask("/v2/models/wf/infer", ask(X.tolist()))).outputs == [[0, 1, 0, 1]]
 
 
@@ -311,7 +311,7 @@ import asyncio, json, sys, time
 from pathlib import Path
 import numpy as np
 from scanflow.wire import ModelFiles, Node
-from tests.unit.serving.harness import instance
+from tests.unit.serving.serving_harness import instance
 async def main(flavor):
     folder = Path(sys.argv[1] + flavor)
     node = Node(name="net", model=ModelFiles(name="net", version=1, path=str(folder)))
@@ -330,7 +330,7 @@ for flavor in ("keras", "tensorflow"):
 @pytest.mark.processes
 @pytest.mark.slow
 def test_a_keras_model_is_served_without_mlflow(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     for code in (KERAS, SERVE_KERAS):
         done = subprocess.run(
             [sys.executable, "-c", code, f"{tmp_path}/"],
@@ -341,5 +341,5 @@ def test_a_keras_model_is_served_without_mlflow(tmp_path: Path) -> None:
             cwd=Path(__file__).resolve().parents[3],
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        told = done.stdout.splitlines()
-    assert told[-2:] == ["FP32 tensorflow False"] * 2
+        messages = done.stdout.splitlines()
+    assert messages[-2:] == ["FP32 tensorflow False"] * 2

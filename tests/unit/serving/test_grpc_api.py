@@ -19,7 +19,7 @@ from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
-from tests.serving import held_port
+from tests.serving import reserve_port
 from tests.waiting import PATIENCE_S
 
 DOCUMENTS = {
@@ -37,18 +37,20 @@ DOCUMENTS = {
 
 class Core:
     async def handle(self, request: Request) -> Response:
-        found = DOCUMENTS.get(request.path)
-        if found is None:
+        document = DOCUMENTS.get(request.path)
+        if document is None:
             return ProblemError(404, f"There is no model at {request.path}.").build_response()
-        return Response(200, json.dumps(found).encode())
+        return Response(200, json.dumps(document).encode())
 
     async def infer(self, model: str, version: str, request: InferRequest, deadline_s: float) -> InferResponse:
         assert 0 < deadline_s <= PATIENCE_S
         if model == "busy":
             raise ProblemError(429, "The queue is full.", retry_after_s=2)
         outputs = [
-            Tensor(f"{one.name}-out", one.datatype, one.data if one.datatype == "BYTES" else one.data * 2)
-            for one in request.inputs
+            Tensor(
+                f"{tensor.name}-out", tensor.datatype, tensor.data if tensor.datatype == "BYTES" else tensor.data * 2
+            )
+            for tensor in request.inputs
         ]
         return InferResponse(model, version or "3", outputs, id=request.id, parameters={"n": 1, "s": "text"})
 
@@ -72,7 +74,7 @@ def address() -> Iterator[str]:
         await over.wait()
         await face.stop()
 
-    with held_port() as port:
+    with reserve_port() as port:
         thread = threading.Thread(target=lambda: asyncio.run(serve(port)))
         thread.start()
         assert started.wait(PATIENCE_S)
@@ -84,12 +86,12 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(address: str) -> Iterator[Any]:
-    found = triton.InferenceServerClient(address)
-    yield found
-    found.close()
+    client = triton.InferenceServerClient(address)
+    yield client
+    client.close()
 
 
-def given(name: str, array: np.ndarray, datatype: str) -> Any:
+def make_tensor(name: str, array: np.ndarray, datatype: str) -> Any:
     tensor = triton.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return tensor
@@ -115,32 +117,32 @@ def test_the_official_client_finds_the_server_and_its_model(client: Any) -> None
     ],
 )
 def test_the_official_client_infers(client: Any, datatype: str, array: np.ndarray) -> None:
-    answer = client.infer("double", [given("x", array, datatype)], request_id="7")
+    answer = client.infer("double", [make_tensor("x", array, datatype)], request_id="7")
     assert (answer.as_numpy("x-out") == array * 2).all()
     assert answer.get_response().id == "7"
 
 
 def test_the_official_client_sends_texts(client: Any) -> None:
     words = np.array([b"one", b"", "drei"], object)
-    answer = client.infer("double", [given("x", words, "BYTES")])
+    answer = client.infer("double", [make_tensor("x", words, "BYTES")])
     assert answer.as_numpy("x-out").tolist() == [b"one", b"", b"drei"]
 
 
 def request(**tensor: Any) -> Any:
-    made = get_message_class("ModelInferRequest")(model_name="m")
-    made.inputs.add(**{"name": "x", "datatype": "FP32", "shape": [2]} | tensor)
-    return made
+    message_class = get_message_class("ModelInferRequest")(model_name="m")
+    message_class.inputs.add(**{"name": "x", "datatype": "FP32", "shape": [2]} | tensor)
+    return message_class
 
 
 def test_contents_that_are_not_raw_are_read() -> None:
-    made = request()
-    made.inputs[0].contents.fp32_contents.extend([1, 2])
-    (tensor,) = read_request(made, allow_nan=False).inputs
+    request_ = request()
+    request_.inputs[0].contents.fp32_contents.extend([1, 2])
+    (tensor,) = read_request(request_, allow_nan=False).inputs
     assert tensor.data.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("message", "words"),
     [
         (get_message_class("ModelInferRequest")(), "empty"),
         (request(), "2 elements"),
@@ -149,9 +151,9 @@ def test_contents_that_are_not_raw_are_read() -> None:
         (request(shape=[-1]), "shape"),
     ],
 )
-def test_a_wrong_request_is_told_what_is_wrong(made: Any, words: str) -> None:
+def test_a_wrong_request_learns_what_is_wrong(message: Any, words: str) -> None:
     with pytest.raises(ProblemError, match=words) as caught:
-        read_request(made, allow_nan=False)
+        read_request(message, allow_nan=False)
     assert caught.value.status == 400
 
 
@@ -159,9 +161,9 @@ def test_nan_is_refused_in_both_forms() -> None:
     plain, raw = request(), request()
     plain.inputs[0].contents.fp32_contents.extend([1, float("nan")])
     raw.raw_input_contents.append(np.array([1, np.nan], np.float32).tobytes())
-    for made in (plain, raw):
+    for message in (plain, raw):
         with pytest.raises(ProblemError, match="NaN"):
-            read_request(made, allow_nan=False)
+            read_request(message, allow_nan=False)
 
 
 def test_bytes_that_are_no_message_are_an_invalid_argument(address: str) -> None:

@@ -27,8 +27,8 @@ from scanflow_serving.asgi import HttpApi
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.instance_http import HttpServer
 from scanflow_serving.messages import Request, Response
-from tests.serving import raw_exchange, read_answer
-from tests.waiting import PATIENCE_S, until
+from tests.serving import read_answer, send_raw
+from tests.waiting import PATIENCE_S, wait_until
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Server:
 
         return self.do(call())
 
-    def until_held(self) -> None:
+    def wait_for_request(self) -> None:
         assert self.served.came.acquire(timeout=PATIENCE_S)
 
     def release(self) -> None:
@@ -101,8 +101,8 @@ class Server:
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
-    def exchange(self, request: bytes) -> tuple[int, bytes]:
-        came = raw_exchange(self.port, request)
+    def send_request(self, request: bytes) -> tuple[int, bytes]:
+        came = send_raw(self.port, request)
         return int((re.findall(rb"^HTTP/1.1 (\d+)", came, re.MULTILINE) or [b"0"])[-1]), came
 
     def __enter__(self) -> Self:
@@ -118,8 +118,8 @@ class Server:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as made:
-        yield made
+    with Server() as server:
+        yield server
 
 
 def get(path: str, more: str = "", method: str = "GET") -> bytes:
@@ -148,7 +148,7 @@ def test_requests_sent_ahead_are_answered_in_order(server: Server) -> None:
         came = b""
         while piece := sock.recv(65536):
             came += piece
-    assert [int(one.split(b"/")[-1]) for one in came.split(b"HTTP/1.1 ")[1:]] == list(range(50))
+    assert [int(index.split(b"/")[-1]) for index in came.split(b"HTTP/1.1 ")[1:]] == list(range(50))
 
 
 @pytest.mark.parametrize("size", [0, 1, 70_000, 1024 * 1024])
@@ -184,9 +184,9 @@ def test_a_large_response_in_parts_waits_for_a_slow_receiver(server: Server) -> 
     ],
 )
 def test_what_a_response_looks_like(server: Server, request_: bytes, head: bytes, body: bytes) -> None:
-    came = raw_exchange(server.port, request_)
-    found, _, rest = came.partition(b"\r\n\r\n")
-    assert head in found
+    came = send_raw(server.port, request_)
+    head_, _, rest = came.partition(b"\r\n\r\n")
+    assert head in head_
     assert rest == body
 
 
@@ -224,8 +224,8 @@ def test_a_body_is_requested_when_the_sender_waits(server: Server) -> None:
     ],
 )
 def test_what_cannot_be_served_is_refused_with_a_problem(server: Server, request_: bytes, status: int) -> None:
-    found, came = server.exchange(request_)
-    assert found == status
+    status_, came = server.send_request(request_)
+    assert status_ == status
     assert b"100 Continue" not in came
     assert json.loads(came.partition(b"\r\n\r\n")[2])["status"] == status
 
@@ -235,7 +235,7 @@ def test_a_client_that_leaves_while_its_request_runs_leaves_nothing(server: Serv
     with server.connect() as sock:
         sock.sendall(get("/hold") if whole else get("/", "Content-Length: 3\r\n", "POST") + b"a")
         if whole:
-            server.until_held()
+            server.wait_for_request()
     if whole:
         server.release()
     assert server.do(server.http.drain(PATIENCE_S))
@@ -248,8 +248,8 @@ def test_hostile_bytes_hurt_no_other_client(noise: list[bytes]) -> None:
         other.sendall(get("/wait")[:20])
         # The noise may be refused before it was all sent: a socket that was reset has no end to shut down (ENOTCONN).
         with contextlib.suppress(OSError), server.connect() as sock:
-            for one in noise:
-                sock.sendall(one)
+            for block in noise:
+                sock.sendall(block)
             sock.shutdown(socket.SHUT_WR)
         other.sendall(get("/wait")[20:])
         assert read_answer(other)[2] == b"/wait"
@@ -271,7 +271,7 @@ def test_a_page_of_another_origin_gets_no_prediction() -> None:
             ("application/x-www-form-urlencoded", "Host: localhost\r\nSec-Fetch-Site: same-origin", 200),
         ):
             head = f"POST / HTTP/1.1\r\n{more}\r\nContent-Type: {kind}\r\nContent-Length: 1\r\n{LAST}\r\n"
-            assert server.exchange(head.encode() + b"a")[0] == status, more
+            assert server.send_request(head.encode() + b"a")[0] == status, more
 
 
 def test_a_token_is_needed_where_one_is_set() -> None:
@@ -282,7 +282,7 @@ def test_a_token_is_needed_where_one_is_set() -> None:
             ("/", "Authorization: Bearer s3cret\r\n", 200),
             ("/v2/health/ready", "", 200),
         ):
-            assert server.exchange(get(path, more + LAST))[0] == status
+            assert server.send_request(get(path, more + LAST))[0] == status
 
 
 # -- compression
@@ -314,7 +314,7 @@ def test_a_compressed_body_is_decompressed(server: Server, coding: str, encode: 
     ],
 )
 def test_what_cannot_be_decompressed_is_refused(server: Server, coding: str, body: bytes, status: int) -> None:
-    assert server.exchange(post("/", body, f"Content-Encoding: {coding}\r\n{LAST}"))[0] == status
+    assert server.send_request(post("/", body, f"Content-Encoding: {coding}\r\n{LAST}"))[0] == status
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: S
         idle.sendall(get("/"))
         read_answer(idle)
         silent.sendall(b"\r\n")  # no request yet
-        until(lambda: len(server.http.state.connections) == 2, "both are accepted")
+        wait_until(lambda: len(server.http.state.connections) == 2, "both are accepted")
 
         def expire(age_s: float) -> None:
             for connection in list(server.http.state.connections):
@@ -390,13 +390,13 @@ def test_a_connection_that_never_sent_a_request_has_the_time_of_a_head(server: S
         assert read_answer(idle)[0] == 200
 
 
-def test_silent_connections_make_room_while_files_are_few(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_make_space_while_files_are_few(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_http, "is_only_reserve_left", lambda _: len(server.http) >= 3)
     monkeypatch.setattr(instance_http, "PAUSE_S", 0.01)
     with ExitStack() as stack:
         busy = stack.enter_context(server.connect())
         busy.sendall(get("/hold"))
-        server.until_held()
+        server.wait_for_request()
         for _ in range(10):
             stack.enter_context(server.connect())
         client = stack.enter_context(server.connect())
@@ -421,7 +421,7 @@ def test_an_old_connection_says_that_its_response_is_the_last() -> None:
 def test_a_draining_server_answers_what_it_has_read_and_closes_the_rest(server: Server) -> None:
     with server.connect() as busy, server.connect() as idle:
         busy.sendall(get("/hold"))
-        server.until_held()
+        server.wait_for_request()
         idle.sendall(get("/"))
         read_answer(idle)
         draining = asyncio.run_coroutine_threadsafe(server.http.drain(PATIENCE_S), server.loop)
@@ -473,7 +473,7 @@ def test_an_ignored_listener_gives_its_connections_back(server: Server) -> None:
     with server.connect() as own, socket.create_connection(other.getsockname(), timeout=PATIENCE_S) as lent:
         for sock in (own, lent):
             sock.sendall(get("/hold"))
-            server.until_held()
+            server.wait_for_request()
         server.call(lambda: server.http.ignore("backup"))
         for sock, closes in ((own, False), (lent, True)):
             server.release()
@@ -497,7 +497,7 @@ def test_a_burst_of_connections_is_spread_over_instances(server: Server, second:
         for client in clients:
             client.sendall(get("/hold"))
         for _ in clients:
-            server.until_held()
+            server.wait_for_request()
         assert [len(http.state.connections) for http in (server.http, second)] == [4, 4]
         for _ in clients:
             server.release()
@@ -509,7 +509,7 @@ def test_connections_move_to_an_instance_that_has_fewer(server: Server, second: 
         clients = [stack.enter_context(server.connect()) for _ in range(8)]
         for client in clients:
             client.sendall(get("/hold"))
-            server.until_held()
+            server.wait_for_request()
         assert server.call(lambda: server.http.busy) == 8
         server.call(partial(second.listen, "main", server.listener.dup()))
         server.call(partial(second.balance, 5))
@@ -519,7 +519,7 @@ def test_connections_move_to_an_instance_that_has_fewer(server: Server, second: 
             return sum(getattr(connection, "closing", False) for connection in server.http.state.connections)
 
         assert closing() == 0, "the first time, it may be that the numbers of the others are old"
-        until(lambda: closing() == 3, "those beyond the share are to close")
+        wait_until(lambda: closing() == 3, "those beyond the share are to close")
         for _ in clients:
             server.release()
         moving = [client for client in clients if b"connection: close" in client.recv(4096).lower()]
@@ -528,7 +528,7 @@ def test_connections_move_to_an_instance_that_has_fewer(server: Server, second: 
             assert client.recv(1) == b""
             again = stack.enter_context(server.connect())
             again.sendall(get("/hold"))
-            server.until_held()
+            server.wait_for_request()
         assert [len(http.state.connections) for http in (server.http, second)] == [5, 3]
         for _ in range(3):
             server.release()
@@ -539,10 +539,10 @@ def test_a_few_connections_more_than_a_fair_share_stay(server: Server) -> None:
         clients = [stack.enter_context(server.connect()) for _ in range(9)]
         for client in clients:
             client.sendall(get("/hold"))
-            server.until_held()
+            server.wait_for_request()
         server.call(partial(server.http.balance, 8))
         since = server.http.now
-        until(lambda: server.http.now > since + 2 * instance_http.BALANCE_INTERVAL_S, "the others had time")
+        wait_until(lambda: server.http.now > since + 2 * instance_http.BALANCE_INTERVAL_S, "the others had time")
         server.call(partial(server.http.balance, 8))
         for _ in clients:
             server.release()
@@ -556,7 +556,7 @@ def test_a_burst_that_no_other_instance_takes_is_accepted(server: Server) -> Non
         for client in clients:
             client.sendall(get("/hold"))
         for _ in clients:
-            server.until_held()
+            server.wait_for_request()
         for _ in clients:
             server.release()
 
@@ -567,15 +567,15 @@ def test_a_burst_that_no_other_instance_takes_is_accepted(server: Server) -> Non
 def test_the_request_of_a_client_that_has_gone_is_cancelled(server: Server) -> None:
     with server.connect() as sock:
         sock.sendall(get("/hold"))
-        server.until_held()
-    until(lambda: server.served.cancelled, "its request is cancelled")
+        server.wait_for_request()
+    wait_until(lambda: server.served.cancelled, "its request is cancelled")
 
 
 def test_a_client_that_has_finished_sending_but_waits_is_answered(server: Server) -> None:
     with server.connect() as sock:
         sock.sendall(get("/hold"))
         sock.shutdown(socket.SHUT_WR)
-        server.until_held()
+        server.wait_for_request()
         interim = b"HTTP/1.1 100 Continue\r\n\r\n"
         assert sock.recv(len(interim), socket.MSG_WAITALL) == interim
         server.call(server.http.sweep)

@@ -15,7 +15,7 @@ from scanflow.wire import Recording
 from scanflow_serving.grpc_api import read_request
 from scanflow_serving.messages import InferRequest, Tensor
 from scanflow_serving.oip import OCTETS
-from tests.unit.serving.harness import instance, node, until, write_class
+from tests.unit.serving.serving_harness import instance, node, wait_in_loop, write_class
 from tests.waiting import PATIENCE_S
 
 CLASSES = '''
@@ -117,8 +117,8 @@ async def test_what_is_recorded_is_the_answer_that_was_given(path: Path, tmp_pat
     async with instance(path.parent, node("m", path, "Buffer"), recording=recording) as here:
         await asyncio.gather(*(here.infer([number]) for number in (1, 2, 3)))
     (file,) = (tmp_path / "kept").glob("*.npz")
-    kept = np.load(file)
-    assert kept["output:output-0"].ravel().tolist() == kept["input:x"].ravel().tolist() == [1, 2, 3]
+    arrays = np.load(file)
+    assert arrays["output:output-0"].ravel().tolist() == arrays["input:x"].ravel().tolist() == [1, 2, 3]
 
 
 async def test_a_tensor_in_raw_bytes_may_be_changed_in_place() -> None:
@@ -130,12 +130,12 @@ async def test_a_tensor_in_raw_bytes_may_be_changed_in_place() -> None:
     assert data.tolist() == [2]
 
 
-async def test_a_request_whose_client_has_gone_is_dropped_from_the_queue(path: Path) -> None:
+async def test_a_request_of_a_client_that_has_gone_is_dropped_from_the_queue(path: Path) -> None:
     async with instance(path.parent, node("m", path, "Held")) as here:
         running = here.infer([1])
-        await until(module().inside.is_set)
+        await wait_in_loop(module().inside.is_set)
         gone, live = here.infer([2]), here.infer([3])
-        await until(lambda: here.application.engine.waiting == 2)
+        await wait_in_loop(lambda: here.application.engine.waiting == 2)
         gone.cancel()
         await asyncio.wait([gone])
         assert here.application.engine.in_flight == 2
@@ -149,7 +149,7 @@ async def test_a_request_whose_client_has_gone_is_dropped_from_the_queue(path: P
 async def test_an_asynchronous_component_is_cancelled_with_its_client(path: Path) -> None:
     async with instance(path.parent, node("m", path, "Waiting")) as here:
         request = here.infer([1])
-        await until(lambda: module().calls)
+        await wait_in_loop(lambda: module().calls)
         request.cancel()
         await asyncio.wait([request])
         assert module().calls == ["begun", "ended"]
@@ -161,8 +161,8 @@ async def test_tags_are_those_of_the_call(path: Path) -> None:
     async with instance(path.parent, *nodes) as here:
         body = b'{"data": {"ndarray": [[1]]}}'
         asked = [here.ask("/api/v1.0/predictions", body) for _ in range(3)]
-        said = [answer.json["meta"]["tags"]["said"] for answer in await asyncio.gather(*asked)]
-        assert said == [[1], [2], [3]]
+        values = [answer.json["meta"]["tags"]["said"] for answer in await asyncio.gather(*asked)]
+        assert values == [[1], [2], [3]]
 
 
 async def test_features_of_feedback_are_a_nodes_own(tmp_path: Path) -> None:

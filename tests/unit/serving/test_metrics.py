@@ -7,12 +7,12 @@ from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 def busy() -> Metrics:
     metrics = Metrics("shop")
-    one = RevisionMetrics(metrics, "r1")
-    one.count_response(200, 0.002)
-    one.count_response(500, 0.2)
-    one.make_node_metrics("model").seconds.observe(0.001)
-    one.make_node_metrics("model").failed.value += 1
-    one.make_node_metrics("model").rows.observe(8)
+    revision_metrics = RevisionMetrics(metrics, "r1")
+    revision_metrics.count_response(200, 0.002)
+    revision_metrics.count_response(500, 0.2)
+    revision_metrics.make_node_metrics("model").seconds.observe(0.001)
+    revision_metrics.make_node_metrics("model").failed.value += 1
+    revision_metrics.make_node_metrics("model").rows.observe(8)
     metrics.count("scanflow_refused", reason="queue")
     metrics.count("scanflow_in_flight", 3)
     metrics.count("scanflow_recorded", 5)
@@ -27,7 +27,7 @@ def text(metrics: Metrics, *others: Metrics) -> str:
 
 
 def test_two_instances_are_counted_together() -> None:
-    found = text(busy(), busy())
+    exposition = text(busy(), busy())
     for line in (
         'scanflow_requests_total{code="200",revision="r1",service="shop"} 2.0',
         'scanflow_requests_total{code="500",revision="r1",service="shop"} 2.0',
@@ -42,17 +42,17 @@ def test_two_instances_are_counted_together() -> None:
         'scanflow_dropped_total{service="shop"} 4.0',
         'scanflow_in_flight{service="shop"} 6.0',
     ):
-        assert line in found
-    assert found.count("# TYPE scanflow_request_seconds histogram") == 1
+        assert line in exposition
+    assert exposition.count("# TYPE scanflow_request_seconds histogram") == 1
 
 
 def test_what_only_another_instance_counted_is_there_too() -> None:
     other = busy()
     other.count_custom("r1", [("model", {"type": "COUNTER", "key": "cats", "value": 2})])
     RevisionMetrics(other, "r2").count_response(200, 0.1)
-    found = text(busy(), other)
-    assert 'scanflow_requests_total{code="200",revision="r2",service="shop"} 1.0' in found
-    assert 'scanflow_custom_cats_total{node="model",revision="r1",service="shop"} 2.0' in found
+    exposition = text(busy(), other)
+    assert 'scanflow_requests_total{code="200",revision="r2",service="shop"} 1.0' in exposition
+    assert 'scanflow_custom_cats_total{node="model",revision="r1",service="shop"} 2.0' in exposition
 
 
 def test_gauges_of_components_are_not_added_up() -> None:
@@ -65,6 +65,6 @@ def test_gauges_of_components_are_not_added_up() -> None:
         metrics.count_custom("r1", [("model", {"type": "TIMER", "key": "time", "value": 20})])
         return metrics
 
-    found = text(warm(20), warm(30))
-    assert 'scanflow_custom_degrees{node="model",revision="r1",service="shop"} 20.0' in found
-    assert 'scanflow_custom_time_seconds_sum{node="model",revision="r1",service="shop"} 0.04' in found
+    exposition = text(warm(20), warm(30))
+    assert 'scanflow_custom_degrees{node="model",revision="r1",service="shop"} 20.0' in exposition
+    assert 'scanflow_custom_time_seconds_sum{node="model",revision="r1",service="shop"} 0.04' in exposition

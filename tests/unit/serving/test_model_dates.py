@@ -38,7 +38,7 @@ def test_moments_beyond_are_refused_and_not_turned_into_others(moment: str, dtyp
 
 
 @pytest.mark.parametrize("word", ["now", "Today", " now"])
-def test_words_that_are_another_moment_with_each_request_are_refused(word: str) -> None:
+def test_relative_dates_are_refused(word: str) -> None:
     with pytest.raises(ProblemError, match="is not a date and time without a time zone"):
         convert(word)
 

@@ -14,12 +14,12 @@ from scanflow_serving import oip
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, RequestedOutput, Response, Tensor
 from scanflow_serving.signature import NodeSignature, TensorSpec
-from tests.unit.serving.harness import attempt, refused
+from tests.unit.serving.serving_harness import attempt, expect_problem
 
 
 def body(*, inputs: Any = None, **more: Any) -> bytes:
-    one = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    return json.dumps({"inputs": [one] if inputs is None else inputs, **more}).encode()
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
+    return json.dumps({"inputs": [tensor] if inputs is None else inputs, **more}).encode()
 
 
 def with_binary(head: dict[str, Any], *parts: bytes) -> tuple[bytes, dict[str, str]]:
@@ -31,7 +31,7 @@ def decode(content: bytes, headers: dict[str, str] | None = None, *, allow_nan: 
     return oip.decode(content, headers or {}, allow_nan=allow_nan)
 
 
-def said(response: Response) -> dict[str, Any]:
+def read_body(response: Response) -> dict[str, Any]:
     assert isinstance(response.body, bytes)
     document: dict[str, Any] = json.loads(response.body)
     return document
@@ -50,7 +50,7 @@ def test_a_request_is_read_with_all_that_it_says() -> None:
     assert request.timeout_s == pytest.approx(0.0015)
     assert request.binary_output
     assert request.outputs is not None
-    assert [(one.name, one.binary) for one in request.outputs] == [("y", False), ("z", True)]
+    assert [(output.name, output.binary) for output in request.outputs] == [("y", False), ("z", True)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_request_is_read_with_all_that_it_says() -> None:
     ],
 )
 def test_what_is_wrong_with_a_body_is_said(content: bytes, words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         decode(content)
 
 
@@ -97,7 +97,7 @@ def test_no_bytes_are_more_than_a_bad_request(content: bytes, length: str | None
         with pytest.raises(ProblemError) as caught:
             decode(content, headers, allow_nan=allow_nan)
         assert caught.value.status == 400
-        assert said(caught.value.build_response())["detail"]
+        assert read_body(caught.value.build_response())["detail"]
 
 
 @given(st.data())
@@ -145,12 +145,12 @@ def test_tensors_follow_the_json_as_bytes() -> None:
     ],
 )
 def test_bytes_that_do_not_add_up_are_refused(size: Any, rest: bytes, words: str) -> None:
-    one = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": size}}
-    content, headers = with_binary({"inputs": [one]}, rest)
-    with refused(words):
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": size}}
+    content, headers = with_binary({"inputs": [tensor]}, rest)
+    with expect_problem(words):
         decode(content, headers)
     with pytest.raises(ProblemError, match="no header Inference-Header-Content-Length"):
-        decode(body(inputs=[one | {"parameters": {"binary_data_size": 4}}]))
+        decode(body(inputs=[tensor | {"parameters": {"binary_data_size": 4}}]))
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "99999", "1e3", "٣", ""])
@@ -188,7 +188,7 @@ def test_a_raw_body_is_the_one_input(declared: NodeSignature, content: bytes, sh
     ],
 )
 def test_a_raw_body_that_does_not_fit_is_refused(declared: NodeSignature, content: bytes, words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         oip.decode_raw(content, declared, allow_nan=False)
 
 
@@ -204,7 +204,7 @@ def test_an_answer_is_json() -> None:
     response = oip.encode(answer(Y, Z), InferRequest([]), (("x-here", "1"),))
     assert response.content_type == "application/json"
     assert response.headers == (("x-here", "1"),)
-    assert said(response) == {
+    assert read_body(response) == {
         "model_name": "m",
         "model_version": "3",
         "id": "7",
@@ -215,7 +215,7 @@ def test_an_answer_is_json() -> None:
     }
 
 
-def test_outputs_asked_for_in_binary_follow_the_json() -> None:
+def test_outputs_requested_in_binary_follow_the_json() -> None:
     request = InferRequest([], outputs=[RequestedOutput("z", binary=True), RequestedOutput("y")])
     response = oip.encode(answer(*oip.pick_outputs([Y, Z], request.outputs)), request)
     assert not isinstance(response.body, bytes)

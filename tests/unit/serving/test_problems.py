@@ -38,22 +38,22 @@ def test_the_time_to_come_again_is_in_whole_seconds(seconds: float, header: str)
 
 
 @given(st.text(), st.integers(400, 599))
-def test_any_words_are_a_document(words: str, status: int) -> None:
+def test_any_text_is_a_document(words: str, status: int) -> None:
     read = document(ProblemError(status, words, extra={"frames": [words]}))
     assert read["status"] == status
     assert read["title"]
 
 
-def test_words_that_are_no_text_are_a_document_too() -> None:
+def test_bytes_that_are_no_text_are_a_document_too() -> None:
     assert document(ProblemError(500, "caf\udce9"))["detail"] == "caf\udce9"
 
 
-def test_long_words_are_cut() -> None:
+def test_long_texts_are_cut() -> None:
     assert len(document(invalid("x" * 100_000))["detail"]) == 2000
     assert len(document(make_not_found("model", "x" * 100_000, ["a"]))["detail"]) < 200
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_gets_the_nearest_suggested() -> None:
     assert document(make_not_found("model", "mnits", ["mnist", "iris"]))["detail"] == (
         "There is no model 'mnits' here. Did you mean 'mnist'?"
     )

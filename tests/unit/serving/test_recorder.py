@@ -46,16 +46,16 @@ def record(
 
 
 @given(fraction=st.floats(0, 1), count=st.integers(0, 2000))
-def test_a_sample_is_as_large_as_was_asked_for(fraction: float, count: int) -> None:
+def test_a_sample_is_as_large_as_was_requested(fraction: float, count: int) -> None:
     wanted = Sampler(fraction)
     assert abs(sum(wanted() for _ in range(count)) - fraction * count) <= 1
 
 
 def test_predictions_lie_in_one_file_with_their_times_and_revision(tmp_path: Path) -> None:
-    (found,), counts = record(
+    (records,), counts = record(
         tmp_path, ("r1", [tensor("x", 1, 2)], [tensor("y", 3)]), ("r1", [tensor("x", 4, 5)], [tensor("y", 6)])
     )
-    assert {name: array.tolist() for name, array in found.items()} == {
+    assert {name: array.tolist() for name, array in records.items()} == {
         "input:x": [[1, 2], [4, 5]], "output:y": [[3], [6]], "time": [1000.5, 1000.5], "revision": "r1",
         "models": ["models:/cnn/3"],
     }  # fmt: skip
@@ -63,16 +63,16 @@ def test_predictions_lie_in_one_file_with_their_times_and_revision(tmp_path: Pat
 
 
 def test_what_does_not_fit_together_lies_in_files_of_its_own(tmp_path: Path) -> None:
-    found, _ = record(
+    records, _ = record(
         tmp_path, ("r1", [tensor("x", 1)], []), ("r2", [tensor("x", 1)], []), ("r1", [tensor("x", 1, 2)], [])
     )
-    assert len(found) == 3
+    assert len(records) == 3
 
 
 def test_texts_are_kept_whole(tmp_path: Path) -> None:
     words = np.asarray([b"one\0", b"", b"three"], object)
-    (found,), _ = record(tmp_path, ("r", [Tensor("words", "BYTES", words)], []))
-    whole, ends = found["input:words"].tobytes(), found["input:words:ends"].tolist()
+    (records,), _ = record(tmp_path, ("r", [Tensor("words", "BYTES", words)], []))
+    whole, ends = records["input:words"].tobytes(), records["input:words:ends"].tolist()
     assert [whole[begin:end] for begin, end in zip([0, *ends], ends, strict=False)] == words.tolist()
 
 
@@ -89,9 +89,9 @@ def test_texts_are_kept_whole(tmp_path: Path) -> None:
 def test_what_is_kept_and_what_is_dropped_is_counted(
     tmp_path: Path, requests: list[Any], changes: dict[str, Any], counted: dict[str, int]
 ) -> None:
-    found, counts = record(tmp_path, *requests, **changes)
+    records, counts = record(tmp_path, *requests, **changes)
     assert counts == counted
-    assert sum(len(one["time"]) for one in found) == counts[RECORDED]
+    assert sum(len(arrays["time"]) for arrays in records) == counts[RECORDED]
 
 
 def test_a_folder_that_cannot_be_written_fails_nobody(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from scanflow_serving.signature import TensorSpec
 WHO = "The node 'n'"
 
 
-def described(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[int]]]:
-    return [(one.name, one.datatype, list(one.data.shape)) for one in to_tensors(value, declared, WHO)]
+def describe(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[int]]]:
+    return [(tensor.name, tensor.datatype, list(tensor.data.shape)) for tensor in to_tensors(value, declared, WHO)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def described(value: Any, *declared: TensorSpec) -> list[tuple[str, str, list[in
     ],
 )
 def test_whatever_is_returned_is_an_output(value: Any, outputs: list[tuple[str, str, list[int]]]) -> None:
-    assert described(value) == outputs
+    assert describe(value) == outputs
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_outputs_of_one_name_are_refused() -> None:
 
 def test_outputs_are_called_as_declared() -> None:
     y, z = TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "FP32", (-1,))
-    assert described(np.zeros(1), y)[0][0] == "y"
-    assert [name for name, _, _ in described((np.zeros(1), np.zeros(1)), y, z)] == ["y", "z"]
+    assert describe(np.zeros(1), y)[0][0] == "y"
+    assert [name for name, _, _ in describe((np.zeros(1), np.zeros(1)), y, z)] == ["y", "z"]
 
 
 @pytest.mark.parametrize(

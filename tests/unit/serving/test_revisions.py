@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from scanflow.errors import UsageError
 from scanflow.wire import DesiredInstanceState, Node, Revision
 from scanflow_serving.revisions import WeightedChooser
-from tests.unit.serving.harness import Instance, desired, instance, node, tensor, until, write_class
+from tests.unit.serving.serving_harness import (
+    Instance,
+    instance,
+    make_desired_state,
+    node,
+    tensor,
+    wait_in_loop,
+    write_class,
+)
 
 ADDER = """
 import threading
@@ -64,7 +72,7 @@ def test_each_gets_its_share_whenever_one_counts(parts: list[int], count: int) -
         assert abs(picked.count(f"r{place}") - count * part / total) <= slack + 1e-6
 
 
-def test_a_change_of_weights_does_not_begin_anew() -> None:
+def test_a_change_of_weights_does_not_start_over() -> None:
     chooser: WeightedChooser[Share] | None = None
     picked = []
     for _ in range(20):  # a canary of 5 % under weights that are set again all the time
@@ -81,7 +89,7 @@ def revision(id: str, *nodes: Node, **changes: Any) -> Revision:
     return Revision(id=id, nodes=nodes, **changes)
 
 
-def loaded(here: Instance) -> dict[str, Any]:
+def get_loaded(here: Instance) -> dict[str, Any]:
     return here.application.revisions.loaded
 
 
@@ -97,38 +105,40 @@ def module(here: Instance) -> Any:
 
 
 async def test_a_canary_gets_its_share(path: Path) -> None:
-    both = desired(revision("old", adder(path, 1), weight=0.9), revision("new", adder(path, 100), weight=0.1))
+    both = make_desired_state(
+        revision("old", adder(path, 1), weight=0.9), revision("new", adder(path, 100), weight=0.1)
+    )
     async with instance(path.parent, apply=both) as here:
         answers = [await here.infer([0]) for _ in range(100)]
-        assert [one.outputs[0][0] for one in answers].count(100) == 10
-        assert {one.headers["x-scanflow-revision"] for one in answers} == {"old", "new"}
+        assert [answer.outputs[0][0] for answer in answers].count(100) == 10
+        assert {answer.headers["x-scanflow-revision"] for answer in answers} == {"old", "new"}
         assert (await here.ask("/v2/models/wf/versions/new/infer", tensor([0]))).outputs == [[100]]
 
 
 async def test_what_does_not_change_is_loaded_once(path: Path) -> None:
     first = node("first", path, "Adder", parameters={"by": 1})
     second = [node("second", path, "Adder", parents=("first",), parameters={"by": by}) for by in (10, 20)]
-    async with instance(path.parent, apply=desired(revision("r1", first, second[0]))) as here:
+    async with instance(path.parent, apply=make_desired_state(revision("r1", first, second[0]))) as here:
         assert (await here.infer([0])).outputs == [[11]]
-        await here.application.apply(desired(revision("r2", first, second[1]), generation=2))
+        await here.application.apply(make_desired_state(revision("r2", first, second[1]), generation=2))
         assert (await here.infer([0])).outputs == [[21]]
         assert module(here).made == [1, 10, 20]
 
 
 async def test_a_swap_loses_no_request_and_unloads_after_the_last(path: Path) -> None:
-    async with instance(path.parent, apply=desired(revision("old", adder(path, 1, hold=True)))) as here:
+    async with instance(path.parent, apply=make_desired_state(revision("old", adder(path, 1, hold=True)))) as here:
         begun = here.infer([0])
-        await until(module(here).inside.is_set)
-        await here.application.apply(desired(revision("new", adder(path, 2)), generation=2))
+        await wait_in_loop(module(here).inside.is_set)
+        await here.application.apply(make_desired_state(revision("new", adder(path, 2)), generation=2))
         after = here.infer([0])
-        assert [one.id for one in here.application.revisions.retiring] == ["old"]
+        assert [retiring.id for retiring in here.application.revisions.retiring] == ["old"]
         assert here.application.describe_state()["revisions"][-1]["id"] == "old"
         module(here).gate.set()
         assert (await begun).outputs == [[1]]
         assert (await begun).headers["x-scanflow-revision"] == "old"
         assert (await after).outputs == [[2]]
         assert here.application.revisions.retiring == []
-        assert list(loaded(here)) == ["new"]
+        assert list(get_loaded(here)) == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +154,9 @@ async def test_a_swap_loses_no_request_and_unloads_after_the_last(path: Path) ->
     ],
 )
 async def test_what_cannot_be_served_changes_nothing(path: Path, bad: Any, words: str) -> None:
-    async with instance(path.parent, apply=desired(revision("old", adder(path, 1)))) as here:
+    async with instance(path.parent, apply=make_desired_state(revision("old", adder(path, 1)))) as here:
         with pytest.raises(UsageError) as caught:
-            await here.application.apply(desired(*bad(path), generation=2))
+            await here.application.apply(make_desired_state(*bad(path), generation=2))
         assert words in str(caught.value)
         assert here.application.ready()
         assert here.application.describe_state()["generation"] == 1
@@ -154,15 +164,15 @@ async def test_what_cannot_be_served_changes_nothing(path: Path, bad: Any, words
 
 
 async def test_an_older_wish_is_no_more_wanted(path: Path) -> None:
-    async with instance(path.parent, apply=desired(revision("new", adder(path, 2)), generation=5)) as here:
-        await here.application.apply(desired(revision("old", adder(path, 1)), generation=4))
-        assert list(loaded(here)) == ["new"]
+    async with instance(path.parent, apply=make_desired_state(revision("new", adder(path, 2)), generation=5)) as here:
+        await here.application.apply(make_desired_state(revision("old", adder(path, 1)), generation=4))
+        assert list(get_loaded(here)) == ["new"]
 
 
 async def test_wishes_that_come_together_are_done_one_after_the_other(path: Path) -> None:
-    async with instance(path.parent, apply=desired(revision("r0", adder(path, 0)))) as here:
+    async with instance(path.parent, apply=make_desired_state(revision("r0", adder(path, 0)))) as here:
         wishes = [
-            here.application.apply(desired(revision(f"r{place}", adder(path, place)), generation=place + 1))
+            here.application.apply(make_desired_state(revision(f"r{place}", adder(path, place)), generation=place + 1))
             for place in range(1, 5)
         ]
         await asyncio.gather(*wishes)
@@ -171,14 +181,14 @@ async def test_wishes_that_come_together_are_done_one_after_the_other(path: Path
 
 
 async def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> None:
-    async with instance(path.parent, apply=desired(revision("r0", adder(path, 0)))) as here:
+    async with instance(path.parent, apply=make_desired_state(revision("r0", adder(path, 0)))) as here:
         stop, seen = asyncio.Event(), []
 
         async def caller() -> None:
             while not stop.is_set():
                 seen.append((await here.infer([0])).status)
 
-        def answered_since(before: int) -> Callable[[], bool]:
+        def make_progress_check(before: int) -> Callable[[], bool]:
             return lambda: len(seen) > before + 4
 
         callers = [asyncio.ensure_future(caller()) for _ in range(4)]
@@ -186,16 +196,16 @@ async def test_requests_never_fail_while_revisions_come_and_go(path: Path) -> No
             current = revision(f"r{place}", adder(path, place), weight=0.5)
             canary = revision(f"c{place}", adder(path, -place), weight=0.5)
             before = len(seen)
-            await here.application.apply(desired(current, canary, generation=place + 1))
-            await until(answered_since(before))
+            await here.application.apply(make_desired_state(current, canary, generation=place + 1))
+            await wait_in_loop(make_progress_check(before))
         stop.set()
         await asyncio.gather(*callers)
         assert set(seen) == {200}
         assert here.application.revisions.retiring == []
 
 
-def shadowed(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -> DesiredInstanceState:
-    return desired(
+def make_shadow_state(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -> DesiredInstanceState:
+    return make_desired_state(
         revision("live", adder(path, 1), weight=1.0 if shadow else 0.5),
         revision("next", adder(path, by), weight=0.5, shadow=shadow),
         generation=generation,
@@ -204,56 +214,62 @@ def shadowed(path: Path, by: int, *, shadow: bool = True, generation: int = 1) -
 
 @pytest.mark.parametrize(("by", "outcome"), [(1, "equal"), (2, "different")])
 async def test_a_shadow_is_compared_and_never_answers(path: Path, by: int, outcome: str) -> None:
-    async with instance(path.parent, apply=shadowed(path, by)) as here:
+    async with instance(path.parent, apply=make_shadow_state(path, by)) as here:
         for _ in range(10):
             assert (await here.infer([0])).outputs == [[1]]
-            await until(lambda: loaded(here)["next"].in_flight == 0)
-        assert loaded(here)["next"].compared[outcome] == 10
-        (told,) = [one for one in here.application.describe_state()["revisions"] if one["shadow"]]
-        assert told["compared"][outcome] == 10
+            await wait_in_loop(lambda: get_loaded(here)["next"].in_flight == 0)
+        assert get_loaded(here)["next"].compared[outcome] == 10
+        (shadow_revision,) = [
+            revision for revision in here.application.describe_state()["revisions"] if revision["shadow"]
+        ]
+        assert shadow_revision["compared"][outcome] == 10
         figures = (await here.ask("/metrics")).body.decode()
         assert f'scanflow_shadow_total{{outcome="{outcome}",revision="next",service="wf"}} 10.0' in figures
 
 
 async def test_a_shadow_that_hangs_or_fails_delays_nobody(path: Path) -> None:
-    both = desired(revision("live", adder(path, 1)), revision("next", adder(path, 1, hold=True), shadow=True))
+    both = make_desired_state(
+        revision("live", adder(path, 1)), revision("next", adder(path, 1, hold=True), shadow=True)
+    )
     async with instance(path.parent, apply=both) as here:
         answers = [await here.infer([0]) for _ in range(40)]
-        assert {one.status for one in answers} == {200}
-        assert loaded(here)["next"].compared["dropped"] == 40 - 16
+        assert {answer.status for answer in answers} == {200}
+        assert get_loaded(here)["next"].compared["dropped"] == 40 - 16
         module(here).gate.set()
-        await until(lambda: loaded(here)["next"].in_flight == 0)
-        assert loaded(here)["next"].compared["equal"] == 16
+        await wait_in_loop(lambda: get_loaded(here)["next"].in_flight == 0)
+        assert get_loaded(here)["next"].compared["equal"] == 16
 
 
 async def test_a_shadow_sees_what_the_caller_sent_not_what_was_made_of_it(tmp_path: Path) -> None:
     path = write_class(tmp_path, "class Model:\n    def predict(self, X):\n        X *= 2\n        return X + 0\n")
 
-    both = desired(revision("live", node("m", path, "Model")), revision("next", node("m", path, "Model"), shadow=True))
+    both = make_desired_state(
+        revision("live", node("m", path, "Model")), revision("next", node("m", path, "Model"), shadow=True)
+    )
     async with instance(tmp_path, apply=both) as here:
         assert (await here.infer([3])).outputs == [[6]]
-        await until(lambda: loaded(here)["next"].in_flight == 0)
-        assert loaded(here)["next"].compared["equal"] == 1
+        await wait_in_loop(lambda: get_loaded(here)["next"].in_flight == 0)
+        assert get_loaded(here)["next"].compared["equal"] == 1
 
 
 async def test_a_shadow_shares_no_component_and_becomes_one_that_answers(path: Path) -> None:
-    async with instance(path.parent, apply=shadowed(path, 1)) as here:
+    async with instance(path.parent, apply=make_shadow_state(path, 1)) as here:
         assert module(here).made == [1, 1]
-        component = loaded(here)["next"].components["add"]
-        await here.application.apply(shadowed(path, 1, shadow=False, generation=2))
-        assert loaded(here)["next"].components["add"] is component
+        component = get_loaded(here)["next"].components["add"]
+        await here.application.apply(make_shadow_state(path, 1, shadow=False, generation=2))
+        assert get_loaded(here)["next"].components["add"] is component
         answers = [await here.infer([0]) for _ in range(4)]
-        assert [one.headers["x-scanflow-revision"] for one in answers].count("next") == 2
-        await here.application.apply(shadowed(path, 1, generation=3))
-        assert loaded(here)["next"].components["add"] is not component
+        assert [answer.headers["x-scanflow-revision"] for answer in answers].count("next") == 2
+        await here.application.apply(make_shadow_state(path, 1, generation=3))
+        assert get_loaded(here)["next"].components["add"] is not component
 
 
 async def test_answers_of_seldon_are_shown_to_a_shadow_too(path: Path) -> None:
-    async with instance(path.parent, apply=shadowed(path, 2)) as here:
+    async with instance(path.parent, apply=make_shadow_state(path, 2)) as here:
         body = json.dumps({"data": {"ndarray": [[1.5]]}}).encode()
         assert (await here.ask("/api/v1.0/predictions", body)).json["data"]["ndarray"] == [[2.5]]
-        await until(lambda: loaded(here)["next"].in_flight == 0)
-        assert loaded(here)["next"].compared["different"] == 1
+        await wait_in_loop(lambda: get_loaded(here)["next"].in_flight == 0)
+        assert get_loaded(here)["next"].compared["different"] == 1
 
 
 async def test_loading_may_take_long_and_holds_nobody_up(tmp_path: Path) -> None:
@@ -275,7 +291,7 @@ async def test_loading_may_take_long_and_holds_nobody_up(tmp_path: Path) -> None
 
     async with instance(tmp_path, node("m", path, "Quick")) as here:
         loading = asyncio.ensure_future(
-            here.application.apply(desired(revision("r2", node("m", path, "Slow")), generation=2))
+            here.application.apply(make_desired_state(revision("r2", node("m", path, "Slow")), generation=2))
         )
         for _ in range(5):
             assert (await here.infer([1])).headers["x-scanflow-revision"] == "r1"

@@ -17,7 +17,15 @@ from scanflow_serving.calls import LARGE
 from scanflow_serving.component_threads import MAX_ABANDONED
 from scanflow_serving.messages import Request
 from scanflow_serving.oip import HEADER_LENGTH, OCTETS
-from tests.unit.serving.harness import batching, desired, instance, node, tensor, until, write_class
+from tests.unit.serving.serving_harness import (
+    batching,
+    instance,
+    make_desired_state,
+    node,
+    tensor,
+    wait_in_loop,
+    write_class,
+)
 from tests.waiting import PATIENCE_S
 
 CLASSES = '''
@@ -159,7 +167,7 @@ async def test_an_inference_is_answered(path: Path) -> None:
         assert answer.content_type == "application/json"
 
 
-async def test_a_node_is_asked_alone_by_its_name_and_the_graph_by_an_alias(path: Path) -> None:
+async def test_a_node_is_called_alone_by_its_name_and_the_graph_by_an_alias(path: Path) -> None:
     nodes = [
         node("route", path, "Route", role="ROUTER"),
         node("double", path, "Double", parents=("route",)),
@@ -181,7 +189,10 @@ async def test_several_inputs_are_a_dictionary_and_so_may_the_outputs_be(path: P
     async with instance(path.parent, node("two", path, "Two")) as here:
         inputs = [{"name": name, "datatype": "INT32", "shape": [2], "data": [1, 2]} for name in "ab"]
         answer = await here.ask("/v2/models/wf/infer", json.dumps({"inputs": inputs}).encode())
-        assert [(one["name"], one["data"]) for one in answer.json["outputs"]] == [("sum", [2, 4]), ("text", ["done"])]
+        assert [(output["name"], output["data"]) for output in answer.json["outputs"]] == [
+            ("sum", [2, 4]),
+            ("text", ["done"]),
+        ]
         only = json.dumps({"inputs": inputs, "outputs": [{"name": "text"}]}).encode()
         assert (await here.ask("/v2/models/wf/infer", only)).outputs == [["done"]]
         wrong = json.dumps({"inputs": inputs, "outputs": [{"name": "txet"}]}).encode()
@@ -265,7 +276,7 @@ async def test_a_component_that_never_ends_costs_its_caller_the_deadline_or_less
         while not module().inside.is_set():  # where it was given up before a thread took it
             answer = await here.infer([2])
             assert (answer.status, "0.05 s" in answer.detail) == (504, True)
-        await until(lambda: engine.abandoned and engine.busy == 0)
+        await wait_in_loop(lambda: engine.abandoned and engine.busy == 0)
         here.application.limits = replace(here.application.limits, deadline_s=PATIENCE_S)  # for those that end
         engine.deadline_s = PATIENCE_S
         assert (await here.infer([0])).outputs == [[0]]
@@ -296,7 +307,7 @@ async def test_a_component_that_does_not_block_is_called_on_the_loop_while_no_wo
             leave.wait(PATIENCE_S)
 
         held = here.application.engine.run(hold)
-        await until(inside.is_set)
+        await wait_in_loop(inside.is_set)
         waiting = here.infer([1])
         await asyncio.sleep(0)
         leave.set()
@@ -314,7 +325,7 @@ async def test_a_full_queue_says_when_to_come_again(path: Path) -> None:
             assert "3 requests are already waiting or running" in answer.detail
         assert (await here.ask("/v2/health/ready")).status == 200
         module().gate.set()
-        assert {(await one).status for one in waiting} == {200}
+        assert {(await request).status for request in waiting} == {200}
         figures = (await here.ask("/metrics")).body.decode()
         assert 'scanflow_refused_total{reason="queue",service="wf"} 2.0' in figures
 
@@ -322,9 +333,9 @@ async def test_a_full_queue_says_when_to_come_again(path: Path) -> None:
 async def test_batches_are_counted(path: Path) -> None:
     async with instance(path.parent, node("bad", path, "Bad", batching=batching(8))) as here:
         first = here.infer([2])
-        await until(module().inside.is_set)
+        await wait_in_loop(module().inside.is_set)
         others = [here.infer([0]) for _ in range(5)]
-        await until(lambda: here.application.engine.in_flight == 6)
+        await wait_in_loop(lambda: here.application.engine.in_flight == 6)
         module().gate.set()
         await asyncio.gather(first, *others)
         figures = (await here.ask("/metrics")).body.decode()
@@ -389,7 +400,7 @@ async def test_feedback_reaches_the_components_in_a_worker_thread(path: Path) ->
         assert (await here.ask("/api/v1.0/feedback", b"{}")).status == 400
 
 
-async def test_an_unknown_path_and_a_wrong_method_are_told_what_there_is(path: Path) -> None:
+async def test_an_unknown_path_and_a_wrong_method_learn_what_there_is(path: Path) -> None:
     async with instance(path.parent, node("double", path, "Double")) as here:
         for where, status, words in (
             ("/v2/models/doubel/infer", 404, "There is no model 'doubel' here. Did you mean 'double'?"),
@@ -421,17 +432,17 @@ async def test_the_instance_says_what_it_is(path: Path) -> None:
             "outputs": [{"name": "y", "datatype": "FP64", "shape": [-1, 2]}],
         }
         assert (await here.ask("/v2/models/declared/versions/r1")).json["name"] == "declared"
-        for one in ("/v2/health/live", "/v2/health/ready", "/healthz", "/readyz", "/v2/models/wf/ready"):
-            assert (await here.ask(one)).status == 200
-            assert (await here.ask(one, method="HEAD")).status == 200
+        for address in ("/v2/health/live", "/v2/health/ready", "/healthz", "/readyz", "/v2/models/wf/ready"):
+            assert (await here.ask(address)).status == 200
+            assert (await here.ask(address, method="HEAD")).status == 200
         index = (await here.ask("/v2/repository/index", b"{}")).json
-        assert {one["name"] for one in index} == {"wf", "declared"}
+        assert {model["name"] for model in index} == {"wf", "declared"}
         assert (await here.ask("/")).json["models"] == ["wf", "declared"]
         assert (await here.ask("/v2/models/wf/")).json == metadata
         assert (await here.ask("/v2/models/%77f")).json == metadata
 
 
-async def test_before_anything_is_loaded_and_after_the_end_callers_are_told_to_come_again(path: Path) -> None:
+async def test_before_anything_is_loaded_and_after_the_end_callers_learn_when_to_retry(path: Path) -> None:
     async with instance(path.parent) as here:
         for where in ("/v2/models/wf/infer", "/api/v1.0/predictions", "/api/v1.0/feedback"):
             answer = await here.ask(where, tensor([1]))
@@ -439,7 +450,7 @@ async def test_before_anything_is_loaded_and_after_the_end_callers_are_told_to_c
         assert (await here.ask("/v2/health/ready")).status == 503
         assert (await here.ask("/v2/health/live")).status == 200
         assert not here.application.ready()
-        await here.application.apply(desired([node("double", path, "Double")]))
+        await here.application.apply(make_desired_state([node("double", path, "Double")]))
         assert here.application.ready()
         here.application.draining = True
         assert not here.application.ready()
@@ -468,7 +479,7 @@ async def test_a_component_that_says_it_is_unwell_makes_the_instance_unready(pat
 async def test_the_state_counts_what_is_there(path: Path) -> None:
     async with instance(path.parent, node("bad", path, "Bad")) as here:
         waiting = [here.infer([2]) for _ in range(3)]
-        await until(module().inside.is_set)
+        await wait_in_loop(module().inside.is_set)
         state = here.application.describe_state()
         assert (state["generation"], state["in_flight"], state["queue"], state["ready"]) == (1, 3, 2, True)
         assert state["threads"] >= 2
@@ -492,10 +503,10 @@ async def test_predictions_are_recorded_as_they_were_sent(path: Path, tmp_path: 
             await here.infer([number])
         await here.ask("/api/v1.0/predictions", json.dumps({"strData": "x"}).encode())
     (file,) = folder.glob("*.npz")
-    with np.load(file) as kept:
-        assert len(kept["time"]) == 5
-        np.testing.assert_array_equal(kept["output:output-0"], kept["input:x"] + 1)
-        assert str(kept["revision"]) == "r1"
+    with np.load(file) as arrays:
+        assert len(arrays["time"]) == 5
+        np.testing.assert_array_equal(arrays["output:output-0"], arrays["input:x"] + 1)
+        assert str(arrays["revision"]) == "r1"
 
 
 async def test_predictions_that_are_no_tensors_are_recorded_as_json(path: Path, tmp_path: Path) -> None:
@@ -505,9 +516,9 @@ async def test_predictions_that_are_no_tensors_are_recorded_as_json(path: Path, 
         answer = await here.ask("/api/v1.0/predictions", body)
         assert answer.json["jsonData"] == {"a": [1, {"b": None}]}
     (file,) = (tmp_path / "recorded").glob("*.npz")
-    with np.load(file) as kept:
-        assert bytes(kept["input:input-0"]) == b'{"a":[1,{"b":null}]}'
-        assert bytes(kept["output:a"]) == b'1{"b":null}'
+    with np.load(file) as arrays:
+        assert bytes(arrays["input:input-0"]) == b'{"a":[1,{"b":null}]}'
+        assert bytes(arrays["output:a"]) == b'1{"b":null}'
 
 
 async def test_no_request_raises(path: Path) -> None:

@@ -17,7 +17,7 @@ from scanflow_serving.component_graph import Graph, GraphStep, GraphTraversal, O
 from scanflow_serving.components import Component
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.seldon_protocol import Prediction
-from tests.unit.serving.harness import attempt, refused
+from tests.unit.serving.serving_harness import attempt, expect_problem
 
 NODE = Node(name="n", implementation="a.py:A")
 
@@ -65,8 +65,8 @@ TF = {"dtype": "DT_INT64", "tensorShape": {"dim": [{"size": "1"}, {"size": "2"}]
     ],
 )
 def test_every_kind_of_data_comes_as_it_is(content: dict[str, Any], value: Any) -> None:
-    found = decode(content).value
-    assert (found.tolist() if isinstance(found, np.ndarray) else found) == value
+    decoded = decode(content).value
+    assert (decoded.tolist() if isinstance(decoded, np.ndarray) else decoded) == value
 
 
 @pytest.mark.parametrize("data", [{"tftensor": TF}, {"ndarray": [["a", 1, 2.5]]}])
@@ -122,14 +122,14 @@ def test_a_form_holds_a_message() -> None:
     ],
 )
 def test_what_is_wrong_is_said(content: Any, words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         decode(content)
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_are_more_than_a_bad_request(content: bytes) -> None:
     for read in (seldon_protocol.decode, seldon_protocol.decode_feedback):
-        with refused():
+        with expect_problem():
             read(content, allow_nan=True)
 
 
@@ -151,7 +151,7 @@ def test_no_data_does_harm(kind: str, data: Any, names: Any) -> None:
 ASKED = Prediction(np.zeros((1, 2)), [], {"puid": "7"}, "ndarray")
 
 
-def test_an_answer_has_the_kind_of_the_question() -> None:
+def test_an_answer_has_the_kind_of_the_request() -> None:
     assert encode(ASKED, np.array([[1.0, 2.0]]))["data"] == {"names": ["t:0", "t:1"], "ndarray": [[1.0, 2.0]]}
     tensor = Prediction(ASKED.value, [], {}, "tensor")
     assert encode(tensor, np.array([[1, 2]]), ["a", "b"])["data"] == {
@@ -164,7 +164,7 @@ def test_an_answer_has_the_kind_of_the_question() -> None:
     assert encode(ASKED, ["a", "b"])["data"]["ndarray"] == ["a", "b"]
 
 
-def test_an_answer_says_who_asked_and_who_answered() -> None:
+def test_an_answer_names_the_client_and_the_server() -> None:
     meta = encode(ASKED, [1])["meta"]
     assert meta["puid"] == "7"
     assert meta["tags"] == {seldon_protocol.REVISION_TAG: "r1"}
@@ -172,16 +172,16 @@ def test_an_answer_says_who_asked_and_who_answered() -> None:
 
 
 def test_what_no_message_can_hold_is_the_components_fault() -> None:
-    with refused(status=500):
+    with expect_problem(status=500):
         encode(ASKED, {"a": object()})
 
 
 class Learner:
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.feedback: list[tuple[Any, ...]] = []
 
     def send_feedback(self, features: Any, names: Any, reward: float, truth: Any, routing: int | None = None) -> None:
-        self.told.append((features.tolist(), names, reward, truth.tolist(), routing))
+        self.feedback.append((features.tolist(), names, reward, truth.tolist(), routing))
 
 
 def test_feedback_reaches_the_nodes_that_took_part() -> None:
@@ -207,9 +207,9 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
     )
     assert feedback.tags == {seldon_protocol.REVISION_TAG: "r1"}
     assert seldon_protocol.give_feedback(Graph(nodes, components), feedback, lambda _coroutine: None) == 2
-    assert learners[0].told == [([[1]], ["x"], 0.5, [3], 1)]
-    assert learners[1].told == []
-    assert learners[2].told == [([[1]], ["x"], 0.5, [3], None)]
+    assert learners[0].feedback == [([[1]], ["x"], 0.5, [3], 1)]
+    assert learners[1].feedback == []
+    assert learners[2].feedback == [([[1]], ["x"], 0.5, [3], None)]
 
 
 @pytest.mark.parametrize(
@@ -224,5 +224,5 @@ def test_feedback_reaches_the_nodes_that_took_part() -> None:
     ],
 )
 def test_feedback_that_is_none_is_refused(content: dict[str, Any], words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         seldon_protocol.decode_feedback(json.dumps(content).encode(), allow_nan=False)

@@ -23,7 +23,7 @@ from scanflow_serving.oip_tensors import (
     to_binary,
     to_list,
 )
-from tests.unit.serving.harness import attempt, refused
+from tests.unit.serving.serving_harness import attempt, expect_problem
 
 WHERE = "The input 'x'"
 
@@ -48,27 +48,27 @@ def tensors(draw: st.DrawFn) -> tuple[str, list[int], list[Any]]:
     return datatype, shape, draw(st.lists(elements(datatype), min_size=count, max_size=count))
 
 
-def nested(values: list[Any], shape: list[int]) -> Any:
+def nest(values: list[Any], shape: list[int]) -> Any:
     if len(shape) <= 1:
         return values
     step = len(values) // shape[0] if shape[0] else 0
-    return [nested(values[place * step : (place + 1) * step], shape[1:]) for place in range(shape[0])]
+    return [nest(values[place * step : (place + 1) * step], shape[1:]) for place in range(shape[0])]
 
 
 @given(tensors())
-def test_what_was_sent_in_json_comes_back_whether_flat_or_nested(one: tuple[str, list[int], list[Any]]) -> None:
-    datatype, shape, values = one
+def test_what_was_sent_in_json_comes_back_whether_flat_or_nested(sample: tuple[str, list[int], list[Any]]) -> None:
+    datatype, shape, values = sample
     tensor = from_json("x", datatype, shape, json.dumps(values).encode(), where=WHERE)
     assert tensor.data.shape == tuple(shape)
     assert to_list(tensor) == values
     if 0 not in shape:  # what is empty cannot say how it would have been nested
-        tree = json.dumps(nested(values, shape)).encode()
+        tree = json.dumps(nest(values, shape)).encode()
         assert to_list(from_json("x", datatype, shape, tree, where=WHERE)) == values
 
 
 @given(tensors())
-def test_what_was_sent_in_bytes_comes_back(one: tuple[str, list[int], list[Any]]) -> None:
-    datatype, shape, values = one
+def test_what_was_sent_in_bytes_comes_back(sample: tuple[str, list[int], list[Any]]) -> None:
+    datatype, shape, values = sample
     tensor = from_json("x", datatype, shape, json.dumps(values).encode(), where=WHERE)
     raw = bytes(to_binary(tensor))
     again = from_binary("x", datatype, shape, raw, allow_nan=True, where=WHERE)
@@ -138,7 +138,7 @@ def test_no_json_does_harm(datatype: str, shape: list[int], data: Any) -> None:
     ],
 )
 def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: str, words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         from_json("x", datatype, shape, data.encode(), where=WHERE)
 
 
@@ -158,7 +158,7 @@ def test_what_is_wrong_in_json_is_said(datatype: str, shape: list[int], data: st
     ],
 )
 def test_what_is_wrong_in_bytes_is_said(datatype: str, shape: list[int], data: bytes, words: str) -> None:
-    with refused(words):
+    with expect_problem(words):
         from_binary("x", datatype, shape, data, allow_nan=False, where=WHERE)
 
 

@@ -16,7 +16,7 @@ TWO = uniform(sockets=2, cores_per_socket=4)
 
 def test_on_two_cores_of_one_socket_there_are_few() -> None:
     space = SearchSpace(topology=uniform(sockets=1, cores_per_socket=2), cores=2)
-    assert {describe(one) for one in space.whole} == {
+    assert {describe(candidate) for candidate in space.whole} == {
         "1 × 2 cores, any",
         "1 × 2 cores, any, 1 thread",
         "1 × 2 cores, cpumempin",
@@ -27,17 +27,17 @@ def test_on_two_cores_of_one_socket_there_are_few() -> None:
 
 
 @given(cores=st.integers(1, 8), batches=st.lists(st.sampled_from([4, 16]), unique=True))
-def test_every_candidate_uses_the_whole_budget_has_room_and_is_placed_unlike_all_others(
+def test_every_candidate_uses_the_whole_budget_fits_and_is_placed_unlike_all_others(
     cores: int, batches: list[int]
 ) -> None:
     space = SearchSpace(topology=TWO, cores=cores, batches=tuple(batches))
-    found = space.whole
-    assert {one.instances * one.cores for one in found} == {cores}
-    assert len({space.find_placement(one) for one in found}) == len(found)
-    assert None not in {space.find_placement(one) for one in found}
+    candidates = space.whole
+    assert {candidate.instances * candidate.cores for candidate in candidates} == {cores}
+    assert len({space.find_placement(candidate) for candidate in candidates}) == len(candidates)
+    assert None not in {space.find_placement(candidate) for candidate in candidates}
 
 
-def test_what_others_hold_is_no_room() -> None:
+def test_what_others_hold_is_not_free() -> None:
     held = Grant(cpus=tuple(range(6)), memory_nodes=(0, 1), cores=6.0)
     space = SearchSpace(topology=TWO, cores=4, beside=(held,))
     assert space.find_placement(Candidate(instances=4, cores=1.0, affinity="cpu")) is None
@@ -45,12 +45,12 @@ def test_what_others_hold_is_no_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "one"),
+    ("shape", "candidate"),
     [
         (Shape(instances=2, cores=1.5, affinity="cpu"), Candidate(instances=2, cores=1.5, affinity="cpu")),
         (Shape(instances=2), Candidate(instances=2, cores=4.0)),
         (Shape(instances=0, pool_threads=3), Candidate(instances=1, cores=8.0, threads=3)),
     ],
 )
-def test_a_service_as_it_is_is_a_candidate(shape: Shape, one: Candidate) -> None:
-    assert build_candidate(shape, 8.0) == one
+def test_a_service_as_it_is_is_a_candidate(shape: Shape, candidate: Candidate) -> None:
+    assert build_candidate(shape, 8.0) == candidate

@@ -104,11 +104,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def tuned(place: Any, file: Path, goal: Goal | None = None, **changes: Any) -> TuningReport:
+def run_tuning(place: Any, file: Path, goal: Goal | None = None, **changes: Any) -> TuningReport:
     target = TuningTarget.find(place, f"{file}:serve")
     budget = TuningBudget(trials=2, minutes=60)
-    given: dict[str, Any] = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
-    return tune_service(place, target, request, goal or Goal(), budget, **given)
+    fields: dict[str, Any] = {"cores": 2, "seconds": 0.05, "connections": 1, **changes}
+    return tune_service(place, target, request, goal or Goal(), budget, **fields)
 
 
 @pytest.mark.processes
@@ -116,8 +116,8 @@ def test_a_search_deploys_a_copy_alone_deletes_it_and_keeps_what_it_found(file: 
     seen: list[str] = []
     with server(lambda handler, number: say(handler)) as url:
         place = Place(url.removesuffix("/infer"))
-        report = tuned(place, file, folder=tmp_path / "out", on_trial=seen.append)
-    assert {one.online.name for one in place.deployed} == {"serve-tune"}
+        report = run_tuning(place, file, folder=tmp_path / "out", on_trial=seen.append)
+    assert {deployment.online.name for deployment in place.deployed} == {"serve-tune"}
     serving = place.deployed[0].online.serving
     assert serving is not None
     assert (serving.port, serving.record, serving.keep_shape) == (None, 0.0, False)
@@ -130,20 +130,20 @@ def test_a_search_deploys_a_copy_alone_deletes_it_and_keeps_what_it_found(file: 
     assert (json.loads(lines[0])["service"], len(lines)) == ("serve", 3)
     again = Place("http://127.0.0.1:1")
     with pytest.raises(UsageError, match="another search"):
-        tuned(again, file, folder=tmp_path / "out", goal=Goal(name="cost"))
+        run_tuning(again, file, folder=tmp_path / "out", goal=Goal(name="cost"))
     assert again.deployed == []
 
 
 @pytest.mark.processes
 def test_trials_of_a_search_that_was_cut_short_are_not_made_again(file: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "out" / TRIALS_FILE
+    path = tmp_path / "out" / TRIALS_FILE
     with server(lambda handler, number: say(handler)) as url:
-        first = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
-        whole = kept.read_text()
-        kept.write_text(whole + '{"candidate": {"inst')  # it was killed here
-        second = tuned(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
+        first = run_tuning(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
+        whole = path.read_text()
+        path.write_text(whole + '{"candidate": {"inst')  # it was killed here
+        second = run_tuning(Place(url.removesuffix("/infer")), file, folder=tmp_path / "out")
     assert second.result.trials == first.result.trials
-    assert kept.read_text() == whole, "what is written next has a line of its own"
+    assert path.read_text() == whole, "what is written next has a line of its own"
 
 
 @pytest.mark.processes
@@ -154,7 +154,7 @@ def test_a_service_that_fails_under_load_ends_the_search_and_leaves_no_copy(file
     with server(answer) as url:
         place = Place(url.removesuffix("/infer"))
         with pytest.raises(InvalidError, match=r"requests to the service as it is .* 503: full"):
-            tuned(place, file)
+            run_tuning(place, file)
     assert place.running == {}
 
 
@@ -169,7 +169,7 @@ def test_a_search_ends_when_its_service_is_deleted_and_leaves_no_copy(file: Path
             place.running.pop("serve", None)
 
         with pytest.raises(UsageError, match="'serve' was deleted, so the search for it has ended"):
-            tuned(place, file, on_trial=delete)
+            run_tuning(place, file, on_trial=delete)
     assert place.running == {}
 
 
@@ -197,7 +197,7 @@ class FullPlace(Place):
 
 
 @pytest.mark.processes
-def test_a_candidate_whose_pods_do_not_start_in_time_has_failed_and_leaves_no_copy(
+def test_a_candidate_where_the_pods_do_not_start_in_time_has_failed_and_leaves_no_copy(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scanflow.tuning.service_copy.START_S", 0.05)
@@ -219,17 +219,17 @@ def test_a_candidate_whose_pods_do_not_start_in_time_has_failed_and_leaves_no_co
     assert place.running == {}
 
 
-def report_of(file: Path, **result: Any) -> TuningReport:
+def make_report(file: Path, **result: Any) -> TuningReport:
     default, best = Candidate(instances=1, cores=2.0), Candidate(instances=2, cores=1.0, affinity="cpu")
 
-    def measured(rate: float, count: int) -> tuple[Measurement, ...]:
+    def make_measurements(rate: float, count: int) -> tuple[Measurement, ...]:
         return tuple(
             Measurement(rate=rate + place, p50_s=0.01, p90_s=0.02, p99_s=0.03, requests=90) for place in range(count)
         )
 
-    trial = Trial(candidate=best, default=measured(100, 2), measured=measured(124, 2))
-    fresh = Trial(candidate=best, default=measured(100, 6), measured=measured(124, 6))
-    given: dict[str, Any] = {
+    trial = Trial(candidate=best, default=make_measurements(100, 2), measured=make_measurements(124, 2))
+    fresh = Trial(candidate=best, default=make_measurements(100, 6), measured=make_measurements(124, 6))
+    fields: dict[str, Any] = {
         "goal": Goal(),
         "default": default,
         "trials": (trial,),
@@ -238,11 +238,11 @@ def report_of(file: Path, **result: Any) -> TuningReport:
         "alternatives": 5,
     }
     target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
-    return TuningReport(target=target, result=TuningResult(**{**given, **result}), cores=2)
+    return TuningReport(target=target, result=TuningResult(**{**fields, **result}), cores=2)
 
 
 def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_to_use(file: Path) -> None:
-    report = report_of(file)
+    report = make_report(file)
     head, table, verdict = format_tuning(report)
     assert head == "serve on 2 cores for requests/s: 1 of 5 other configurations measured."
     assert [row[-1] for row in table.rows] == ["1", "1.24×"]  # type: ignore[union-attr]
@@ -253,10 +253,10 @@ def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_t
 
 
 def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file: Path) -> None:
-    found = report_of(file).result.fresh
-    assert found is not None
-    fresh = replace(found, measured=tuple(replace(one, rate=100.0) for one in found.measured))
-    report = report_of(file, fresh=fresh)
+    trial = make_report(file).result.fresh
+    assert trial is not None
+    fresh = replace(trial, measured=tuple(replace(measurement, rate=100.0) for measurement in trial.measured))
+    report = make_report(file, fresh=fresh)
     verdict = format_tuning(report)[-1]
     assert isinstance(verdict, str)
     assert verdict.startswith("No difference beyond noise: the best candidate, 2 × 1 core, cpu, is 0.98×")
@@ -264,9 +264,9 @@ def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file:
 
 
 def test_where_nothing_keeps_the_bound_the_nearest_is_said(file: Path) -> None:
-    report = report_of(file, goal=Goal(p99_s=0.01))
-    told = "✗ No candidate keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, at 3.00 times the bound."
-    assert format_tuning(report)[-1] == told
+    report = make_report(file, goal=Goal(p99_s=0.01))
+    message = "✗ No candidate keeps p99 within 10 ms. The nearest is 1 × 2 cores, any, at 3.00 times the bound."
+    assert format_tuning(report)[-1] == message
     assert suggest_command(report) is None
 
 
@@ -275,14 +275,14 @@ def test_a_search_is_kept_as_a_run_and_the_winner_with_the_model_s_version(file:
     (tmp_path / "model.txt").write_text("weights")
     version = knowledge.register_model("cnn", tmp_path / "model.txt", app="shop", team="t")
     knowledge.set_model_alias("cnn", "champion", version.version)
-    run = log_tuning(knowledge, tmp_path / "home", report_of(file), "<svg/>")
+    run = log_tuning(knowledge, tmp_path / "home", make_report(file), "<svg/>")
     assert (run.params["best.instances"], run.metrics["better"]) == ("2", 1.0)
     assert run.metrics["ratio"] == pytest.approx(1.234, abs=0.01)
     tuned_as = json.loads(knowledge.get_model("cnn", version.version).tags[TUNED_TAG])
     assert (tuned_as["instances"], tuned_as["affinity"], tuned_as["run"]) == (2, "cpu", run.run_id)
 
 
-def test_a_copy_has_room_beside_what_runs_or_is_refused(file: Path) -> None:
+def test_a_copy_has_capacity_beside_what_runs_or_is_refused(file: Path) -> None:
     machine = uniform(sockets=1, cores_per_socket=2)
     target = TuningTarget.find(Place("http://127.0.0.1:1"), f"{file}:serve")  # type: ignore[arg-type]
     instance: Any = {"instance": "1", "state": "ready", "cores": 1.0, "cpus": [0], "pid": 1}
@@ -321,12 +321,12 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
         def change(self, name: str, change: ServiceChange, **_: Any) -> None:
             changed.append((name, change))
 
-    place, report = Resized("http://127.0.0.1:1"), report_of(file)
+    place, report = Resized("http://127.0.0.1:1"), make_report(file)
     record = place.deploy(Deployment(report.target.app, "serve")).model_copy(update={"source": str(file)})
     place.running["serve"] = record
-    found = replace(report, target=replace(report.target, record=record))
+    stale = replace(report, target=replace(report.target, record=record))
     monkeypatch.setattr("scanflow_client.cli.tune_command.open_deployer", lambda: place)
-    monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: found)
+    monkeypatch.setattr("scanflow_client.tuning.tune_service", lambda *_, **__: stale)
     words = ["tune", "serve", "--data", "[[1]]", "--no-log", "--fresh"]
     assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
     assert changed == []
@@ -337,12 +337,12 @@ def test_what_is_better_is_applied_by_the_one_change_that_resizes_a_service(
         CliRunner().invoke(app, ["tune", f"{file}", "--data", "[[1]]", "--fresh", "--apply"], catch_exceptions=False)
 
 
-def test_what_is_neither_a_service_nor_a_file_is_told() -> None:
+def test_what_is_neither_a_service_nor_a_file_is_reported() -> None:
     with pytest.raises(NotFoundError, match=r"no file 'nosuch'\. There is no service 'nosuch' either"):
         TuningTarget.find(Place("http://127.0.0.1:1"), "nosuch")  # type: ignore[arg-type]
 
 
-def deployed(file: Path, url: str, *, cores: float | None) -> TuningTarget:
+def make_target(file: Path, url: str, *, cores: float | None) -> TuningTarget:
     """Return a service of two instances at an address."""
     place = Place(url)
     target = TuningTarget.find(place, str(file))  # type: ignore[arg-type]
@@ -352,22 +352,29 @@ def deployed(file: Path, url: str, *, cores: float | None) -> TuningTarget:
 
 
 def test_on_a_cluster_replicas_and_cores_of_pods_are_tried(file: Path) -> None:
-    target = deployed(file, "http://10.96.0.9:8080", cores=2.0)
+    target = make_target(file, "http://10.96.0.9:8080", cores=2.0)
     assert is_remote(target)
     space, default = build_cluster_space(target, cores=None, batches=[])
     assert (default.instances, default.cores) == (2, 2.0)
-    cuts = {(one.instances, one.cores, one.affinity) for one in space.whole if one.threads is None}
+    cuts = {
+        (candidate.instances, candidate.cores, candidate.affinity)
+        for candidate in space.whole
+        if candidate.threads is None
+    }
     assert cuts == {(count, 4 / count, mode) for count in (1, 2, 4) for mode in ("any", "cpu")}
     assert build_cluster_space(target, cores=8, batches=[])[0].cores == 8
 
 
 def test_on_a_cluster_a_pod_with_a_part_of_a_core_is_not_one_with_the_whole(file: Path) -> None:
-    space, default = build_cluster_space(deployed(file, "http://10.96.0.9:8080", cores=0.5), cores=None, batches=[])
+    space, default = build_cluster_space(make_target(file, "http://10.96.0.9:8080", cores=0.5), cores=None, batches=[])
     assert (default.instances, default.cores) == (2, 0.5)
-    assert [describe(one) for one in space.list_alternatives(default)] == ["1 × 1 core, any", "1 × 1 core, cpu"]
+    assert [describe(alternative) for alternative in space.list_alternatives(default)] == [
+        "1 × 1 core, any",
+        "1 × 1 core, cpu",
+    ]
 
 
 def test_on_a_cluster_the_budget_is_to_be_known(file: Path) -> None:
     with pytest.raises(InvalidError, match="The cores for 'serve' are unknown"):
-        build_cluster_space(deployed(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
-    assert not is_remote(deployed(file, "http://127.0.0.1:1", cores=None))
+        build_cluster_space(make_target(file, "http://10.96.0.9:8080", cores=None), cores=None, batches=[])
+    assert not is_remote(make_target(file, "http://127.0.0.1:1", cores=None))

@@ -21,7 +21,7 @@ from scanflow_client.tuning import find_history, log_tuning
 from scanflow_client.tuning_history import HISTORY_TAG, TuningHistories, iterate_served_versions
 from scanflow_client.tuning_report import format_tuning
 from scanflow_client.tuning_target import TuningTarget, apply_served_models
-from tests.unit.tuning.test_tuning import APP, report_of
+from tests.unit.tuning.test_tuning import APP, make_report
 
 BEST = Candidate(instances=2, cores=1.0, affinity="cpu")
 HISTORY = TuningHistory(
@@ -43,14 +43,14 @@ def histories(knowledge: MemoryKnowledge, tmp_path: Path) -> TuningHistories:
 def register(knowledge: MemoryKnowledge, tmp_path: Path) -> Callable[..., str]:
     """Return what registers a version of a model of a library and a size, and returns its address."""
 
-    def registered(name: str = "cnn", *, flavor: str = "sklearn", size: int = 1000) -> str:
+    def register(name: str = "cnn", *, flavor: str = "sklearn", size: int = 1000) -> str:
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "MLmodel").write_text(f"flavors:\n  python_function: {{}}\n  {flavor}: {{}}\n")
         (folder / "weights").write_bytes(b"0" * size)
         return knowledge.register_model(name, folder, app="shop", team="t").uri
 
-    return registered
+    return register
 
 
 def serving(model: str, **more: Any) -> sf.Workflow:
@@ -65,8 +65,8 @@ def test_a_later_version_begins_from_what_was_found_for_the_one_before(
     histories.save(serving(first), Goal(), HISTORY, run="r1")
     assert histories.find(serving(second), Goal()) == replace(HISTORY, source="cnn 1")
     histories.save(serving(second), Goal(), replace(HISTORY, trials=9), run="r2")
-    found = [histories.find(serving(model), Goal()) for model in (first, second)]
-    assert [one and (one.source, one.trials) for one in found] == [("cnn 1", 11), ("cnn 2", 9)]
+    results = [histories.find(serving(model), Goal()) for model in (first, second)]
+    assert [history and (history.source, history.trials) for history in results] == [("cnn 1", 11), ("cnn 2", 9)]
 
 
 def test_what_was_found_for_another_goal_or_bound_is_not_begun_from(
@@ -84,9 +84,9 @@ def test_a_model_of_like_size_and_kind_is_begun_from_where_nothing_is_known_of_i
     large, near, other = register("large", size=90_000), register("near", size=1500), register("other", flavor="keras")
     for trials, model in enumerate((large, near, other), start=10):
         histories.save(serving(model), Goal(), replace(HISTORY, trials=trials), run="r")
-    found = histories.find(serving(register("cnn")), Goal())
-    assert found is not None
-    assert (found.source, found.trials) == ("near 1", 11)
+    history = histories.find(serving(register("cnn")), Goal())
+    assert history is not None
+    assert (history.source, history.trials) == ("near 1", 11)
     assert histories.find(serving(register("tiny", size=10)), Goal()) is None
 
 
@@ -108,11 +108,11 @@ def test_a_search_keeps_its_history_and_says_how_many_trials_the_next_saves(
     knowledge.set_model_alias("cnn", "champion", 1)
     file = tmp_path / "app.py"
     file.write_text(APP.format(cores=2))
-    report = report_of(file, history=replace(HISTORY, source="cnn 1"), is_history_valid=True)
+    report = make_report(file, history=replace(HISTORY, source="cnn 1"), is_history_valid=True)
     run = log_tuning(knowledge, tmp_path / "home", report, "<svg/>")
     assert (run.params["began_from"], run.metrics["saved_trials"]) == ("cnn 1", 10.0)
-    told = "Started from the search for cnn 1: 1 trial in place of 11: 10 saved. Search from scratch: --fresh"
-    assert told in format_tuning(report)
+    message = "Started from the search for cnn 1: 1 trial in place of 11: 10 saved. Search from scratch: --fresh"
+    assert message in format_tuning(report)
     assert report.summary()["history"] == {"source": "cnn 1", "valid": True, "trials": 11, "saved_trials": 10}
     record = json.loads(knowledge.get_model("cnn", 1).tags[f"{HISTORY_TAG}throughput"])
     assert (record["ranking"][0], record["trials"], record["kind"]) == (
@@ -120,20 +120,20 @@ def test_a_search_keeps_its_history_and_says_how_many_trials_the_next_saves(
         11,
         "sklearn",
     )
-    failed = log_tuning(knowledge, tmp_path / "home", report_of(file, interrupted=True), "<svg/>")
+    failed = log_tuning(knowledge, tmp_path / "home", make_report(file, interrupted=True), "<svg/>")
     assert json.loads(knowledge.get_model("cnn", 1).tags[f"{HISTORY_TAG}throughput"])["run"] != failed.run_id
 
 
 def test_where_the_earlier_best_is_not_the_best_any_more_it_is_said(tmp_path: Path) -> None:
     file = tmp_path / "app.py"
     file.write_text(APP.format(cores=2))
-    report = report_of(file, history=replace(HISTORY, source="cnn 1"))
-    told = "Started from the search for cnn 1; its best is not best here, so the full space was searched."
-    assert told in format_tuning(report)
+    report = make_report(file, history=replace(HISTORY, source="cnn 1"))
+    message = "Started from the search for cnn 1; its best is not best here, so the full space was searched."
+    assert message in format_tuning(report)
     assert report.summary()["history"]["valid"] is False
     cut = replace(report.result, history=replace(HISTORY, source="cnn 1", complete=False), is_history_valid=True)
-    told = "Started from the search for cnn 1, which was interrupted, so the full space was searched."
-    assert told in format_tuning(replace(report, result=cut))
+    message = "Started from the search for cnn 1, which was interrupted, so the full space was searched."
+    assert message in format_tuning(replace(report, result=cut))
 
 
 def test_a_copy_has_the_versions_that_the_service_answers_with() -> None:
@@ -153,7 +153,7 @@ def test_without_a_tracker_a_search_begins_from_nothing(tmp_path: Path) -> None:
     def knowledge() -> MemoryKnowledge:
         raise UnavailableError("The tracker does not answer.")
 
-    target = report_of(file).target
+    target = make_report(file).target
     assert isinstance(target, TuningTarget)
     assert find_history(knowledge, tmp_path, target, Goal()) is None
 

@@ -22,10 +22,10 @@ from tests.unit.tuning.test_search import DEFAULT, SPACE, gains
 Worth = Callable[[Candidate], float]
 
 
-def studied(worth: Worth, seed: int, **changes: Any) -> TuningResult:
+def run_study(worth: Worth, seed: int, **changes: Any) -> TuningResult:
     bench = SimulatedBench(worth, noise=0.02, drift=0.001, seed=seed)
-    made: dict[str, Any] = {"space": SPACE, "default": DEFAULT, "goal": Goal(), "most": 50, "seconds": 1e6}
-    return Study(bench=bench, clock=bench.clock, **{**made, **changes}).run()
+    fields: dict[str, Any] = {"space": SPACE, "default": DEFAULT, "goal": Goal(), "most": 50, "seconds": 1e6}
+    return Study(bench=bench, clock=bench.clock, **{**fields, **changes}).run()
 
 
 def later_version(seed: int) -> Worth:
@@ -43,8 +43,8 @@ def later_version(seed: int) -> Worth:
             factor *= changes.setdefault(part, 1 + drawn.uniform(-0.05, 0.05))
         return gains(candidate) * factor
 
-    for one in SPACE.whole:
-        worth(one)
+    for choice in SPACE.whole:
+        worth(choice)
     return worth
 
 
@@ -52,11 +52,11 @@ def later_version(seed: int) -> Worth:
 def test_a_second_version_needs_half_the_trials_and_is_served_nearly_as_well(applied: bool) -> None:
     near, near_without, spent, saved = 0, 0, [], []
     for seed in range(20):
-        first = studied(gains, seed)
+        first = run_study(gains, seed)
         assert first.winner is not None
         default, worth = first.winner if applied else DEFAULT, later_version(seed)
-        second = studied(worth, seed + 100, default=default, history=first.next_history)
-        without = studied(worth, seed + 100, default=default)
+        second = run_study(worth, seed + 100, default=default, history=first.next_history)
+        without = run_study(worth, seed + 100, default=default)
         best = max(map(worth, SPACE.whole))
         near += worth(second.winner or default) >= 0.95 * best
         near_without += worth(without.winner or default) >= 0.95 * best
@@ -69,9 +69,9 @@ def test_a_second_version_needs_half_the_trials_and_is_served_nearly_as_well(app
 
 
 def test_a_third_version_begins_from_the_first_s_gain_where_the_second_was_served_as_was_best() -> None:
-    first = studied(gains, 1)
+    first = run_study(gains, 1)
     assert first.winner is not None
-    second = studied(gains, 2, default=first.winner, history=first.next_history)
+    second = run_study(gains, 2, default=first.winner, history=first.next_history)
     assert second.winner is None
     third = second.next_history
     assert (third.ranking[0], third.default, third.trials) == (first.winner, DEFAULT, len(first.trials))
@@ -84,7 +84,7 @@ def test_where_another_way_is_best_now_the_search_goes_on_as_without_a_history()
 
     near = 0
     for seed in range(20):
-        second = studied(reversed_gains, seed, history=studied(gains, seed).next_history)
+        second = run_study(reversed_gains, seed, history=run_study(gains, seed).next_history)
         assert not second.is_history_valid
         best = max(map(reversed_gains, SPACE.whole))
         near += reversed_gains(second.winner or DEFAULT) >= 0.95 * best
@@ -96,16 +96,16 @@ def test_where_nothing_was_better_little_is_measured_again() -> None:
         return 100.0
 
     history = TuningHistory(ranking=(DEFAULT,), default=DEFAULT, ratio=1.0, trials=12)
-    second = studied(flat, 1, history=history)
+    second = run_study(flat, 1, history=history)
     assert 1 <= len(second.trials) <= 6
     assert second.is_history_valid
 
 
 def test_after_a_search_that_was_cut_short_its_best_is_measured_first_and_then_all_is_searched() -> None:
-    first = studied(gains, 1, most=2)
+    first = run_study(gains, 1, most=2)
     history = first.next_history
     assert (history.complete, history.trials) == (False, 2)
-    second = studied(gains, 2, history=history)
+    second = run_study(gains, 2, history=history)
     assert second.trials[0].candidate == history.ranking[0]
     assert second.winner is not None
     assert gains(second.winner) >= 0.95 * max(map(gains, SPACE.whole))
@@ -136,7 +136,7 @@ def test_a_search_with_a_history_ends_and_measures_nothing_twice(
 ) -> None:
     history = TuningHistory(ranking=tuple(ranking), default=DEFAULT, ratio=ratio, trials=trials)
     scores = {DEFAULT: 1.0}
-    while (one := choose_next_after(SPACE, DEFAULT, scores, history)) is not None:
-        assert SPACE.find_placement(one) not in {SPACE.find_placement(other) for other in scores}
-        scores[one] = drawn.uniform(-1, 2)
+    while (candidate := choose_next_after(SPACE, DEFAULT, scores, history)) is not None:
+        assert SPACE.find_placement(candidate) not in {SPACE.find_placement(other) for other in scores}
+        scores[candidate] = drawn.uniform(-1, 2)
         assert len(scores) <= len(SPACE.whole)

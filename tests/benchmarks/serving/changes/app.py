@@ -5,7 +5,7 @@ from typing import Any
 import scanflow as sf
 
 
-class Standby:
+class Replacement:
     def predict(self, X: Any) -> Any:
         return X
 
@@ -20,7 +20,7 @@ changing = sf.Workflow(
 standby = sf.Workflow(
     name="standby",
     type="online",
-    nodes=[sf.Service(name="echo", implementation="app.py:Standby", resources=sf.Resources(cpu="100m"))],
+    nodes=[sf.Service(name="echo", implementation="app.py:Replacement", resources=sf.Resources(cpu="100m"))],
     serving=sf.Serving(grpc_port=0),
 )
 

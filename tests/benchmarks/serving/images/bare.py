@@ -13,7 +13,7 @@ import time
 from transform import picture, transform
 
 
-def one(seconds: float, cpu: int) -> None:
+def predict_alone(seconds: float, cpu: int) -> None:
     os.sched_setaffinity(0, {cpu})
     image = picture()
     transform(image)
@@ -43,6 +43,6 @@ def main(seconds: str, *cpus: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--one":
-        one(float(sys.argv[2]), int(sys.argv[3]))
+        predict_alone(float(sys.argv[2]), int(sys.argv[3]))
     else:
         main(*sys.argv[1:])

@@ -8,8 +8,8 @@ from starlette.routing import Route
 
 async def infer(request: Request) -> JSONResponse:
     asked = await request.json()
-    given = asked["inputs"][0]
-    output = {"name": "output", "shape": given["shape"], "datatype": given["datatype"], "data": given["data"]}
+    tensor = asked["inputs"][0]
+    output = {"name": "output", "shape": tensor["shape"], "datatype": tensor["datatype"], "data": tensor["data"]}
     return JSONResponse({"model_name": "noop", "outputs": [output]})
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agents.templates.fakes import World
+from tests.unit.agents.templates.fakes import LoopHarness
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.version()
-    made.tracker.set_model_alias("mnist_cnn", "champion", 1)
-    made.control_plane.serves("models:/mnist_cnn/1")
-    return made
+def harness(tmp_path: Path) -> LoopHarness:
+    harness = LoopHarness(tmp_path)
+    harness.version()
+    harness.tracker.set_model_alias("mnist_cnn", "champion", 1)
+    harness.control_plane.serves("models:/mnist_cnn/1")
+    return harness

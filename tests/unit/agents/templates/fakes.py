@@ -29,7 +29,7 @@ from scanflow.names import RunName, StepName
 from scanflow.placement.queueing import Load
 from scanflow_agents.templates import bookmarks, load_declared
 from scanflow_agents.templates.template_client import ControlPlane
-from tests.permitting import assert_permitted
+from tests.permissions import assert_permitted
 
 START = 1_790_000_000.0
 
@@ -40,11 +40,11 @@ class FakeControlPlane(ControlPlane):
 
     now: float = START
     records: list[RunRecord] = field(default_factory=list)
-    left: dict[tuple[str, str], Any] = field(default_factory=dict)
+    step_outputs: dict[tuple[str, str], Any] = field(default_factory=dict)
     queue: dict[str, dict[str, Any]] = field(default_factory=dict)
     deployed: dict[str, ServiceRecord] = field(default_factory=dict)
     done: list[Action] = field(default_factory=list)
-    told: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     away: bool = False
     """Whether it does not answer when something is put into the label queue."""
 
@@ -60,28 +60,29 @@ class FakeControlPlane(ControlPlane):
         self, *, limit: int = 100, app: str | None = None, team: str | None = None, workflow: str | None = None
     ) -> list[RunRecord]:
         asked = {"app": app, "team": team, "workflow": workflow}
-        return [one for one in reversed(self.records) if _is_asked_for(one, asked)][:limit]
+        return [record for record in reversed(self.records) if _matches(record, asked)][:limit]
 
     def run(self, name: str) -> RunRecord:
-        for one in self.records:
-            if one.name == name:
-                return one
+        for record in self.records:
+            if record.name == name:
+                return record
         raise NotFoundError(f"no {name}")
 
     def outputs(self, run: str, step: str) -> Any:
-        if (run, step) not in self.left:
+        if (run, step) not in self.step_outputs:
             raise NotFoundError("it left nothing")
-        return self.left[run, step]
+        return self.step_outputs[run, step]
 
     def labels(self, app: str, *, state: str, team: str | None = None) -> list[dict[str, Any]]:
-        mine = [one for one in self.queue.values() if (one["app"], one["state"]) == (app, state)]
-        return [one for one in mine if team is None or one["team"] in {team, ""}]
+        mine = [item for item in self.queue.values() if (item["app"], item["state"]) == (app, state)]
+        return [item for item in mine if team is None or item["team"] in {team, ""}]
 
     def want_labels(self, app: str, items: Sequence[Mapping[str, JSON]], *, team: str = "") -> list[dict[str, Any]]:
         if self.away:
             raise UnavailableError("the server is away")
         return [
-            self.queue.setdefault(str(one["id"]), {**one, "app": app, "team": team, "state": "wanted"}) for one in items
+            self.queue.setdefault(str(item["id"]), {**item, "app": app, "team": team, "state": "wanted"})
+            for item in items
         ]
 
     def give_labels(self, app: str, labels: Mapping[str, JSON], *, by: str, team: str | None = None) -> None:
@@ -91,17 +92,17 @@ class FakeControlPlane(ControlPlane):
             self.queue[id] = {**self.queue[id], "state": "given", "label": label, "by": by, "app": app}
 
     def send_event(self, event: Event) -> None:
-        self.told.append(event)
+        self.events.append(event)
 
     def actions(
         self, app: str, *, states: Collection[str] = (), verdicts: Collection[str] = (), **asked: str | None
     ) -> list[Action]:
         return [
-            one
-            for one in reversed(self.done)
-            if _is_asked_for(one.intent, {"app": app, **asked})
-            and (not states or one.state in states)
-            and (not verdicts or one.decision.verdict in verdicts)
+            action
+            for action in reversed(self.done)
+            if _matches(action.intent, {"app": app, **asked})
+            and (not states or action.state in states)
+            and (not verdicts or action.decision.verdict in verdicts)
         ][:100]
 
     # -- what a test has happen
@@ -118,7 +119,7 @@ class FakeControlPlane(ControlPlane):
             tasks=(TaskRecord(task=StepName("last"), step="last", state="succeeded"),),
         )
         self.records.append(record)
-        self.left[name, "last"] = dict(outputs)
+        self.step_outputs[name, "last"] = dict(outputs)
         return record
 
     def serves(
@@ -151,12 +152,12 @@ class FakeControlPlane(ControlPlane):
             load=load,
         )
 
-    def acted(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
+    def record_action(self, intent: Intent, state: Any = "succeeded", **more: Any) -> Action:
         decided = more.pop("decision", Decision(intent=intent.id, verdict="act", reason="", at=self.now))
         action = Action(
             id=intent.id, intent=intent, state=state, decision=decided, began=self.now, ended=self.now, **more
         )
-        self.done = [one for one in self.done if one.id != action.id] + [action]
+        self.done = [entry for entry in self.done if entry.id != action.id] + [action]
         return action
 
 
@@ -168,9 +169,9 @@ class Registry(MemoryKnowledge):
         self.deleted: set[int] = set()
 
     def get_model(self, name: str, version: int | str = LATEST) -> ModelVersion:
-        found = super().get_model(name, version)
-        self._check(name, found.version)
-        return found
+        model = super().get_model(name, version)
+        self._check(name, model.version)
+        return model
 
     def set_model_alias(self, name: str, alias: str, version: int) -> ModelVersion:
         self._check(name, version)
@@ -186,7 +187,7 @@ class Registry(MemoryKnowledge):
 
 
 @dataclass
-class World:
+class LoopHarness:
     """The application with its knowledge base and server, as the four agents meet them."""
 
     folder: Path
@@ -205,7 +206,7 @@ class World:
 
     def load(self, agent: str) -> Declared:
         app = self.app
-        return load_declared(app, next(one for one in app.agents if one.name == agent))
+        return load_declared(app, next(listed_agent for listed_agent in app.agents if listed_agent.name == agent))
 
     def context(self, agent: str) -> Context:
         return Context(
@@ -224,8 +225,8 @@ class World:
         return self.look(self.load(agent), agent, sensor, **kwargs)
 
     def look(self, declared: Declared, agent: str, sensor: str, *, event: Event | None = None, **kwargs: Any) -> Any:
-        given = Firing(context=self.context(agent), event=event, kwargs=kwargs)
-        return asyncio.run(fire(declared.sensor(sensor), given))
+        firing = Firing(context=self.context(agent), event=event, kwargs=kwargs)
+        return asyncio.run(fire(declared.sensor(sensor), firing))
 
     def evaluations(self, agent: str, sensor: str, **kwargs: Any) -> list[Evaluation]:
         value = self.fire(agent, sensor, **kwargs)
@@ -235,13 +236,15 @@ class World:
         )
         situation = DecisionContext(app="mnist", team="data", at=self.control_plane.now)
         declared = self.load(agent)
-        found = [evaluate(one, sample, situation) for one in declared.select_strategies(sensor)]
-        assert [one.error for one in found] == [None] * len(found)
-        assert_permitted(declared, [want for one in found for want in one.actions], self.parameters.get(agent, {}))
-        return found
+        evaluations = [evaluate(strategy, sample, situation) for strategy in declared.select_strategies(sensor)]
+        assert [evaluation.error for evaluation in evaluations] == [None] * len(evaluations)
+        assert_permitted(
+            declared, [want for evaluation in evaluations for want in evaluation.actions], self.parameters.get(agent, {})
+        )
+        return evaluations
 
     def wants(self, agent: str, sensor: str, **kwargs: Any) -> list[Intent | Call]:
-        wants = [want for one in self.evaluations(agent, sensor, **kwargs) for want in one.actions]
+        wants = [want for evaluation in self.evaluations(agent, sensor, **kwargs) for want in evaluation.actions]
         assert not any(isinstance(want, FunctionCall) for want in wants), "a template's function only chooses"
         return [want for want in wants if isinstance(want, Intent | Call)]
 
@@ -255,22 +258,22 @@ class World:
         assert isinstance(want, Call)
         return want
 
-    def passed_on(self, call: Call) -> list[Intent | Call]:
+    def pass_on(self, call: Call) -> list[Intent | Call]:
         return self.wants(call.agent, call.sensor, **call.kwargs)
 
     # -- what happens
 
-    def predicted(self, count: int, *, app: str = "mnist") -> str:
+    def log_predictions(self, count: int, *, app: str = "mnist") -> str:
         self.control_plane.now += 5.0
         tags = {"scanflow.kind": "predictions", "scanflow.service": "serve"}
         metrics, at = {"predictions": float(count)}, datetime.fromtimestamp(self.control_plane.now, UTC)
-        made = self.tracker.log_run(
+        run = self.tracker.log_run(
             app, "data", name="predictions", metrics=metrics, tags=tags, started_at=at, ended_at=at
         )
         self.control_plane.now += 5.0
-        return made.run_id
+        return run.run_id
 
-    def detected(
+    def end_detection(
         self, run: str, ids: Sequence[str], *, run_ids: Sequence[str] = (), drifted: int = 1, **more: Any
     ) -> None:
         """Let a detection end that picked points with these ids."""
@@ -288,7 +291,7 @@ class World:
         outputs["p_value"] = 1e-6 if drifted else 0.5
         self.control_plane.ran(run, "detector", {**outputs, **more})
 
-    def looked_at(self, run: str, *, predictions: int = 1000, picked: int = 0, **regimes: float) -> None:
+    def note_look(self, run: str, *, predictions: int = 1000, picked: int = 0, **regimes: float) -> None:
         """Let the checker have noted a look: of these known regimes, or else an alarm."""
         metrics = {f"regime/{name}": share for name, share in regimes.items()}
         metrics |= {"drifted": float(not regimes), "picked": float(picked), "predictions": float(predictions)}
@@ -297,8 +300,8 @@ class World:
     def version(self, **tags: str) -> int:
         file = self.folder / "model.txt"
         file.write_text("weights")
-        made = self.tracker.register_model("mnist_cnn", file, app="mnist", team="data", tags=tags)
-        return made.version
+        model = self.tracker.register_model("mnist_cnn", file, app="mnist", team="data", tags=tags)
+        return model.version
 
     def tags(self, version: int) -> Mapping[str, str]:
         return self.tracker.get_model("mnist_cnn", version).tags
@@ -309,7 +312,7 @@ class World:
     def champion(self) -> int:
         return self.tracker.get_model("mnist_cnn", "champion").version
 
-    def retrained(self, run: str, champion: float, challenger: float, **more: Any) -> int:
+    def end_retraining(self, run: str, champion: float, challenger: float, **more: Any) -> int:
         version = self.version(**{"scanflow.run": run})
         accuracies = {"champion_accuracy": champion, "challenger_accuracy": challenger}
         slices = [answers("current", 1000, champion, challenger), answers("clean", 2000, 0.97, 0.97)]
@@ -317,24 +320,24 @@ class World:
         self.control_plane.ran(run, "training", {**accuracies, **versions, "slices": slices, **more})
         return version
 
-    def swapped(self, version: int, **more: Any) -> Intent:
+    def swap_model(self, version: int, **more: Any) -> Intent:
         """Have the executor put a version to use: it is served, and watched."""
         intent = self.intent("executor", "change_model", version=version, **more)
-        self.control_plane.acted(intent)
+        self.control_plane.record_action(intent)
         self.control_plane.serves(f"models:/mnist_cnn/{version}", created=self.control_plane.deployed["serve"].created)
         return intent
 
-    def promoted(self, version: int) -> Intent:
+    def promote(self, version: int) -> Intent:
         """Have a version put to use, watched to the end, and named the champion."""
-        intent = self.swapped(version)
+        intent = self.swap_model(version)
         self.control_plane.now += 100.0
         self.fire("executor", "model_changed")
         assert self.champion() == version
         return intent
 
-    def given(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: int = 1) -> None:
-        known: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": guess, "score": 0.5}
-        self.control_plane.want_labels("mnist", [{"id": id, **known} for id in ids])
+    def give_labels(self, ids: Sequence[str], *, purpose: str = "train", run: str = "r", guess: int = 1) -> None:
+        fields: dict[str, Any] = {"run": run, "purpose": purpose, "data": {}, "guess": guess, "score": 0.5}
+        self.control_plane.want_labels("mnist", [{"id": id, **fields} for id in ids])
         self.control_plane.give_labels("mnist", dict.fromkeys(ids, 7), by="ada")
 
 
@@ -350,14 +353,14 @@ def answers(name: str, n: int, champion: float, challenger: float, *, churn: int
     return {"name": name, "n": n, "champion_right": old, "challenger_right": new, "gained": gained}
 
 
-def _is_asked_for(one: object, asked: Mapping[str, str | None]) -> bool:
-    return all(value is None or getattr(one, name) == value for name, value in asked.items())
+def _matches(item: object, asked: Mapping[str, str | None]) -> bool:
+    return all(value is None or getattr(item, name) == value for name, value in asked.items())
 
 
 def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None = None) -> sf.Application:
-    given = parameters or {}
-    names = ("tracker", "checker", "planner", "executor", *(["stream"] if "stream" in given else []))
-    agents = [sf.Agent(name=name, template=name, parameters=given.get(name, {})) for name in names]
+    options = parameters or {}
+    names = ("tracker", "checker", "planner", "executor", *(["stream"] if "stream" in options else []))
+    agents = [sf.Agent(name=name, template=name, parameters=options.get(name, {})) for name in names]
     train = Executor(name="train", mainfile="t.py", parameters={"labels": "", "model_uri": "", "evaluate": ""})
     detect = Executor(name="detect", mainfile="d.py", parameters={"run_ids": [], "detector": "ks", "reference": ""})
     cnn = sf.Service(name="cnn", model="models:/mnist_cnn@champion")
@@ -370,12 +373,12 @@ def application(folder: Path, parameters: Mapping[str, Mapping[str, Any]] | None
             sf.Workflow(name="training", nodes=[train]),
             sf.Workflow(name="detector", nodes=[detect]),
             sf.Workflow(name="serve", type="online", nodes=[cnn]),
-            *([sf.Workflow(name="spare", type="online", nodes=[other])] if "spare" in given else []),
+            *([sf.Workflow(name="spare", type="online", nodes=[other])] if "spare" in options else []),
         ],
         agents=agents,
         tracker=sf.Tracker(),
     )
 
 
-def told(world: World, type: str) -> list[Event]:
-    return [event for event in world.control_plane.told if event.type == type]
+def list_events(harness: LoopHarness, type: str) -> list[Event]:
+    return [event for event in harness.control_plane.events if event.type == type]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanflow_agents.templates.confirmation import evaluate_detection
-from tests.unit.agents.templates.fakes import World
+from tests.unit.agents.templates.fakes import LoopHarness
 
 DEFAULTS: dict[str, Any] = {"confirm": (2, 3), "sure_below": 1e-4, "min_effect": 0.05}
 
@@ -54,17 +54,17 @@ def test_a_thousand_looks_at_data_without_drift_raise_few_alarms() -> None:
     assert (int(plain), alarms) == (11, 0)
 
 
-def test_the_checker_asks_for_labels_once_drift_is_confirmed_and_says_why(world: World) -> None:
-    run_id = world.predicted(1000)
+def test_the_checker_asks_for_labels_once_drift_is_confirmed_and_says_why(harness: LoopHarness) -> None:
+    run_id = harness.log_predictions(1000)
     for number, p in enumerate((0.004, 0.5, 0.003, 0.002), start=1):
-        world.detected(
+        harness.end_detection(
             f"run-{number}", [f"{run_id}:{number}"], run_ids=[run_id], drifted=int(p < 0.01), p_value=p,
             columns=[column(0.3)] if p < 0.01 else [],
         )  # fmt: skip
-        world.fire("checker", "detection_ended")
+        harness.fire("checker", "detection_ended")
 
-    told = [event for event in world.control_plane.told if event.type.startswith("drift.")]
-    assert [event.type.removeprefix("drift.") for event in told] == ["suspected", "none", "found", "suspected"]
-    assert told[2].data["why"] == "2 of the last 3 checks"
-    assert told[2].data["columns"] == [column(0.3)]
-    assert [one["id"] for one in world.control_plane.labels("mnist", state="wanted")] == [f"{run_id}:3"]
+    events = [event for event in harness.control_plane.events if event.type.startswith("drift.")]
+    assert [event.type.removeprefix("drift.") for event in events] == ["suspected", "none", "found", "suspected"]
+    assert events[2].data["why"] == "2 of the last 3 checks"
+    assert events[2].data["columns"] == [column(0.3)]
+    assert [label["id"] for label in harness.control_plane.labels("mnist", state="wanted")] == [f"{run_id}:3"]

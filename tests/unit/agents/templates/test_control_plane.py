@@ -34,7 +34,7 @@ from scanflow_server.store import intent_store, label_store
 from scanflow_server.store.migrations import migrate
 from scanflow_server.store.tables import labels as label_table
 from tests.unit.server.answering import answering
-from tests.unit.server.keeping import entered, stored
+from tests.unit.server.server_rows import enter_run, make_action_row
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def parts(tmp_path: Path) -> Iterator[ServerContext]:
     address = f"sqlite:///{tmp_path / 'store.db'}"
     settings = ServerSettings.model_validate({"library": Settings(home=home, slots=2), "database_url": address})
     settings.folder.mkdir()
-    made = make_context(settings, clock=lambda: 1_800_000_000.0)
-    migrate(made.store)
-    register_home(made)
-    yield made
-    made.store.close()
+    context = make_context(settings, clock=lambda: 1_800_000_000.0)
+    migrate(context.store)
+    register_home(context)
+    yield context
+    context.store.close()
 
 
 @pytest.fixture(params=["asked for each time", "kept while unchanged"])
@@ -65,10 +65,10 @@ def test_points_go_into_the_queue_once_and_come_back_labelled(control_plane: Con
         for number in range(1100)
     ]
     assert len(control_plane.want_labels("mnist", items)) == 1100
-    assert {one["state"] for one in control_plane.want_labels("mnist", items[:10])} == {"wanted"}
+    assert {label["state"] for label in control_plane.want_labels("mnist", items[:10])} == {"wanted"}
     for _ in range(2):
         control_plane.give_labels("mnist", {"run/7:3": 8}, by="ada")
-    assert [(one["id"], one["label"]) for one in control_plane.labels("mnist", state="given")] == [("run/7:3", 8)]
+    assert [(label["id"], label["label"]) for label in control_plane.labels("mnist", state="given")] == [("run/7:3", 8)]
     assert len(control_plane.labels("mnist", state="wanted")) == 1099
     assert control_plane.want_labels("mnist", items[3:4])[0]["state"] == "given"
 
@@ -84,24 +84,28 @@ def test_the_newest_labels_are_seen_however_many_were_given_before(
     control_plane: ControlPlane, parts: ServerContext
 ) -> None:
     def give(start: int, count: int, score: float | None) -> None:
-        given = [
+        labels = [
             label_store.Label(
                 id=f"p{number}", app="mnist", state="given", label=7, by="ada", score=score, given=1.0 * number
             )
             for number in range(start, start + count)
         ]
         with parts.store.write() as connection:
-            connection.execute(insert(label_table), [one.model_dump(mode="json", exclude={"votes"}) for one in given])
+            connection.execute(
+                insert(label_table), [label.model_dump(mode="json", exclude={"votes"}) for label in labels]
+            )
 
     give(0, MAX_LABELS, 0.9)
     assert len(control_plane.labels("mnist", state="given")) == MAX_LABELS
     give(MAX_LABELS, 5, None)
-    found = control_plane.labels("mnist", state="given")
-    assert [one["id"] for one in found[:5]] == [f"p{MAX_LABELS + number}" for number in (4, 3, 2, 1, 0)]
-    assert len({one["id"] for one in found}) == len(found) == MAX_LABELS + 5
+    labels = control_plane.labels("mnist", state="given")
+    assert [label["id"] for label in labels[:5]] == [f"p{MAX_LABELS + number}" for number in (4, 3, 2, 1, 0)]
+    assert len({label["id"] for label in labels}) == len(labels) == MAX_LABELS + 5
 
 
-def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_knows_no_parts_of_the_queue_is_called_no_more_than_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Old:
         asked = 0
 
@@ -111,30 +115,31 @@ def test_a_server_that_knows_no_parts_of_the_queue_is_asked_no_more_than_twice(m
 
     monkeypatch.setattr("scanflow_agents.templates.template_client.MAX_LABELS", 3)
     old: Any = Old()
-    assert [one["id"] for one in ControlPlane(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
+    assert [label["id"] for label in ControlPlane(old).labels("mnist", state="given")] == ["p0", "p1", "p2"]
     assert old.asked == 2
 
 
 def test_labels_that_are_given_while_others_are_read_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
     class Busy:
         def __init__(self) -> None:
-            self.given = list(range(7))
+            self.sample_numbers = list(range(7))
 
         def get(self, _path: str, **query: Any) -> list[dict[str, Any]]:
             start = query["offset"] or 0
-            found = [
-                {"id": f"p{number}"} for number in sorted(self.given, reverse=True)[start : start + query["limit"]]
+            page = [
+                {"id": f"p{number}"}
+                for number in sorted(self.sample_numbers, reverse=True)[start : start + query["limit"]]
             ]
-            self.given = [*self.given, len(self.given)]
-            return found
+            self.sample_numbers = [*self.sample_numbers, len(self.sample_numbers)]
+            return page
 
     monkeypatch.setattr("scanflow_agents.templates.template_client.MAX_LABELS", 3)
     busy: Any = Busy()
-    found = [one["id"] for one in ControlPlane(busy).labels("mnist", state="given")]
-    assert sorted(found) == [f"p{number}" for number in range(7)]
+    ids = [label["id"] for label in ControlPlane(busy).labels("mnist", state="given")]
+    assert sorted(ids) == [f"p{number}" for number in range(7)]
 
 
-def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: ControlPlane, parts: ServerContext) -> None:
+def test_runs_and_actions_are_queried_by_what_they_are_of(control_plane: ControlPlane, parts: ServerContext) -> None:
     assert (control_plane.runs(), control_plane.services()) == ([], [])
     assert (control_plane.actions("mnist"), control_plane.want_labels("mnist", [])) == ([], [])
     for ask in (control_plane.service, control_plane.run):
@@ -142,24 +147,24 @@ def test_runs_and_actions_are_asked_for_by_what_they_are_of(control_plane: Contr
             ask("nobody")
     context = Context(app="mnist", team="data", agent="executor", clock=lambda: 0.0, services=control_plane)
     for app, workflow in [("mnist", "training")] * 2 + [("mnist", "inference"), ("other", "training")] * 75:
-        entered(parts, app=app, workflow=workflow)
-    assert {(one.app, one.workflow) for one in list_newest_runs(context, "training")} == {("mnist", "training")}
+        enter_run(parts, app=app, workflow=workflow)
+    assert {(run.app, run.workflow) for run in list_newest_runs(context, "training")} == {("mnist", "training")}
     assert len(list_newest_runs(context, "training")) == 2
     assert len(control_plane.runs(limit=3)) == 3
     of = {"team": "data", "agent": "executor", "strategy": "change"}
     with parts.store.write() as connection:
-        intent_store.add(connection, stored("mine", "succeeded", "act", **of))
+        intent_store.add(connection, make_action_row("mine", "succeeded", "act", **of))
         for number in range(150):
-            intent_store.add(connection, stored(f"no-{number}", **of))
-            intent_store.add(connection, stored(f"other-{number}", "succeeded", "act", team="data"))
-            intent_store.add(connection, stored(f"says-{number}", "pending", "suggest", **of))
-    assert [one.id for one in list_strategy_actions(context, "change")] == ["mine"]
+            intent_store.add(connection, make_action_row(f"no-{number}", **of))
+            intent_store.add(connection, make_action_row(f"other-{number}", "succeeded", "act", team="data"))
+            intent_store.add(connection, make_action_row(f"says-{number}", "pending", "suggest", **of))
+    assert [action.id for action in list_strategy_actions(context, "change")] == ["mine"]
     assert len(control_plane.actions("mnist")) == 100
     assert control_plane.actions("mnist", states=["running", "lost"]) == []
     assert len(control_plane.actions("mnist", target="service/serve", primitive="update_workflow_replica")) == 100
 
 
-def test_actions_and_labels_are_asked_for_again_only_when_the_servers_database_was_written(tmp_path: Path) -> None:
+def test_actions_and_labels_are_requested_again_only_when_the_servers_database_was_written(tmp_path: Path) -> None:
     database, asked = tmp_path / "server.db", list[str]()
 
     def write() -> None:
@@ -189,7 +194,7 @@ def test_actions_and_labels_are_asked_for_again_only_when_the_servers_database_w
     assert asked[5:] == ["intents", "intents", "labels", "runs"]
 
 
-def test_an_agent_without_a_tracker_is_told_which_of_its_causes_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_a_tracker_learns_which_cause_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context(app="mnist", team="data", agent="checker", clock=lambda: 0.0)
     with pytest.raises(
         UsageError, match=r"has no tracker\. Write sf\.Application\(tracker=sf\.Tracker\(\), \.\.\.\)\.$"

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from scanflow.errors import InvalidError
-from tests.unit.agents.templates.fakes import World, told
+from tests.unit.agents.templates.fakes import LoopHarness, list_events
 
 
 @pytest.fixture
-def drift(world: World) -> World:
+def drift(harness: LoopHarness) -> LoopHarness:
     """A champion of 95 %, and 100 labels to learn from."""
-    world.tracker.set_model_tags("mnist_cnn", 1, {"accuracy": "0.9500"})
+    harness.tracker.set_model_tags("mnist_cnn", 1, {"accuracy": "0.9500"})
     ids = [f"p:{number}" for number in range(100)]
-    world.given(ids, run="calm-otter-1")
-    return world
+    harness.give_labels(ids, run="calm-otter-1")
+    return harness
 
 
-def evaluated(world: World, n: int, right: int) -> None:
+def give_evaluation_labels(harness: LoopHarness, n: int, right: int) -> None:
     for guess, part in ((7, range(right)), (1, range(right, n))):
-        world.given([f"e:{number}" for number in part], purpose="evaluate", run="calm-otter-1", guess=guess)
+        harness.give_labels([f"e:{number}" for number in part], purpose="evaluate", run="calm-otter-1", guess=guess)
 
 
 @pytest.mark.parametrize(
@@ -29,58 +29,58 @@ def evaluated(world: World, n: int, right: int) -> None:
     [(0, 0, False), (100, 94, False), (100, 92, False), (400, 360, True), (100, 70, True), (10, 9, False)],
 )
 def test_a_drift_that_costs_nothing_for_certain_retrains_nothing(
-    drift: World, n: int, right: int, retrains: bool
+    drift: LoopHarness, n: int, right: int, retrains: bool
 ) -> None:
     drift.parameters["planner"] = {"retrain_when": "realised_loss"}
-    evaluated(drift, n, right)
+    give_evaluation_labels(drift, n, right)
     costs = drift.fire("planner", "count_number_of_pickeddata")["costs"]
     assert (costs["expected"], costs["too_much"]) == (0.95, retrains)
     assert costs["loss"] == (None if n == 0 else pytest.approx(0.95 - right / n))
     assert bool(drift.wants("planner", "count_number_of_pickeddata")) is retrains
 
 
-def test_a_small_loss_that_is_certain_may_be_borne(drift: World) -> None:
+def test_a_small_loss_that_is_certain_may_be_borne(drift: LoopHarness) -> None:
     drift.parameters["planner"] = {"retrain_when": "realised_loss", "max_loss": 0.1}
-    evaluated(drift, 400, 360)
+    give_evaluation_labels(drift, 400, 360)
     assert drift.wants("planner", "count_number_of_pickeddata") == []
     drift.parameters["planner"] = {}
     assert drift.wants("planner", "count_number_of_pickeddata"), "without the choice, any drift retrains"
 
 
-def test_a_version_of_unknown_accuracy_has_no_known_loss(world: World) -> None:
-    world.parameters["planner"] = {"retrain_when": "realised_loss"}
-    world.given([f"p:{number}" for number in range(100)])
+def test_a_version_of_unknown_accuracy_has_no_known_loss(harness: LoopHarness) -> None:
+    harness.parameters["planner"] = {"retrain_when": "realised_loss"}
+    harness.give_labels([f"p:{number}" for number in range(100)])
     with pytest.raises(InvalidError, match=r"Version 1 of 'mnist_cnn' has no tag 'accuracy'.*retrain_when='drift'"):
-        world.fire("planner", "count_number_of_pickeddata")
+        harness.fire("planner", "count_number_of_pickeddata")
 
 
 @pytest.mark.parametrize(("estimate", "retrains"), [(0.94, False), (0.80, True)])
 def test_an_estimated_loss_retrains_before_any_point_for_evaluation_is_labelled(
-    drift: World, estimate: float, retrains: bool
+    drift: LoopHarness, estimate: float, retrains: bool
 ) -> None:
     drift.parameters["planner"] = {"retrain_when": "estimated_loss"}
     says: dict[str, Any] = {"estimated_accuracy": estimate, "estimated_low": estimate - 0.02}
     says |= {"estimated_high": estimate + 0.02, "expected_accuracy": 0.95, "n_newdata": 500}
-    drift.detected("calm-otter-1", ["p:1"], **says)
+    drift.end_detection("calm-otter-1", ["p:1"], **says)
     drift.fire("checker", "detection_ended")
     assert bool(drift.wants("planner", "count_number_of_pickeddata")) is retrains
 
 
-def test_a_detection_that_estimates_nothing_is_told(drift: World) -> None:
+def test_a_detection_that_estimates_nothing_is_reported(drift: LoopHarness) -> None:
     drift.parameters["planner"] = {"retrain_when": "estimated_loss"}
-    drift.detected("calm-otter-1", ["p:1"])
+    drift.end_detection("calm-otter-1", ["p:1"])
     drift.fire("checker", "detection_ended")
     with pytest.raises(InvalidError, match=r"calm-otter-1 has no output 'estimated_accuracy'.*docs/own-data.md"):
         drift.fire("planner", "count_number_of_pickeddata")
 
 
-def test_the_accuracy_is_told_as_labels_come(drift: World) -> None:
+def test_the_accuracy_is_reported_as_labels_come(drift: LoopHarness) -> None:
     planner = drift.load("planner")
     for n, right in ((100, 90), (100, 90), (200, 150)):
-        evaluated(drift, n, right)
+        give_evaluation_labels(drift, n, right)
         drift.look(planner, "planner", "count_number_of_pickeddata")
-    found = [event.data for event in told(drift, "accuracy.measured")]
-    assert [(one["n"], one["value"], one["expected"], one["version"]) for one in found] == [
-        (100, 0.9, 0.95, 1),
-        (200, pytest.approx(0.70), 0.95, 1),
-    ]
+    measurements = [event.data for event in list_events(drift, "accuracy.measured")]
+    assert [
+        (measurement["n"], measurement["value"], measurement["expected"], measurement["version"])
+        for measurement in measurements
+    ] == [(100, 0.9, 0.95, 1), (200, pytest.approx(0.70), 0.95, 1)]

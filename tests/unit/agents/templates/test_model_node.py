@@ -25,7 +25,7 @@ def test_the_only_model_of_the_registry_is_the_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "node", "told"),
+    ("models", "node", "message"),
     [
         ((None,), None, r"no node of 'serve' is a model of the registry.*model='models:/NAME@champion'"),
         (("models:/a/1", "models:/b/1"), None, r"2 nodes of 'serve'.*Choose one: parameters=\{'node': \.\.\.\}"),
@@ -33,7 +33,7 @@ def test_the_only_model_of_the_registry_is_the_one() -> None:
     ],
 )
 def test_another_number_of_models_is_refused_with_what_to_write(
-    models: tuple[str | None, ...], node: str | None, told: str
+    models: tuple[str | None, ...], node: str | None, message: str
 ) -> None:
-    with pytest.raises(InvalidError, match=told):
+    with pytest.raises(InvalidError, match=message):
         get_model_node(AGENT, service(*models), node)

@@ -13,37 +13,37 @@ from scanflow.agent.actions import Call
 from scanflow.agent.agent_records import Intent
 from scanflow.errors import InvalidError
 from scanflow_agents.templates.stream import extract_numbers
-from tests.unit.agents.templates.fakes import World, told
+from tests.unit.agents.templates.fakes import LoopHarness, list_events
 
 
 class Following:
     """The agent as it runs: what it has seen stays from look to look."""
 
-    def __init__(self, world: World, **parameters: Any) -> None:
-        world.parameters["stream"] = parameters
-        self.world, self.generator = world, np.random.default_rng(0)
+    def __init__(self, harness: LoopHarness, **parameters: Any) -> None:
+        harness.parameters["stream"] = parameters
+        self.harness, self.generator = harness, np.random.default_rng(0)
         self.begin()
 
     def begin(self) -> None:
         """Start the agent, anew if it ran."""
-        self.declared = self.world.load("stream")
+        self.declared = self.harness.load("stream")
 
-    def recorded(self, middle: float, rows: int = 50) -> str:
+    def record_scores(self, middle: float, rows: int = 50) -> str:
         """Record predictions whose highest score is about that."""
         best = np.clip(self.generator.normal(middle, 0.05, size=rows), 0, 1)
-        file = self.world.folder / "p.npz"
+        file = self.harness.folder / "p.npz"
         arrays: dict[str, Any] = {"input:age": np.arange(rows), "output:scores": np.stack([best, best / 9], axis=1)}
         np.savez(file, **arrays)
-        return recorded(self.world, file, rows)
+        return record_file(self.harness, file, rows)
 
     def look(self) -> Any:
-        return self.world.look(self.declared, "stream", "followed_stream")
+        return self.harness.look(self.declared, "stream", "followed_stream")
 
 
-def recorded(world: World, file: Path, rows: int) -> str:
-    world.control_plane.now += 5.0
-    at = datetime.fromtimestamp(world.control_plane.now, UTC)
-    made = world.tracker.log_run(
+def record_file(harness: LoopHarness, file: Path, rows: int) -> str:
+    harness.control_plane.now += 5.0
+    at = datetime.fromtimestamp(harness.control_plane.now, UTC)
+    run = harness.tracker.log_run(
         "mnist",
         "data",
         name="predictions",
@@ -53,33 +53,33 @@ def recorded(world: World, file: Path, rows: int) -> str:
         ended_at=at,
         artifacts=file,
     )
-    world.control_plane.now += 5.0
-    return made.run_id
+    harness.control_plane.now += 5.0
+    return run.run_id
 
 
 @pytest.mark.parametrize("detector", ["adwin", "page-hinkley", "kswin"])
-def test_predictions_are_checked_as_soon_as_their_scores_fall(world: World, detector: str) -> None:
-    following = Following(world, detector=detector)
+def test_predictions_are_checked_as_soon_as_their_scores_fall(harness: LoopHarness, detector: str) -> None:
+    following = Following(harness, detector=detector)
     for _ in range(8):
-        following.recorded(0.9)
+        following.record_scores(0.9)
         assert following.look()["changed"] is None
-    low = [following.recorded(0.6) for _ in range(3)]
-    found = following.look()
-    assert found["run_ids"][-1] in low
-    [event] = told(world, "stream.changed")
+    low = [following.record_scores(0.6) for _ in range(3)]
+    value = following.look()
+    assert value["run_ids"][-1] in low
+    [event] = list_events(harness, "stream.changed")
     assert event.data["before"] == pytest.approx(0.9, abs=0.07), "to where it is found"
     assert event.data["after"] == pytest.approx(0.6, abs=0.05)
-    assert [one["changed"] for one in (following.look(), following.look())] == [None, None], "it is told once"
+    assert [look["changed"] for look in (following.look(), following.look())] == [None, None], "it is told once"
 
 
-def test_the_checker_is_called_and_looks_for_drift(world: World) -> None:
-    following = Following(world)
-    ids = [following.recorded(middle) for middle in [0.9] * 6]
-    assert world.wants("stream", "followed_stream") == []
-    ids.append(following.recorded(0.5))
-    called = world.call("stream", "followed_stream")
+def test_the_checker_is_called_and_looks_for_drift(harness: LoopHarness) -> None:
+    following = Following(harness)
+    ids = [following.record_scores(middle) for middle in [0.9] * 6]
+    assert harness.wants("stream", "followed_stream") == []
+    ids.append(following.record_scores(0.5))
+    called = harness.call("stream", "followed_stream")
     assert (called.agent, called.sensor, called.kwargs["run_ids"]) == ("checker", "check_predictions", ids)
-    [detect] = world.passed_on(called)
+    [detect] = harness.pass_on(called)
     assert isinstance(detect, Intent)
     assert detect.target == "workflow/detector"
     parameters = detect.arguments["parameters"]
@@ -88,29 +88,29 @@ def test_the_checker_is_called_and_looks_for_drift(world: World) -> None:
     assert isinstance(called, Call)
 
 
-def test_an_agent_that_is_restarted_goes_on_where_it_was_and_tells_nothing_twice(world: World) -> None:
-    following = Following(world)
+def test_an_agent_that_is_restarted_goes_on_where_it_was_and_tells_nothing_twice(harness: LoopHarness) -> None:
+    following = Following(harness)
     for _ in range(6):
-        following.recorded(0.9)
+        following.record_scores(0.9)
     assert following.look()["numbers"] == 300
     following.begin()
-    following.recorded(0.5)
+    following.record_scores(0.5)
     assert following.look()["changed"] is not None, "what it had seen before is read again"
     following.begin()
     for _ in range(6):
-        following.recorded(0.5)
+        following.record_scores(0.5)
     assert following.look()["changed"] is None
-    assert len(told(world, "stream.changed")) == 1
+    assert len(list_events(harness, "stream.changed")) == 1
 
 
-def test_an_odd_file_is_left_out_and_keeps_no_other_waiting(world: World) -> None:
-    following = Following(world, column="age", checker="")
+def test_an_odd_file_is_left_out_and_keeps_no_other_waiting(harness: LoopHarness) -> None:
+    following = Following(harness, column="age", checker="")
     arrays: dict[str, Any] = {"input:name": np.array([1, 2])}
-    np.savez(world.folder / "odd.npz", **arrays)
-    recorded(world, world.folder / "odd.npz", 2)
-    following.recorded(0.9)
-    found = following.look()
-    assert (found["left_out"], found["numbers"]) == (1, 50)
+    np.savez(harness.folder / "odd.npz", **arrays)
+    record_file(harness, harness.folder / "odd.npz", 2)
+    following.record_scores(0.9)
+    value = following.look()
+    assert (value["left_out"], value["numbers"]) == (1, 50)
     assert following.declared.strategies == ()
 
 
@@ -125,7 +125,7 @@ def test_a_column_is_read_in_the_order_that_predictions_came() -> None:
         extract_numbers(both, "score")
 
 
-def test_a_detector_that_is_not_there_is_refused_by_name(world: World) -> None:
-    world.parameters["stream"] = {"detector": "adwinn"}
+def test_a_detector_that_is_not_there_is_refused_by_name(harness: LoopHarness) -> None:
+    harness.parameters["stream"] = {"detector": "adwinn"}
     with pytest.raises(InvalidError, match=r"Agent 'stream': .*'adwinn'.*Did you mean 'adwin'"):
-        world.load("stream")
+        harness.load("stream")

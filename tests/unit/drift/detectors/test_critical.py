@@ -32,7 +32,7 @@ def pick_from(batch: dict[str, Any]) -> list[CriticalPoint]:
     return pick(ScoredSamples(**{name: value for name, value in batch.items() if name != "most"}), batch["most"])
 
 
-def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
+def reorder(given_: dict[str, Any], order: Any) -> dict[str, Any]:
     back = np.argsort(order)
     other: dict[str, Any] = {key: [given_[key][at] for at in order] for key in ("ids", "runs", "guesses")}
     other |= {key: given_[key][order] for key in ("strangeness", "uncertainty", "features")}
@@ -43,12 +43,12 @@ def shuffled(given_: dict[str, Any], order: Any) -> dict[str, Any]:
 def test_only_outliers_and_doubtful_ones_are_picked_none_twice_and_no_more_than_wanted(seed: int, most: int) -> None:
     given_: dict[str, Any] = batch(seed) | {"most": most}
 
-    found = pick_from(given_)
+    points = pick_from(given_)
 
     eligible = set(given_["outliers"].tolist()) | set(np.flatnonzero(given_["uncertainty"] > 0.5).tolist())
-    assert {point.index for point in found} <= eligible
-    assert len({point.id for point in found}) == len(found) == min(most, len(eligible))
-    for point in found:
+    assert {point.index for point in points} <= eligible
+    assert len({point.id for point in points}) == len(points) == min(most, len(eligible))
+    for point in points:
         of = [given_[name][point.index] for name in ("ids", "runs", "guesses")]
         assert [point.id, point.run, point.guess] == of
         assert 0 <= point.score <= 1
@@ -59,10 +59,10 @@ def test_the_order_of_samples_does_not_matter(seed: int) -> None:
     given_: dict[str, Any] = batch(seed)
     order = np.random.default_rng(seed).permutation(len(given_["ids"]))
 
-    def told(points: list[CriticalPoint]) -> list[tuple[str, float]]:
+    def list_scores(points: list[CriticalPoint]) -> list[tuple[str, float]]:
         return [(point.id, point.score) for point in points]
 
-    assert told(pick_from(given_)) == told(pick_from(shuffled(given_, order)))
+    assert list_scores(pick_from(given_)) == list_scores(pick_from(reorder(given_, order)))
 
 
 def test_the_best_score_comes_first() -> None:
@@ -85,16 +85,16 @@ def test_of_three_groups_of_like_samples_one_each_is_picked_first() -> None:
 def test_samples_that_are_all_the_same_are_picked_by_score() -> None:
     given_: dict[str, Any] = batch() | {"features": np.zeros((40, 2)), "uncertainty": np.full(40, 0.9), "most": 5}
 
-    found = pick_from(given_)
+    points = pick_from(given_)
 
-    assert [point.index for point in found] == np.argsort(-given_["strangeness"])[:5].tolist()
+    assert [point.index for point in points] == np.argsort(-given_["strangeness"])[:5].tolist()
 
 
 def test_no_samples_give_no_points_and_one_is_picked_when_it_is_doubtful() -> None:
     empty = {key: value[:0] if hasattr(value, "__getitem__") else value for key, value in batch().items()}
     assert pick_from(empty) == []
-    one: dict[str, Any] = batch(count=1) | {"uncertainty": np.ones(1)}
-    assert [point.id for point in pick_from(one)] == ["id-000"]
+    single: dict[str, Any] = batch(count=1) | {"uncertainty": np.ones(1)}
+    assert [point.id for point in pick_from(single)] == ["id-000"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def points(generator: np.random.Generator, count: int) -> Floats:
     return generator.normal(size=(count, 12)) / np.sqrt(1 + np.arange(12))
 
 
-def moved(generator: np.random.Generator, count: int) -> Floats:
+def draw_moved(generator: np.random.Generator, count: int) -> Floats:
     return points(generator, count) + 0.4
 
 
@@ -65,12 +65,12 @@ def mostly_ones(generator: np.random.Generator, count: int) -> Any:
     return np.where(generator.random(count) < 0.15, 1, digits(generator, count))
 
 
-def made(name: str, **options: Any) -> Detector:
+def make_detector(name: str, **options: Any) -> Detector:
     return catalogue.make(name, generator=np.random.default_rng(3), options=options)
 
 
 CASES: list[tuple[str, Draw, Draw]] = [
-    ("table", points, moved),
+    ("table", points, draw_moved),
     ("mmd", points, wider),
     ("table", rows, of_other_cities),
     ("table", pictures, noisy),
@@ -79,13 +79,13 @@ CASES: list[tuple[str, Draw, Draw]] = [
 KINDS = [("table", points), ("table", rows), ("table", pictures), ("prior", digits)]
 
 
-def told(scores: Scores) -> tuple[object, ...]:
+def list_results(scores: Scores) -> tuple[object, ...]:
     return scores.values.tolist(), scores.statistic, scores.threshold, scores.p_value, scores.columns
 
 
 @pytest.mark.parametrize(("name", "reference", "drifted"), CASES)
 def test_drift_raises_an_alarm(name: str, reference: Draw, drifted: Draw) -> None:
-    fitted = made(name).fit(reference(np.random.default_rng(0), 800))
+    fitted = make_detector(name).fit(reference(np.random.default_rng(0), 800))
 
     for seed in range(1, 4):
         scores = fitted.score(drifted(np.random.default_rng(seed), 400))
@@ -100,7 +100,7 @@ def test_without_drift_alarms_are_as_rare_as_they_should_be(name: str, draw: Dra
     alarms = 0
     for seed in range(30):
         generator = np.random.default_rng(seed)
-        fitted = made(name, level=0.05, permutations=99).fit(draw(generator, 100))
+        fitted = make_detector(name, level=0.05, permutations=99).fit(draw(generator, 100))
         alarms += fitted.score(draw(generator, 30)).drifted
 
     assert alarms <= 6  # of 30 at a level of 5 %; more than that is one chance in 1,000
@@ -111,7 +111,7 @@ def test_without_drift_alarms_are_as_rare_as_they_should_be(name: str, draw: Dra
 @settings(max_examples=3)
 def test_the_order_of_a_batch_only_orders_its_values(name: str, draw: Draw, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    fitted = made(name, permutations=499).fit(draw(generator, 100))
+    fitted = make_detector(name, permutations=499).fit(draw(generator, 100))
     batch = draw(generator, 60)
     order = generator.permutation(60)
 
@@ -126,7 +126,7 @@ def test_the_order_of_a_batch_only_orders_its_values(name: str, draw: Draw, seed
 @pytest.mark.parametrize(("name", "draw"), KINDS)
 def test_scoring_again_says_the_same_and_so_does_a_saved_detector(name: str, draw: Draw, tmp_path: Path) -> None:
     regimes = np.arange(200) % 2
-    fitted = catalogue.fit(made(name), draw(np.random.default_rng(0), 200), regimes=regimes, predicted=None)
+    fitted = catalogue.fit(make_detector(name), draw(np.random.default_rng(0), 200), regimes=regimes, predicted=None)
     batch = draw(np.random.default_rng(1), 80)
     fitted.save(tmp_path / "detector")
     fitted.save(tmp_path / "detector")
@@ -134,18 +134,20 @@ def test_scoring_again_says_the_same_and_so_does_a_saved_detector(name: str, dra
     loaded = catalogue.load(tmp_path / "detector")
 
     assert (
-        told(fitted.score(batch)) == told(catalogue.score(loaded, batch, predicted=None)) == told(loaded.score(batch))
+        list_results(fitted.score(batch))
+        == list_results(catalogue.score(loaded, batch, predicted=None))
+        == list_results(loaded.score(batch))
     )
 
 
 @pytest.mark.parametrize(("name", "draw"), KINDS)
 def test_too_little_data_is_refused_with_what_to_do(name: str, draw: Draw) -> None:
-    fitted = made(name).fit(draw(np.random.default_rng(0), 100))
+    fitted = make_detector(name).fit(draw(np.random.default_rng(0), 100))
 
     with pytest.raises(InvalidError, match=r"batch has 9 rows.*Wait for more data"):
         fitted.score(draw(np.random.default_rng(1), 9))
     with pytest.raises(InvalidError, match=r"reference has 19 .*least 20 are needed.*training data"):
-        made(name).fit(draw(np.random.default_rng(0), 19))
+        make_detector(name).fit(draw(np.random.default_rng(0), 19))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_options_that_cannot_be_are_refused(detector: Detector, words: str) -> N
         detector.fit(digits(np.random.default_rng(0), 100))
 
 
-def test_names_and_options_that_are_not_known_are_told() -> None:
+def test_names_and_options_that_are_not_known_are_reported() -> None:
     generator = np.random.default_rng(0)
 
     with pytest.raises(NotFoundError, match=r"no detector 'tabel'\. Did you mean 'table'"):
@@ -173,16 +175,16 @@ def test_names_and_options_that_are_not_known_are_told() -> None:
     assert all(catalogue.make(name, generator=generator) for name in catalogue.list_detectors())
 
 
-def test_what_is_no_saved_detector_is_told(tmp_path: Path) -> None:
+def test_what_is_no_saved_detector_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="No detector is saved in"):
         catalogue.load(tmp_path)
-    for text, said in [
+    for text, message in [
         ("{", "is not JSON"),
         ("{}", "does not name its kind"),
         ('{"kind": "magic"}', "no detector 'magic'"),
     ]:
         (tmp_path / "detector.json").write_text(text)
-        with pytest.raises((InvalidError, NotFoundError), match=said):
+        with pytest.raises((InvalidError, NotFoundError), match=message):
             catalogue.load(tmp_path)
     (tmp_path / "detector.json").write_text('{"kind": "table"}')
     (tmp_path / "detector.npz").write_bytes(b"PK, but no more")
@@ -231,7 +233,7 @@ def test_the_columns_that_drifted_are_named_with_what_they_were() -> None:
     assert worst.name == "city"
     assert (worst.reference["Rome"], worst.current["Rome"]) == pytest.approx((0.6, 0.5), abs=0.08)
     assert worst.current["missing"] > 0.2 > worst.reference["missing"] == 0
-    assert {one.name for one in scores.columns if one.test in ("ks", "chi2", "missing")} == {"city"}
+    assert {column.name for column in scores.columns if column.test in ("ks", "chi2", "missing")} == {"city"}
     assert not TableDetector(least_effect=0.9).fit(rows(generator, 500)).score(of_other_cities(generator, 300)).drifted
 
 
@@ -254,10 +256,10 @@ def test_names_are_given_to_arrays_and_read_from_named_fields() -> None:
     plain, other = generator.normal(size=(2, 200, 2))
     other[:, 1] += 2
     fields = np.dtype([("age", float), ("pay", float)])
-    named = [np.array(list(map(tuple, one)), fields) for one in (plain, other)]
+    named = [np.array(list(map(tuple, column)), fields) for column in (plain, other)]
 
-    assert [one.name for one in TableDetector(columns=("age", "pay")).fit(plain).score(other).columns] == ["pay"]
-    assert [one.name for one in TableDetector().fit(named[0]).score(named[1]).columns] == ["pay"]
+    assert [column.name for column in TableDetector(columns=("age", "pay")).fit(plain).score(other).columns] == ["pay"]
+    assert [column.name for column in TableDetector().fit(named[0]).score(named[1]).columns] == ["pay"]
     with pytest.raises(InvalidError, match="lacks 'pay'"):
         TableDetector().fit(named[0]).score({"age": plain[:, 0]})
 
@@ -272,12 +274,14 @@ def test_a_constant_column_does_no_harm() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_known_regimes_and_their_mixtures_are_no_drift_and_a_third_is(share: float) -> None:
     generator = np.random.default_rng(5)
-    reference = np.concatenate([points(generator, 600), moved(generator, 300)])
+    reference = np.concatenate([points(generator, 600), draw_moved(generator, 300)])
     fitted = TableDetector().fit(reference, regimes=np.repeat([0, 1], [600, 300]))
     new = round(share * 200)
 
-    mixed = fitted.score(np.concatenate([moved(generator, new), points(generator, 200 - new)]))
-    other = fitted.score(np.concatenate([moved(generator, new), wider(generator, 200 - new), moved(generator, 40) * 2]))
+    mixed = fitted.score(np.concatenate([draw_moved(generator, new), points(generator, 200 - new)]))
+    other = fitted.score(
+        np.concatenate([draw_moved(generator, new), wider(generator, 200 - new), draw_moved(generator, 40) * 2])
+    )
 
     assert not mixed.drifted
     assert mixed.regimes == pytest.approx((1 - share, share), abs=0.15)
@@ -296,7 +300,7 @@ def test_classes_that_are_new_are_the_outliers() -> None:
 
     assert scores.drifted
     assert scores.outliers.tolist() == list(range(80, 100))
-    assert [one.name for one in scores.columns] == ["class"]
+    assert [column.name for column in scores.columns] == ["class"]
 
 
 def test_the_class_prior_reads_classes_from_scores_and_wants_whole_numbers() -> None:

@@ -12,7 +12,7 @@ from scanflow.drift.detectors.detector_port import Floats
 from scanflow.drift.detectors.table_detector import TableDetector
 
 
-def measured(generator: np.random.Generator, count: int) -> Floats:
+def draw_columns(generator: np.random.Generator, count: int) -> Floats:
     """A constant, a column in tenths, one of two values, and one that varies."""
     return np.column_stack(
         [
@@ -35,20 +35,20 @@ def of_low_rank_in_float32(generator: np.random.Generator, count: int) -> Any:
     return generator.normal(size=(count, 3)).astype(np.float32) @ mixed + np.float32(5.0)
 
 
-@pytest.mark.parametrize("draw", [measured, of_low_rank])
+@pytest.mark.parametrize("draw", [draw_columns, of_low_rank])
 def test_a_batch_says_the_same_in_float32_as_in_float64(draw: Any) -> None:
-    known, batch = draw(np.random.default_rng(0), 1500), draw(np.random.default_rng(1), 500)
-    fitted = TableDetector().fit(known)
+    reference, batch = draw(np.random.default_rng(0), 1500), draw(np.random.default_rng(1), 500)
+    fitted = TableDetector().fit(reference)
 
-    one, other = fitted.score(batch), fitted.score(batch.astype(np.float32))
+    scores, other = fitted.score(batch), fitted.score(batch.astype(np.float32))
 
     assert not other.drifted
     assert len(other.outliers) <= 20
-    assert other.p_value == pytest.approx(one.p_value, abs=0.05)
+    assert other.p_value == pytest.approx(scores.p_value, abs=0.05)
 
 
 def test_what_is_off_by_its_last_digits_has_not_drifted_where_nothing_ever_varied() -> None:
-    reference, batch = (measured(np.random.default_rng(seed), 600) for seed in (0, 1))
+    reference, batch = (draw_columns(np.random.default_rng(seed), 600) for seed in (0, 1))
     near = batch.astype(np.float32)
     near[:, :3] = np.nextafter(near[:, :3], np.float32(1))
     assert not TableDetector().fit(reference).score(near).drifted
@@ -77,7 +77,7 @@ def test_a_small_column_counts_beside_one_a_thousand_million_times_as_large() ->
 
     assert not fitted.score(batch.astype(np.float32)).drifted
     moved = fitted.score((batch + np.array([0.0, 1.0])).astype(np.float32))
-    assert [one.name for one in moved.columns if one.test == "ks"] == ["1"]
+    assert [column.name for column in moved.columns if column.test == "ks"] == ["1"]
 
 
 @pytest.mark.parametrize("columns", [3, 40])

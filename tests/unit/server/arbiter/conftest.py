@@ -1,13 +1,13 @@
-"""A world around a migrated store, of each kind of database."""
+"""A harness around a migrated store, of each kind of database."""
 
 from __future__ import annotations
 
 import pytest
 
 from scanflow_server.store.base import Store
-from tests.unit.server.arbiter.standin import World
+from tests.unit.server.arbiter.arbiter_harness import ArbiterHarness
 
 
 @pytest.fixture
-def world(store: Store) -> World:
-    return World(store)
+def harness(store: Store) -> ArbiterHarness:
+    return ArbiterHarness(store)

@@ -8,15 +8,15 @@ import pytest
 from scanflow.agent.agent_records import Action, Intent, PrimitiveCall
 from scanflow_server.arbiter.arbitrate import arbitrate_all, supersede
 from scanflow_server.arbiter.objections import ArbitrationContext, Owner
-from tests.unit.server.arbiter.making import action, arbitrate, intent
+from tests.unit.server.arbiter.intent_builders import action, arbitrate, intent
 
 
-def owned(field: str = "replicas", **changes: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"strategy": "tests/mnist/tracker/other", "intent": "i0", "priority": 0, "until": 200.0}
-    return {"owners": {field: Owner(**{**given, **changes})}}
+def make_owners(field: str = "replicas", **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {"strategy": "tests/mnist/tracker/other", "intent": "i0", "priority": 0, "until": 200.0}
+    return {"owners": {field: Owner(**{**fields, **changes})}}
 
 
-def after(*history: Action) -> dict[str, Any]:
+def make_history(*history: Action) -> dict[str, Any]:
     return {"history": history}
 
 
@@ -24,12 +24,12 @@ def foreign(**more: Any) -> dict[str, Any]:
     return {"observed": {"replicas": 7}, "last_written": {"replicas": 2}, **more}
 
 
-def scaled(id: str, was: int, to: int, *, began: float = 100.0, **changes: Any) -> Action:
+def make_scaling_action(id: str, was: int, to: int, *, began: float = 100.0, **changes: Any) -> Action:
     back = PrimitiveCall(primitive="update_workflow_replica", arguments={"instances": was})
     return action(intent(id, arguments={"instances": to}), began=began, inverse=back, **changes)
 
 
-def to(instances: int, **changes: Any) -> Intent:
+def make_scaling_intent(instances: int, **changes: Any) -> Intent:
     return intent(arguments={"instances": instances}, hysteresis_s=30, **changes)
 
 
@@ -45,7 +45,7 @@ def step(id: str, primitive: str) -> Intent:
 BEFORE = action(intent("i0"), began=100.0)
 REFUSED = action(intent("i0", key="k"), began=100.0, verdict="refuse")
 SPENT = [action(intent(f"h{n}"), began=100.0 + n) for n in range(3)]
-HIGHER, NOTHING = scaled("i0", 2, 4), scaled("i1", 2, 2, began=105.0)
+HIGHER, NOTHING = make_scaling_action("i0", 2, 4), make_scaling_action("i1", 2, 2, began=105.0)
 RUNNING = action(intent("i0"), began=99.0, state="running", ended=None)
 SWAPPED = action(promotion("i0", 2), began=100.0).model_copy(
     update={"inverse": PrimitiveCall(primitive="upgrade_workflow", arguments=promotion("i0", 1).arguments)}
@@ -59,49 +59,67 @@ ACT = ("act", None, None)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "now", "known", "decided", "words"),
+    ("wanted", "now", "fields", "decided", "words"),
     [
         (intent(), 100, {}, ACT, "no conflict"),
         # A field is the strategy's that came first, while its lease lasts or its agent lives; higher ones take it.
-        (intent(), 100, owned(), ("refuse", "i0", 200), "The strategy 'tests/mnist/tracker/other' owns the field"),
-        (intent(), 200, owned(), ACT, ""),
-        (intent(), 900, owned(lives=True), ("refuse", "i0", None), "as long as its agent is running"),
-        (intent(priority=1), 100, owned(lives=True), ACT, ""),
-        (intent(), 101, owned(strategy="tests/mnist/planner/scale"), ACT, ""),
-        (intent(), 101, owned("traffic"), ACT, ""),
+        (
+            intent(),
+            100,
+            make_owners(),
+            ("refuse", "i0", 200),
+            "The strategy 'tests/mnist/tracker/other' owns the field",
+        ),
+        (intent(), 200, make_owners(), ACT, ""),
+        (intent(), 900, make_owners(lives=True), ("refuse", "i0", None), "as long as its agent is running"),
+        (intent(priority=1), 100, make_owners(lives=True), ACT, ""),
+        (intent(), 101, make_owners(strategy="tests/mnist/planner/scale"), ACT, ""),
+        (intent(), 101, make_owners("traffic"), ACT, ""),
         # A strategy cools down for each target by itself; what was refused counts for nothing.
-        (intent(**COOL), 130, after(BEFORE), ("refuse", "i0", 160), "30 s ago, and waits 60 s"),
-        (intent(**COOL), 160, after(BEFORE), ACT, ""),
-        (intent(**COOL, target="service/b"), 130, after(BEFORE), ACT, ""),
-        (intent(**COOL, strategy="other"), 130, after(BEFORE), ACT, ""),
-        (intent(**COOL, budget=1), 101, after(REFUSED), ACT, ""),
+        (intent(**COOL), 130, make_history(BEFORE), ("refuse", "i0", 160), "30 s ago, and waits 60 s"),
+        (intent(**COOL), 160, make_history(BEFORE), ACT, ""),
+        (intent(**COOL, target="service/b"), 130, make_history(BEFORE), ACT, ""),
+        (intent(**COOL, strategy="other"), 130, make_history(BEFORE), ACT, ""),
+        (intent(**COOL, budget=1), 101, make_history(REFUSED), ACT, ""),
         # A budget says when there is room again.
         (
             intent(**BUDGET),
             110,
-            after(*SPENT),
+            make_history(*SPENT),
             ("refuse", None, 161),
             "has used 3 of 2 actions in 60 s, those that its calls and functions took left out",
         ),
-        (intent(**BUDGET), 161, after(*SPENT), ACT, ""),
+        (intent(**BUDGET), 161, make_history(*SPENT), ACT, ""),
         # A change is not taken back, or turned, within the hysteresis; what changed nothing does not hide it.
-        (to(2), 110, after(HIGHER), ("refuse", "i0", 130), "undo the last change of 'instances'"),
-        (to(3), 110, after(scaled("i0", 1, 4)), ("refuse", "i0", 130), ""),
-        (to(2), 130, after(HIGHER), ACT, ""),
-        (to(6), 110, after(HIGHER), ACT, ""),
-        (to(1), 110, after(scaled("i0", 1, 2), NOTHING), ("refuse", "i0", 130), ""),
-        (to(1), 130, after(scaled("i0", 1, 2), NOTHING), ACT, ""),
-        (to(2), 110, after(scaled("i0", 2, 4, state="reverted")), ACT, ""),
-        (promotion("i1", 1), 110, after(SWAPPED), ("refuse", "i0", 160), ""),
-        (promotion("i1", 3), 110, after(SWAPPED), ACT, ""),
-        (step("i1", "delete"), 110, after(MORE), ("refuse", "i0", 160), ""),
-        (step("i1", "duplicate"), 110, after(MORE), ACT, ""),
+        (
+            make_scaling_intent(2),
+            110,
+            make_history(HIGHER),
+            ("refuse", "i0", 130),
+            "undo the last change of 'instances'",
+        ),
+        (make_scaling_intent(3), 110, make_history(make_scaling_action("i0", 1, 4)), ("refuse", "i0", 130), ""),
+        (make_scaling_intent(2), 130, make_history(HIGHER), ACT, ""),
+        (make_scaling_intent(6), 110, make_history(HIGHER), ACT, ""),
+        (
+            make_scaling_intent(1),
+            110,
+            make_history(make_scaling_action("i0", 1, 2), NOTHING),
+            ("refuse", "i0", 130),
+            "",
+        ),
+        (make_scaling_intent(1), 130, make_history(make_scaling_action("i0", 1, 2), NOTHING), ACT, ""),
+        (make_scaling_intent(2), 110, make_history(make_scaling_action("i0", 2, 4, state="reverted")), ACT, ""),
+        (promotion("i1", 1), 110, make_history(SWAPPED), ("refuse", "i0", 160), ""),
+        (promotion("i1", 3), 110, make_history(SWAPPED), ACT, ""),
+        (step("i1", "delete"), 110, make_history(MORE), ("refuse", "i0", 160), ""),
+        (step("i1", "duplicate"), 110, make_history(MORE), ACT, ""),
         # Somebody else's value is left alone for a while, or until a person approves.
         (intent(), 100, foreign(), ("refuse", None, 1000), "it is 7, and the server last wrote 2"),
         (intent(), 100, foreign(**APPROVED), ACT, "Approved by a person"),
         (intent(), 100, foreign(foreign_since={"replicas": 0.0}, foreign_s=50), ACT, ""),
         (intent(), 100, foreign(observed={"replicas": 2.0}), ACT, ""),
-        (intent(), 100, after(RUNNING), ("queue", "i0", 101), "this action is next"),
+        (intent(), 100, make_history(RUNNING), ("queue", "i0", 101), "this action is next"),
         # A strategy goes as far as its autonomy.
         (intent(autonomy="observe"), 100, {}, ("observe", None, None), "The action would start now."),
         (intent(autonomy="suggest"), 100, {}, ("suggest", None, None), "The action would start now."),
@@ -109,26 +127,26 @@ ACT = ("act", None, None)
         (intent(autonomy="observe", budget=0), 100, {}, ("observe", None, None), "The budget is used up"),
         (intent(autonomy="approve", budget=0), 100, {}, ("refuse", None, None), "The budget is used up"),
         (intent(autonomy="approve", **COOL), 100, APPROVED, ACT, ""),
-        (intent(autonomy="approve", **COOL), 110, {**after(BEFORE), **APPROVED}, ("queue", "i0", 160), ""),
+        (intent(autonomy="approve", **COOL), 110, {**make_history(BEFORE), **APPROVED}, ("queue", "i0", 160), ""),
         # A key is decided on once, whatever else has changed.
-        (intent(key="k", priority=9), 100, after(REFUSED), ("duplicate", "i0", None), "refuse. It was so."),
-        (intent(key="k", app="other"), 100, after(REFUSED), ACT, ""),
-        (intent(key="k", agent="other"), 100, after(REFUSED), ACT, ""),
+        (intent(key="k", priority=9), 100, make_history(REFUSED), ("duplicate", "i0", None), "refuse. It was so."),
+        (intent(key="k", app="other"), 100, make_history(REFUSED), ACT, ""),
+        (intent(key="k", agent="other"), 100, make_history(REFUSED), ACT, ""),
         # A rival that may not act keeps nobody from a field.
         (intent(), 100, {"pending": [intent("i2", strategy="other", priority=9, budget=0)]}, ACT, ""),
         (
             intent(strategy="other"),
             110,
-            {**after(BEFORE), "pending": [intent("i2", priority=9, **COOL)], "approved": {"i2"}},
+            {**make_history(BEFORE), "pending": [intent("i2", priority=9, **COOL)], "approved": {"i2"}},
             ACT,
             "",
         ),
     ],
 )
 def test_what_is_decided_and_why(
-    wanted: Intent, now: float, known: Mapping[str, Any], decided: tuple[Any, ...], words: str
+    wanted: Intent, now: float, fields: Mapping[str, Any], decided: tuple[Any, ...], words: str
 ) -> None:
-    decision = arbitrate(wanted, now=float(now), **known)
+    decision = arbitrate(wanted, now=float(now), **fields)
     assert (decision.verdict, decision.winner, decision.retry_at) == decided
     assert (decision.intent, decision.at, words in decision.reason) == ("i1", now, True), decision.reason
 
@@ -141,7 +159,7 @@ def test_what_is_decided_and_why(
         ({"key": "a"}, "the smaller key wins"),
     ],
 )
-def test_of_two_for_one_field_the_better_wins_and_the_other_is_told(rival: dict[str, Any], why: str) -> None:
+def test_of_two_for_one_field_the_better_wins_and_the_other_learns_it(rival: dict[str, Any], why: str) -> None:
     better, worse = intent("i2", strategy="other", **{"key": "b", **rival}), intent("i1", key="c")
     lost = arbitrate(worse, now=100.0, pending=[better])
     assert (lost.verdict, lost.winner, why in lost.reason) == ("refuse", "i2", True)

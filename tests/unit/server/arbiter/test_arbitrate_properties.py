@@ -10,7 +10,7 @@ from scanflow.agent.agent_records import Action, Intent
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.objections import ArbitrationContext, Owner
 from scanflow_server.intent_identity import list_common_fields
-from tests.unit.server.arbiter.making import action, arbitrate, intent
+from tests.unit.server.arbiter.intent_builders import action, arbitrate, intent
 
 FIELDS = ("model", "replicas", "traffic")
 
@@ -56,26 +56,26 @@ values = st.dictionaries(st.sampled_from(FIELDS), st.integers(1, 2))
 def test_the_order_of_arrival_decides_nothing(
     wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int], seed: int
 ) -> None:
-    world = ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written)
-    decided = arbitrate_all(wanted, world)
+    context = ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written)
+    decided = arbitrate_all(wanted, context)
     mixed = list(wanted)
     random.Random(seed).shuffle(mixed)
-    assert arbitrate_all(mixed, world) == decided
+    assert arbitrate_all(mixed, context) == decided
 
 
 @given(wanted=intents(), owned=owners, observed=values, written=values)
-def test_every_intent_is_decided_on_and_told_why(
+def test_every_intent_is_decided_on_with_the_reason(
     wanted: list[Intent], owned: dict[str, Owner], observed: dict[str, int], written: dict[str, int]
 ) -> None:
     decided = arbitrate_all(
         wanted, ArbitrationContext(now=102.0, owners=owned, observed=observed, last_written=written)
     )
-    assert decided.keys() == {one.id for one in wanted}
-    known = {one.id for one in wanted} | {"before"}
+    assert decided.keys() == {intent.id for intent in wanted}
+    ids = {intent.id for intent in wanted} | {"before"}
     for id, decision in decided.items():
         assert decision.intent == id
         assert decision.reason.endswith(".")
-        assert decision.winner is None or decision.winner in known - {id}
+        assert decision.winner is None or decision.winner in ids - {id}
 
 
 @given(wanted=intents(), owned=owners)
@@ -83,10 +83,10 @@ def test_a_field_has_at_most_one_winner_and_a_key_at_most_one_action(
     wanted: list[Intent], owned: dict[str, Owner]
 ) -> None:
     decided = arbitrate_all(wanted, ArbitrationContext(now=102.0, owners=owned))
-    winners = [one for one in wanted if decided[one.id].verdict in {"act", "queue"}]
-    for one, other in combinations(winners, 2):
-        assert list_common_fields(one, other) == ()
-        assert one.key != other.key
+    winners = [intent for intent in wanted if decided[intent.id].verdict in {"act", "queue"}]
+    for first, other in combinations(winners, 2):
+        assert list_common_fields(first, other) == ()
+        assert first.key != other.key
 
 
 @given(
@@ -96,13 +96,13 @@ def test_a_field_has_at_most_one_winner_and_a_key_at_most_one_action(
 def test_no_window_ever_has_more_actions_than_the_budget(wanted: list[tuple[float, str, int]], budget: int) -> None:
     history: list[Action] = []
     for number, (now, strategy, key) in enumerate(sorted(wanted)):
-        one = intent(
+        proposal = intent(
             f"i{number}", strategy=strategy, budget=budget, budget_window_s=10.0, key=f"{strategy}{key}", at=now
         )
-        decision = arbitrate(one, now=now, history=history)
+        decision = arbitrate(proposal, now=now, history=history)
         if decision.verdict != "duplicate":
-            history.append(action(one, began=now).model_copy(update={"decision": decision}))
-    acts = [one for one in history if one.decision.verdict == "act"]
+            history.append(action(proposal, began=now).model_copy(update={"decision": decision}))
+    acts = [entry for entry in history if entry.decision.verdict == "act"]
     for act in acts:
         began = act.decision.at
         same = [other for other in acts if other.intent.strategy == act.intent.strategy]
@@ -115,12 +115,16 @@ def test_no_window_ever_has_more_actions_than_the_budget(wanted: list[tuple[floa
     wanted=st.lists(st.tuples(st.integers(0, 40).map(float), st.sampled_from("ab")), max_size=30),
     cool_down=st.sampled_from([1.0, 7.0]),
 )
-def test_a_strategy_never_acts_twice_within_its_cool_down(wanted: list[tuple[float, str]], cool_down: float) -> None:
+def test_a_strategy_never_begins_two_actions_within_its_cool_down(
+    wanted: list[tuple[float, str]], cool_down: float
+) -> None:
     history: list[Action] = []
     for number, (now, strategy) in enumerate(sorted(wanted)):
-        one = intent(f"i{number}", strategy=strategy, cool_down_s=cool_down, at=now)
-        decision = arbitrate(one, now=now, history=history)
-        history.append(action(one, began=now).model_copy(update={"decision": decision}))
+        proposal = intent(f"i{number}", strategy=strategy, cool_down_s=cool_down, at=now)
+        decision = arbitrate(proposal, now=now, history=history)
+        history.append(action(proposal, began=now).model_copy(update={"decision": decision}))
     for name in "ab":
-        acts = [one.decision.at for one in history if one.decision.verdict == "act" and one.intent.strategy == name]
+        acts = [
+            entry.decision.at for entry in history if entry.decision.verdict == "act" and entry.intent.strategy == name
+        ]
         assert all(later - earlier >= cool_down for earlier, later in pairwise(acts))

@@ -13,7 +13,7 @@ from scanflow.agent.agent_records import Decision, Guard, Intent, PermittedCall,
 from scanflow_server.arbiter.arbitrate import arbitrate_all
 from scanflow_server.arbiter.bounds import bound_intent
 from scanflow_server.arbiter.objections import ArbitrationContext
-from tests.unit.server.arbiter.making import intent, permit
+from tests.unit.server.arbiter.intent_builders import intent, permit
 
 RANK = {"observe": 0, "suggest": 1, "approve": 2, "auto": 3}
 GUARDS = st.none() | st.builds(
@@ -52,8 +52,8 @@ STORED = st.builds(StrategyLimits, name=st.just("scale"), calls=st.lists(CALLS, 
 def intents(draw: st.DrawFn) -> Intent:
     primitive, arguments, target, field = draw(st.sampled_from(DOING))
     fields = draw(st.sampled_from([(field,), (field, "model")]))
-    said = {name: draw(values) for name, values in SAID.items()}
-    return intent(primitive=primitive, arguments=arguments, target=target, fields=fields, **said)
+    drawn = {name: draw(values) for name, values in SAID.items()}
+    return intent(primitive=primitive, arguments=arguments, target=target, fields=fields, **drawn)
 
 
 @st.composite
@@ -61,8 +61,8 @@ def pairs(draw: st.DrawFn) -> tuple[StrategyLimits | None, Intent]:
     """Return a stored strategy, or none, and an intent that says some things as the strategy has them."""
     sent, stored = draw(intents()), draw(st.none() | STORED)
     if stored is not None:
-        kept = set(SAID) - draw(st.sets(st.sampled_from(sorted(SAID)), max_size=2))
-        sent = sent.model_copy(update={name: getattr(stored, name) for name in kept})
+        names = set(SAID) - draw(st.sets(st.sampled_from(sorted(SAID)), max_size=2))
+        sent = sent.model_copy(update={name: getattr(stored, name) for name in names})
         calls = draw(st.sampled_from([stored.calls, permit(sent).calls]))
         stored = stored.model_copy(update={"calls": calls})
     return stored, sent
@@ -118,30 +118,30 @@ def check_law(stored: StrategyLimits | None, sent: Intent, bound: Callable[..., 
         assert decision.verdict in {"approve", "suggest", "observe"}, "it is for a person to say"
         of = (sent.autonomy, "approve" if stored is None else stored.autonomy, "approve")
         assert decision.verdict == min(of, key=RANK.__getitem__)
-        left = [] if stored is None else exceeds(acted, stored)
-        assert set(left) <= {"call"}, "a person who approves it approves no more than that"
+        exceeded = [] if stored is None else exceeds(acted, stored)
+        assert set(exceeded) <= {"call"}, "a person who approves it approves no more than that"
     else:
         assert acted == sent, "what is more cautious stays as it is"
 
 
 @given(pair=pairs())
-def test_what_is_acted_on_never_exceeds_the_stored_strategy(pair: tuple[StrategyLimits | None, Intent]) -> None:
+def test_what_is_acted_on_never_exceeds_the_saved_strategy(pair: tuple[StrategyLimits | None, Intent]) -> None:
     check_law(*pair)
 
 
-def mutate(**kept: bool) -> Callable[..., Any]:
+def mutate(**options: bool) -> Callable[..., Any]:
     """Return a version of the rule that believes what an intent says of one thing."""
 
-    def bound(sent: Intent, stored: StrategyLimits | None) -> tuple[Intent, str | None]:
-        believed = {name: getattr(sent, name) for name in kept if name in SAID}
+    def apply_limits(sent: Intent, stored: StrategyLimits | None) -> tuple[Intent, str | None]:
+        believed = {name: getattr(sent, name) for name in options if name in SAID}
         if stored is not None:
             stored = stored.model_copy(update=believed)
-            stored = stored.model_copy(update={"calls": permit(sent).calls}) if "calls" in kept else stored
-        elif "strategy" in kept:
+            stored = stored.model_copy(update={"calls": permit(sent).calls}) if "calls" in options else stored
+        elif "strategy" in options:
             return sent, None
         return bound_intent(sent, stored)
 
-    return bound
+    return apply_limits
 
 
 @pytest.mark.parametrize("name", [*sorted(set(SAID) - {"budget_window_s"}), "calls", "strategy"])
@@ -176,7 +176,7 @@ def test_the_law_fails_where_an_intent_is_believed(name: str) -> None:
 )
 def test_what_exceeds_a_strategy_is_said_with_by_what(changes: dict[str, Any], why: str) -> None:
     guard = Guard(metric="service.serve.errors", worse="higher", by=0.1)
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "autonomy": "approve",
         "priority": 2,
         "cool_down_s": 60.0,
@@ -184,15 +184,15 @@ def test_what_exceeds_a_strategy_is_said_with_by_what(changes: dict[str, Any], w
         "budget": 3,
         "guard": guard,
     }
-    stored = permit(intent(**said))
-    assert decide(stored, intent(**said))[1].reason.startswith("The strategy requires approval by a person.")
-    _, decision = decide(stored, intent(**{**said, **changes}))
+    stored = permit(intent(**fields))
+    assert decide(stored, intent(**fields))[1].reason.startswith("The strategy requires approval by a person.")
+    _, decision = decide(stored, intent(**{**fields, **changes}))
     assert decision.verdict == "approve"
     assert f"exceeds the strategy 'scale' as its agent was deployed: {why}" in decision.reason
     assert decision.reason.endswith("Approve it: scanflow approve i1.")
 
 
-def test_an_intent_of_a_strategy_that_is_not_stored_waits_for_approval_with_no_priority() -> None:
+def test_an_intent_of_a_strategy_that_is_not_saved_waits_for_approval_with_no_priority() -> None:
     bounded, decision = decide(None, intent(priority=1000))
     assert (bounded.priority, decision.verdict) == (0, "approve")
     assert "no strategy 'scale' of a running agent mnist/planner" in decision.reason

@@ -10,7 +10,7 @@ import pytest
 from scanflow_server.arbiter.engine_assembly import measure_service
 
 
-def found(metric: str, *, team: str = "vision", **figures: Any) -> float | None:
+def read_metric(metric: str, *, team: str = "vision", **figures: Any) -> float | None:
     current = SimpleNamespace(**{"requests": 0, "errors": 0, "p50_s": None, "p95_s": None, "rps": None, **figures})
     record = SimpleNamespace(team="vision", current=current)
     deployer: Any = SimpleNamespace(service=lambda _: record)
@@ -31,8 +31,8 @@ def found(metric: str, *, team: str = "vision", **figures: Any) -> float | None:
 def test_a_guard_s_metric_is_read_from_the_service_s_record(
     metric: str, figures: dict[str, Any], value: float | None
 ) -> None:
-    assert found(metric, **figures) == value
+    assert read_metric(metric, **figures) == value
 
 
 def test_another_team_s_service_is_not_measured() -> None:
-    assert found("service.serve.errors", team="tabular", requests=8) is None
+    assert read_metric("service.serve.errors", team="tabular", requests=8) is None

@@ -17,7 +17,7 @@ from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageErr
 from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
-from tests.unit.server.primitives.keeping import Doing, InlineRuns, Remembered
+from tests.unit.server.primitives.primitive_runs import Doing, InlineRuns, Remembered
 
 APP = """
 import scanflow as sf
@@ -79,7 +79,7 @@ def test_a_workflow_is_run_with_parameters_of_its_own_and_undone_by_stopping(doi
 
 
 @pytest.mark.processes
-def test_a_step_is_run_anew_on_what_it_had(doing: Batch) -> None:
+def test_a_step_is_rerun_on_what_it_had(doing: Batch) -> None:
     past = doing("run_workflow", workflow="sums").result["run"]
     done = doing("run_executor", key="again", workflow="sums", executor="total", parameters={"factor": 10})
     assert done.result["run"] != past
@@ -130,8 +130,8 @@ class RunningRuns(InlineRuns):
         self.stopped: list[tuple[str, str | None]] = []
         steps = {task: task.partition(".")[0] for task in running}
         tasks = tuple(TaskRecord(task=StepName(task), step=step, state="running") for task, step in steps.items())
-        given = {"name": "calm-otter-417", "app": "counting", "team": "tests", "workflow": "sums", "state": "running"}
-        self.record = RunRecord.model_validate({**given, "created": 1.0, "folder": ".", "tasks": tasks})
+        fields = {"name": "calm-otter-417", "app": "counting", "team": "tests", "workflow": "sums", "state": "running"}
+        self.record = RunRecord.model_validate({**fields, "created": 1.0, "folder": ".", "tasks": tasks})
 
     def show(self, run: str) -> RunRecord:  # noqa: ARG002
         return self.record

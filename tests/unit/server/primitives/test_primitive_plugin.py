@@ -13,9 +13,9 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow.settings import Settings
 from scanflow_server.arbiter.intent_service import check_intent
-from tests.unit.server.arbiter.making import intent
-from tests.unit.server.primitives.keeping import Remembered
-from tests.unit.server.primitives.keeping import do as carry_out
+from tests.unit.server.arbiter.intent_builders import intent
+from tests.unit.server.primitives.primitive_runs import Remembered
+from tests.unit.server.primitives.primitive_runs import do as carry_out
 from tests.unit.server.primitives.test_batch import applications, deployer  # noqa: F401  # pyright: ignore[reportUnusedImport]  fixtures
 
 TOY = '''
@@ -50,9 +50,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_it_is_listed_a_strategy_wants_it_and_the_arbiter_takes_it() -> None:
-    (row,) = [one for one in do.catalogue() if one.name == "touch_workflow"]
+    (row,) = [primitive for primitive in do.catalogue() if primitive.name == "touch_workflow"]
     assert (row.what, row.kind, row.fields) == ("Touch a workflow: it is as it was.", "batch", ("touched",))
-    parameters = [(one.name, one.required, one.what) for one in row.parameters]
+    parameters = [(parameter.name, parameter.required, parameter.what) for parameter in row.parameters]
     assert parameters == [("workflow", True, ""), ("times", False, "How often.")]
     act = do.touch_workflow(workflow="sums", times=2)  # type: ignore[attr-defined]
     assert (act.target, act.fields, dict(act.arguments)) == (
@@ -60,10 +60,10 @@ def test_it_is_listed_a_strategy_wants_it_and_the_arbiter_takes_it() -> None:
         ("touched",),
         {"workflow": "sums", "times": 2},
     )
-    given: dict[str, Any] = {"primitive": act.primitive, "arguments": dict(act.arguments), "target": act.target}
-    check_intent(intent("i1", **given, fields=act.fields))
+    fields: dict[str, Any] = {"primitive": act.primitive, "arguments": dict(act.arguments), "target": act.target}
+    check_intent(intent("i1", **fields, fields=act.fields))
     with pytest.raises(InvalidError, match="touched"):
-        check_intent(intent("i1", **given, fields=("replicas",)))
+        check_intent(intent("i1", **fields, fields=("replicas",)))
     with pytest.raises(InvalidError, match="times"):
         do.touch_workflow(workflow="sums", times=0)  # type: ignore[attr-defined]
 

@@ -9,6 +9,6 @@ class Noop(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        given = payload.inputs[0]
-        output = ResponseOutput(name="output", shape=given.shape, datatype=given.datatype, data=given.data)
+        tensor = payload.inputs[0]
+        output = ResponseOutput(name="output", shape=tensor.shape, datatype=tensor.datatype, data=tensor.data)
         return InferenceResponse(model_name=self.name, outputs=[output])

@@ -1,0 +1,368 @@
+"""The pages on which people label: who gets in, what they see, and what foreign pages cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+
+from scanflow.agent.agent_records import JSON, AgentView, Sample
+from scanflow.backends.run_records import RunRecord
+from scanflow.drift.thumbnail import encode_thumbnail
+from scanflow.names import RunName
+from scanflow_server.access import TokenHolder
+from scanflow_server.overview_html import Overview, render_overview
+from scanflow_server.page_sessions import SESSION_S, Sessions
+from scanflow_server.pages import Pages
+from scanflow_server.server_context import ServerContext
+from tests.http_requests import HTTP, http_client
+from tests.server import bearer
+from tests.unit.server.arbiter.intent_builders import action, intent
+from tests.unit.server.server_rows import Api
+from tests.waiting import patient
+
+_VOID = {"meta", "link", "input", "img", "br"}
+
+
+class _Page(HTMLParser):
+    """What a page holds; every element that is opened has to be closed in its order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.forms: list[tuple[str, dict[str, str]]] = []
+        self.links: dict[str, str] = {}
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if tag not in _VOID:
+            self.open.append(tag)
+        if tag == "form":
+            self.forms.append((str(attributes["action"]), {}))
+        if tag in {"input", "button"} and attributes.get("name"):
+            self.forms[-1][1][str(attributes["name"])] = attributes.get("value") or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "a":
+            self.links[data] = str(self.tags[-1][1]["href"])
+
+
+@pytest.fixture
+def ada(api: Api) -> Iterator[httpx2.Client]:
+    """A browser of somebody who has logged in with a token of their own."""
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    with http_client(
+        base_url=str(api.base_url).removesuffix("/api/v1/"), follow_redirects=True, timeout=patient(60)
+    ) as browser:
+        page = browser.post("/login", data={"token": token}, headers={"origin": str(browser.base_url)})
+        assert page.status_code == 200, page.text
+        yield browser
+
+
+def ask_for(api: Api, *items: dict[str, Any], **more: Any) -> None:
+    api.post("/labels", json={"app": "mnist", "items": list(items), **more}).raise_for_status()
+
+
+def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(api: Api, ada: httpx2.Client) -> None:
+    ask_for(api, {"id": "p"})
+    with http_client(base_url=ada.base_url) as stranger:
+        for method, path, leads in (
+            ("GET", "/", "/login"),
+            ("GET", "/labels", "/login?next=%2Flabels"),
+            ("POST", "/labels", "/login?next=%2Flabels"),
+            ("GET", "/labels/picture", "/login"),
+            ("GET", "/reports/mnist", "/login?next=%2Freports%2Fmnist"),
+        ):
+            answer = stranger.request(method, path, data={"id": "p"} if method == "POST" else None)
+            assert (answer.status_code, answer.headers["location"]) == (303, leads), (method, path)
+        form = stranger.get("/login")
+        assert [action for action, _ in _Page(form.text).forms] == ["/login"]
+        for token in ("wrong", "", "é"):
+            refused = stranger.post("/login", data={"token": token})
+            assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+        assert stranger.post("/login", json={"token": "x"}).status_code == 415
+        assert stranger.post("/login", content=b"x" * 70_000, headers=FORM).status_code == 413
+        token = api.post("/tokens", json={"name": "bob"}).json()["token"]
+        got = stranger.post("/login", data={"token": token})
+        cookie = got.headers["set-cookie"]
+        assert token not in cookie
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+        assert stranger.get("/labels").status_code == 200
+        assert stranger.get("/api/v1/status").status_code == 401, "it is no token of the API"
+    assert ada.post("/logout").url.path == "/login"
+    assert ada.get("/labels").url.path == "/login"
+
+
+def test_a_login_leads_to_one_of_these_pages_whatever_a_link_says(api: Api, ada: httpx2.Client) -> None:
+    token = api.post("/tokens", json={"name": "eve"}).json()["token"]
+    for after, leads in (
+        ("/labels", "/labels"),
+        ("/reports/mnist", "/reports/mnist"),
+        ("", "/"),
+        ("//evil.example", "/"),
+        ("https://evil.example/labels", "/"),
+        ("/reports/a/../b", "/"),
+        ("/reports/\\evil.example", "/"),
+    ):
+        with http_client(base_url=ada.base_url) as browser:
+            form = _Page(browser.get("/login", params={"next": after}).text).forms[0]
+            assert form == ("/login", {"next": leads, "token": ""})
+            assert browser.post("/login", data={"token": token, "next": after}).headers["location"] == leads
+
+
+def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: httpx2.Client) -> None:
+    assert "Nothing is waiting." in ada.get("/").text
+    ask_for(api, {"id": "p"}, {"id": "q"})
+    event = {"at": 1.0, "type": "predictions.counted", "app": "mnist", "data": {"agent": "tracker", "new": 3}}
+    api.post("/events", json=[event]).raise_for_status()
+    read = _Page(ada.get("/").text)
+    assert read.links.items() >= {"2 samples to label": "/labels", "mnist": "/reports/mnist"}.items()
+
+    report = ada.get("/reports/mnist")
+    assert "The loop of mnist" in report.text
+    style = re.search(r"<style>(.*?)</style>", report.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in report.headers["content-security-policy"]
+    missing = ada.get("/reports/nothing")
+    assert (missing.status_code, "No agent of" in missing.text) == (404, True)
+
+
+def test_what_runs_and_who_waits_for_whom_is_a_table_on_the_first_page() -> None:
+    value: JSON = {"evidence": {"reason": "<better> by far"}}
+    sample = Sample(id="s1", agent="<executor>", sensor="change_model", at=1.0, value=value, cause="call")
+    wanted = intent("a1", agent="<executor>", sample=sample)
+    waits = action(wanted, began=1.0, verdict="approve", state="pending")
+    view = AgentView(name="planner", app="mnist", team="t", state="running")
+    run = RunRecord(name=RunName("fox-1"), app="mnist", team="t", workflow="training", state="running", created=0.0)
+    page = render_overview(
+        Overview(approvals=[waits], labels=1, agents=[view], services=[], runs=[run], reports=[]), "ada"
+    )
+    _Page(page)
+    assert "&lt;executor&gt;</strong> requests" in page
+    assert "&lt;better&gt; by far<br><code>scanflow approve a1</code>" in page
+    assert "1 sample to label" in page
+    assert "<tr><td>mnist:planner</td><td>running</td></tr>" in page
+    assert "<td>fox-1</td><td>mnist: training</td><td>running</td><td>1970-01-01 00:00 UTC</td>" in page
+    assert "<h2>Services</h2><p>None.</p>" in page
+
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "http://127.0.0.1:1"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"host": "evil.example"}, 421),
+        ({}, 200),
+    ],
+)
+def test_a_foreign_page_cannot_send_forms_even_with_the_cookie(
+    api: Api, ada: httpx2.Client, headers: dict[str, str], status: int
+) -> None:
+    ask_for(api, {"id": "p"})
+    response = ada.post("/labels", data={"app": "mnist", "team": "", "id": "p", "label": "7"}, headers=headers)
+    assert response.status_code == status
+    assert len(api.get("/labels", params={"state": "given"}).json()) == (status == 200)
+    assert ada.get("/labels", headers=headers).status_code == status
+
+
+def test_a_session_ends_with_its_token_and_after_half_a_day() -> None:
+    ada = TokenHolder("ada", "viewer")
+    valid, now = {"secret": ada}, [0.0]
+
+    async def find(token: str) -> TokenHolder | None:
+        return valid.get(token)
+
+    async def open_sessions() -> None:
+        sessions = Sessions(find, clock=lambda: now[0])
+        first = await sessions.begin("secret")
+        assert first is not None
+        assert await sessions.begin("other") is None
+        assert await sessions.find_caller(first) == ada
+        valid.clear()
+        assert await sessions.find_caller(first) is None, "the token was revoked"
+        valid["secret"] = ada
+        assert await sessions.find_caller(first) is None, "and has to be given again"
+        second = await sessions.begin("secret")
+        now[0] = SESSION_S
+        assert await sessions.find_caller(str(second)) is None
+        third = await sessions.begin("secret")
+        for _ in range(1000):
+            await sessions.begin("secret")
+        assert await sessions.find_caller(str(third)) is None, "of too many the oldest goes"
+
+    asyncio.run(open_sessions())
+
+
+def test_samples_are_labelled_one_after_the_other_by_the_owner_of_the_token(api: Api, ada: httpx2.Client) -> None:
+    row = {"latitude": 1.5, "<b>city</b>": "<script>alert(1)</script>", "rooms": None}
+    guesses = ["cat", "dog", "cat"]
+    ask_for(api, *({"id": f"r/{n}", "run": "fox", "score": n / 3, "guess": guesses[n], "row": row} for n in range(3)))
+    page = ada.get("/labels")
+    assert "<script" not in page.text
+    assert "<b>" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert "0 of 3 labelled in this detection; 3 waiting in total" in page.text
+    read = _Page(page.text)
+    (_, by_text), (_, by_choice) = read.forms[1:]
+    assert (by_text["id"], by_choice["id"], by_choice["pick"]) == ("r/2", "r/2", '"dog"'), "the most critical first"
+    assert set(read.links) == {"Scanflow", "Labels", "Next →"}
+
+    page = ada.post("/labels", data={**by_text, "label": " 3 "})
+    read = _Page(page.text)
+    assert (read.forms[1][1]["id"], "1 of 3 labelled" in page.text) == ("r/1", True)
+    assert "You labelled it" in ada.get(read.links["← Previous"]).text
+    page = ada.post("/labels", data={**read.forms[2][1], "pick": '"a \\"dog\\""'})
+    labels = api.get("/labels", params={"details": "true"}).json()
+    assert [(entry["label"], entry["by"]) for entry in labels] == [(3, "ada"), ('a "dog"', "ada"), (None, None)]
+    ada.post("/labels", data={**by_text, "label": "cat"})
+    assert [vote["label"] for vote in api.get("/labels", params={"details": "true"}).json()[0]["votes"]] == [3, "cat"]
+
+    for label, words in (("", "label is empty"), ("null", "null is not a label")):
+        refused = ada.post("/labels", data={**by_text, "label": label})
+        assert (refused.status_code, words in refused.text) == (422, True)
+    for app in ("mnist", "x" * 500):
+        assert ada.post("/labels", data={"app": app, "team": "", "id": "none", "label": "1"}).status_code == 404
+    assert ada.get("/labels", params={"app": "\0", "id": "r/1"}).status_code == 422
+    assert ada.post("/labels", data={**by_text, "label": '"\\ud800"'}).status_code == 422
+    assert "No sample is waiting" in ada.get("/labels", params={"app": "other"}).text
+    last = ada.post("/labels", data={"app": "mnist", "team": "", "id": "r/0", "label": "cat"})
+    assert "No sample is waiting for a label." in last.text
+
+
+def test_who_labels_is_not_led_and_sees_who_said_what_when_they_ask(api: Api, ada: httpx2.Client) -> None:
+    ask_for(api, {"id": "p", "purpose": "evaluate", "guess": 3}, team="vision")
+    assert 'name="pick"' not in ada.get("/labels").text, "the one label that is known would be the guess"
+    api.post("/labels/p", json={"label": 5})
+    ada.post("/labels", data={"app": "mnist", "team": "vision", "id": "p", "label": "6"})
+    page = ada.get("/labels", params={"app": "mnist", "team": "vision", "id": "p"}).text
+    assert "for evaluation" in page
+    assert "Labellers disagree." in page
+    before, *inside = page.split("<details>")
+    assert "<td>ada</td>" not in before
+    assert "<td>ada</td><td>6</td>" in inside[0]
+    assert "The model's prediction</summary><p>3</p>" in inside[1]
+
+
+def test_a_picture_is_seen_and_nothing_runs_or_comes_from_elsewhere(api: Api, ada: httpx2.Client) -> None:
+    png = encode_thumbnail(np.arange(784).reshape(28, 28))
+    assert png is not None
+    sent = {"id": "a/b&c", "picture": base64.b64encode(png).decode(), "data": {"shape": [28, 28]}}
+    ask_for(api, sent)
+    page = ada.get("/labels")
+    assert "28×28" in page.text
+    read = _Page(page.text)
+    image = next(attributes for tag, attributes in read.tags if tag == "img")
+    got = ada.get(str(image["src"]))
+    assert (got.content, got.headers["content-type"]) == (png, "image/png")
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert ada.get("/labels/picture", params={"id": "none"}).status_code == 404
+
+    policy = page.headers["content-security-policy"]
+    style = re.search(r"<style>(.*)</style>", page.text, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}'; img-src 'self' data:; form-action")
+    assert "frame-ancestors 'none'" in policy
+    for tag, attributes in read.tags:
+        if (tag, attributes.get("rel")) == ("link", "icon"):
+            assert attributes["href"] == "data:,"
+            continue
+        assert tag not in {"script", "link", "iframe"}
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("src", "href", "action"):
+            assert str(attributes.get(name) or "/").startswith("/")
+
+
+def test_every_field_has_a_label_and_every_page_fits_a_phone(api: Api, ada: httpx2.Client) -> None:
+    ask_for(api, {"id": "x" * 250, "row": {"y" * 100: "z" * 300}})
+    for page in (ada.get("/labels"), ada.get("/login"), ada.get("/")):
+        read = _Page(page.text)
+        named = {str(attributes["for"]) for tag, attributes in read.tags if tag == "label"}
+        fields = {
+            str(attributes["id"])
+            for tag, attributes in read.tags
+            if tag == "input" and attributes.get("type") != "hidden"
+        }
+        assert named == fields
+        assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in read.tags
+        assert "overflow-wrap: anywhere" in page.text
+        assert sum("autofocus" in attributes for _, attributes in read.tags) == min(1, len(fields))
+
+
+def test_pages_have_a_share_of_what_is_answered_at_once_as_requests_of_their_token_have(
+    api: Api, ada: httpx2.Client
+) -> None:
+    shares = api.context.requests
+    shares.max_waiting = 0
+    for _ in range(shares.max_of_token):
+        asyncio.run(shares.acquire(TokenHolder("ada")))
+    for page in ("/", "/labels"):
+        refused = ada.get(page)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert ada.get("/login").status_code == 429
+    with http_client(base_url=ada.base_url) as stranger:
+        assert stranger.get("/login").status_code == 200
+    for _ in range(shares.max_of_token):
+        shares.release(TokenHolder("ada"))
+    assert ada.get("/").status_code == 200
+    assert (shares.answered, shares.waiting) == (0, 0)
+
+
+def test_other_paths_are_the_api_s(api: Api) -> None:
+    root = str(api.base_url).removesuffix("/api/v1/")
+    assert HTTP.get(f"{root}/labelsx").status_code == 401
+    assert HTTP.get(f"{root}/labels/none", headers=bearer("x")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "is_demanded"),
+    [
+        ("https", b"models.example:46666", True),
+        ("https", b"localhost:46666", False),
+        ("https", b"127.0.0.1", False),
+        ("http", b"models.example", False),
+    ],
+)
+def test_browsers_keep_to_tls_with_a_name_that_is_the_servers_alone(
+    context: ServerContext, scheme: str, host: bytes, is_demanded: bool
+) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def answer_nothing(_scope: Any, _receive: Any, _send: Any) -> None: ...
+
+    async def find_nobody(_token: str) -> None: ...
+
+    pages = Pages(answer_nothing, context=context, sessions=Sessions(find_nobody))
+    scope = {"type": "http", "path": "/login", "method": "GET", "scheme": scheme, "headers": [(b"host", host)]}
+    asyncio.run(pages({**scope, "query_string": b"", "http_version": "1.1", "root_path": ""}, receive, send))
+    headers = dict(sent[0]["headers"])
+    assert (b"strict-transport-security" in headers) is is_demanded

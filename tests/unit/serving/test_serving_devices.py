@@ -1,0 +1,194 @@
+"""An instance's GPU: libraries that cannot use it are refused, and one that is full is no dead service."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scanflow.errors import UnsupportedError
+from scanflow.wire import ModelFiles, Node
+from scanflow_serving.components import make_component_problem
+from scanflow_serving.flavors import open_model
+from scanflow_serving.instance_gpu import (
+    check_tensorflow,
+    choose_onnx_providers,
+    is_out_of_device_memory,
+    prepare_pytorch,
+)
+from scanflow_serving.signature import NodeSignature
+from tests.unit.serving.serving_harness import instance, node, write_class
+
+CUDA = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+@pytest.fixture
+def allocated_device(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("SCANFLOW_DEVICES_OF", "services/w/instances/1/1")
+    monkeypatch.delenv("SCANFLOW_GPU_MEMORY_BYTES", raising=False)
+    return monkeypatch
+
+
+def make_error(module: str, name: str, text: str) -> Exception:
+    error: Exception = type(name, (RuntimeError,), {"__module__": module})(text)
+    return error
+
+
+def test_onnx_runs_on_the_allocated_gpu_within_its_share(allocated_device: pytest.MonkeyPatch) -> None:
+    (cuda, options), cpu = choose_onnx_providers(CUDA, "1.30", "The model 'm'")
+    assert (cuda, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert "gpu_mem_limit" not in options
+    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", "1024")
+    assert choose_onnx_providers(CUDA, "1.30", "The model 'm'")[0][1]["gpu_mem_limit"] == "1024"
+    allocated_device.delenv("SCANFLOW_DEVICES_OF")
+    assert choose_onnx_providers(CUDA, "1.30", "The model 'm'") == ["CPUExecutionProvider"]
+
+
+def test_an_onnx_runtime_without_cuda_is_refused_on_a_gpu(allocated_device: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    (tmp_path / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}")
+    with pytest.raises(
+        UnsupportedError, match=r"is built without CUDA. Install onnxruntime-gpu in place of onnxruntime"
+    ):
+        open_model(ModelFiles(name="m", version=1, path=str(tmp_path)), {}, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "why"), [(None, "is built without CUDA"), ("13.0", "is built for CUDA 13.0, and finds no GPU")]
+)
+def test_a_pytorch_that_finds_no_gpu_is_refused_on_one(
+    allocated_device: pytest.MonkeyPatch, tmp_path: Path, cuda: str | None, why: str
+) -> None:
+    torch: Any = SimpleNamespace(
+        __version__="2.11", version=SimpleNamespace(cuda=cuda), cuda=SimpleNamespace(is_available=lambda: False)
+    )
+    allocated_device.setitem(sys.modules, "torch", torch)
+    (tmp_path / "MLmodel").write_text("flavors: {pytorch: {}, python_function: {loader_module: mlflow.pytorch}}")
+    with pytest.raises(UnsupportedError, match=f"this PyTorch 2.11 {why}. Install its build for the CUDA"):
+        open_model(ModelFiles(name="m", version=1, path=str(tmp_path)), {}, threads=1)
+
+
+def test_a_tensorflow_that_finds_no_gpu_is_refused_on_one(allocated_device: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+    config = SimpleNamespace(list_physical_devices=lambda _: devices)
+    tensorflow = SimpleNamespace(__version__="2.21", config=config)
+    with pytest.raises(
+        UnsupportedError, match=r"this TensorFlow 2.21 finds none. Install tensorflow.and-cuda. in place"
+    ):
+        check_tensorflow(tensorflow, "The model 'm'")
+    devices.append("GPU:0")
+    check_tensorflow(tensorflow, "The model 'm'")
+    devices.clear()
+    allocated_device.delenv("SCANFLOW_DEVICES_OF")
+    check_tensorflow(tensorflow, "The model 'm'")
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (make_error("torch", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB."), True),
+        (make_error("tensorflow.python.framework.errors_impl", "ResourceExhaustedError", "OOM when allocating"), True),
+        (
+            make_error("onnxruntime.capi.onnxruntime_pybind11_state", "RuntimeException", "Failed to allocate memory"),
+            True,
+        ),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("the shapes differ"), False),
+        (MemoryError("out of memory"), False),
+        (make_error("shop", "OutOfMemoryError", "of coffee"), False),
+    ],
+)
+def test_a_full_gpu_is_distinguished_from_other_errors(
+    allocated_device: pytest.MonkeyPatch, error: Exception, full: bool
+) -> None:
+    assert is_out_of_device_memory(error) is full
+    problem = make_component_problem("The node 'm'", error)
+    assert problem.status == (503 if full else 500)
+    if full:
+        assert "needs more memory than its GPU has left" in problem.detail
+        assert str(error) in problem.detail
+        assert problem.retry_after_s == 1.0
+
+
+async def test_a_service_with_a_full_gpu_answers_the_next_request(tmp_path: Path) -> None:
+    model = write_class(
+        tmp_path,
+        """
+        class Full:
+            def predict(self, X):
+                if len(X) > 1:
+                    raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+                return X
+        """,
+    )
+    async with instance(tmp_path, node("m", model, "Full")) as here:
+        full = await here.infer([1.0], [2.0])
+        assert (full.status, full.headers["retry-after"]) == (503, "1")
+        assert "Tried to allocate 20.00 GiB" in full.detail
+        assert (await here.infer([1.0])).outputs == [[1.0]]
+
+
+@pytest.mark.parametrize(("limit", "fraction"), [("25", 0.25), ("100", None), ("101", None)])
+def test_pytorchs_memory_is_bounded_by_the_share(
+    allocated_device: pytest.MonkeyPatch, limit: str, fraction: float | None
+) -> None:
+    fractions: list[float] = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_properties=lambda _: SimpleNamespace(total_memory=100),
+        set_per_process_memory_fraction=fractions.append,
+    )
+    allocated_device.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    allocated_device.setenv("SCANFLOW_GPU_MEMORY_BYTES", limit)
+    prepare_pytorch("The model 'm'")
+    assert fractions == ([] if fraction is None else [fraction])
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("CUDA error: out of memory", 503),
+        ("CUDA error: device-side assert triggered", 500),
+        ("mat1 and mat2 shapes cannot be multiplied (1x3 and 4x2)", 422),
+    ],
+)
+async def test_a_fault_of_a_gpu_is_not_taken_for_a_wrong_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, status: int
+) -> None:
+    class Broken:
+        platform, signature, notes, input_errors = "pyfunc", NodeSignature(), (), (RuntimeError,)
+
+        def predict(self, *_: object) -> object:
+            raise RuntimeError(text)
+
+    monkeypatch.setattr("scanflow_serving.flavors.open_model", lambda *_, **__: Broken())
+    files = ModelFiles(name="m", version=1, path=str(tmp_path))
+    async with instance(tmp_path, Node(name="m", model=files)) as here:
+        answer = await here.infer([1.0])
+        assert (answer.status, text in answer.detail) == (status, True)
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+async def test_an_instance_that_can_use_its_gpu_no_more_is_to_be_replaced(
+    allocated_device: pytest.MonkeyPatch, tmp_path: Path, has_gpu: bool
+) -> None:
+    if not has_gpu:
+        allocated_device.delenv("SCANFLOW_DEVICES_OF")
+    model = write_class(
+        tmp_path,
+        """
+        class Asserting:
+            def predict(self, X):
+                raise RuntimeError("CUDA error: device-side assert triggered")
+        """,
+    )
+    async with instance(tmp_path, node("m", model, "Asserting")) as here:
+        answer = await here.infer([1.0])
+        assert (answer.status, "device-side assert" in answer.detail) == (500, True)
+        assert here.application.engine.unhealthy is has_gpu
+        assert here.application.ready() is not has_gpu
