@@ -1,6 +1,7 @@
 """The grammar of names: a function is named by a verb and its object, and a variable by what it is.
 
-``python -m tests.grammar [PATH…]`` lists the product's names that are at odds with it, then their counts by package.
+``python -m tests.grammar [PATH…]`` lists the names of the product and of the tests that are at odds with it, then their
+counts by package. A test itself is named by a sentence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).parents[1]
 PRODUCT = tuple(CHECKOUT / folder for folder in ("scanflow", "client", "server", "agents"))
+TESTS = (CHECKOUT / "tests",)
 
 EXCEPTIONS = {
     "connection_made": "asyncio.Protocol calls it so",
@@ -28,14 +30,18 @@ EXCEPTIONS = {
     "client/scanflow_client/control_client.py:why": "what users write: client.why(action)",
     "scanflow/app/triggers.py:at": "what users write in applications: sf.at(time)",
     "scanflow/app/triggers.py:every": "what users write in applications: sf.every(hours=1)",
+    "tests/laws/graph_components.py:all": "a way to route, called by its name: ROUTING",
+    "tests/unit/placement/equations.py:any": "an affinity, called by its name: --affinity any",
 }
 """Functions that keep their name, everywhere or in one module, and why."""
 
 LIMITS = {"participle": 20, "of": 20, "pronoun": 0, "assignment": 60, "parameter": 60}
 """How many findings of a kind the product may have."""
 
-VALUE_WORDS = frozenset("one found known given told made kept said meant left".split())
-"""Words that stand for almost any value."""
+TEST_LIMITS = dict.fromkeys(LIMITS, 0)
+
+VALUE_WORDS = frozenset("one found known given told made kept said meant left world hears".split())
+"""Words that stand for almost any value; ``left`` beside ``right`` is a side."""
 
 IRREGULAR = frozenset(
     """agreed begun bought bound broken brought built caught chosen done drawn driven drunk eaten fallen fed felt
@@ -48,9 +54,9 @@ IRREGULAR = frozenset(
 NOT_PARTICIPLES = frozenset("bed bred embed hundred red shed sled unfed wed".split())
 
 VERBS = frozenset(
-    """add apply assert build check clear collect compare compute copy count create delete describe discard drop
-    ensure explain fetch filter find forget format get hold ignore iterate keep list load log make mark merge
-    note parse print publish put raise read record reject remove render replace report require restore return
+    """add apply ask assert build check clear collect compare compute copy count create delete describe discard draw
+    drop encode ensure explain fetch filter find forget format get hold ignore iterate keep list load log make mark
+    merge note parse print publish put raise read record reject remove render replace report require restore return
     select send set show skip sort start store take tell test update validate wait warn write yield""".split()
 )
 """Verbs at the head of a name that may end in a participle: load_declared, wait_until_settled."""
@@ -100,7 +106,7 @@ def lacks_verb(words: list[str]) -> bool:
 def classify_function(name: str) -> str | None:
     """Return which kind of finding the name of a function is; None: it is in order."""
     words = name.strip("_").lower().split("_")
-    if name.startswith("__"):
+    if name.startswith(("__", "test_")):
         return None
     if PRONOUNS.union(PREPOSITIONS).issuperset(words) and (len(words) == 1 or words[-1] != "of"):
         return "pronoun"
@@ -128,12 +134,18 @@ def classify_node(node: ast.AST) -> tuple[str, str | None]:
     return "", None
 
 
+def names_right(node: ast.AST) -> bool:
+    return (isinstance(node, ast.arg) and node.arg == "right") or (isinstance(node, ast.Name) and node.id == "right")
+
+
 def find_in_module(path: str, module: ast.Module) -> Iterator[Finding]:
     nodes = list(ast.walk(module))
     updated = {node.target for node in nodes if isinstance(node, ast.AugAssign)}
+    sides = {"left"} if any(names_right(node) for node in nodes) else set[str]()
     for node in nodes:
         name, kind = classify_node(node)
-        if kind and node not in updated and EXCEPTIONS.keys().isdisjoint({name, f"{path}:{name}"}):
+        excepted = {name, f"{path}:{name}"} & (EXCEPTIONS.keys() | sides)
+        if kind and node not in updated and not excepted:
             yield Finding(path, getattr(node, "lineno", 0), name, kind)
 
 
@@ -157,12 +169,12 @@ def count_by_package(findings: Iterable[Finding]) -> dict[str, Counter[str]]:
     return counts
 
 
-def list_excess(findings: Iterable[Finding]) -> list[str]:
+def list_excess(findings: Iterable[Finding], limits: Mapping[str, int]) -> list[str]:
     """Return the findings of each kind that has more of them than its limit."""
     by_kind: dict[str, list[str]] = {}
     for finding in findings:
         by_kind.setdefault(finding.kind, []).append(format_finding(finding))
-    return [line for kind, lines in by_kind.items() if len(lines) > LIMITS[kind] for line in lines]
+    return [line for kind, lines in by_kind.items() if len(lines) > limits[kind] for line in lines]
 
 
 def format_finding(finding: Finding) -> str:
@@ -174,7 +186,7 @@ def format_row(package: str, counts: Mapping[str, int]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    findings = find_in_paths([Path(path) for path in arguments] or PRODUCT)
+    findings = find_in_paths([Path(path) for path in arguments] or (*PRODUCT, *TESTS))
     for finding in findings:
         print(format_finding(finding))
     counts = count_by_package(findings)

@@ -1,17 +1,19 @@
-"""Functions of the product are named by a verb and its object, and variables by what they are."""
+"""Functions are named by a verb and its object, and variables by what they are, in the product and in its tests."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests import grammar
 
 
-def test_names_of_the_product_keep_to_the_grammar() -> None:
-    findings = grammar.find_in_paths(grammar.PRODUCT)
-    assert not grammar.list_excess(findings)
+@pytest.mark.parametrize(("paths", "limits"), [(grammar.PRODUCT, grammar.LIMITS), (grammar.TESTS, grammar.TEST_LIMITS)])
+def test_names_keep_to_the_grammar(paths: Sequence[Path], limits: Mapping[str, int]) -> None:
+    assert not grammar.list_excess(grammar.find_in_paths(paths), limits)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,6 @@ def at(time): pass
 def test_a_kind_with_more_findings_than_its_limit_is_listed() -> None:
     pronouns = [grammar.Finding("scanflow/app/model.py", 3, "each", "pronoun")]
     values = [grammar.Finding("scanflow/app/model.py", line, "one", "assignment") for line in range(61)]
-    assert grammar.list_excess(values[:60]) == []
-    assert grammar.list_excess([*pronouns, *values[:60]]) == ["scanflow/app/model.py:3 each (pronoun)"]
-    assert len(grammar.list_excess(values)) == 61
+    assert grammar.list_excess(values[:60], grammar.LIMITS) == []
+    assert grammar.list_excess([*pronouns, *values[:60]], grammar.LIMITS) == ["scanflow/app/model.py:3 each (pronoun)"]
+    assert len(grammar.list_excess(values, grammar.LIMITS)) == 61

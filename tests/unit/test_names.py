@@ -1,4 +1,4 @@
-"""Names in the product are the field's own: no private words, and no class name twice."""
+"""Names in the product and its tests are the field's own: no private words, and no class or file name twice."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer import Context
 
 from tests.command_tree import load_command_tree
-from tests.grammar import PRODUCT, is_property_or_overload, parse_modules
+from tests.grammar import PRODUCT, TESTS, is_property_or_overload, parse_modules
 
 INSTEAD = {
     "instance pool": "crew",
@@ -81,6 +82,8 @@ PLAIN = {
     "Trial": "what a search has measured, in the terms of Optuna and Ray Tune",
     "CodeExchange": "the code for tokens, in the terms of OAuth (RFC 7636)",
     "in_flight": "requests that are not answered yet, in the terms of HTTP servers",
+    "do_POST": "http.server calls it so",
+    "test_each_scenario_of_loadgen_goes_over_grpc": "what MLPerf's LoadGen calls a way to load",
 }
 """Names in which such a word has its plain technical sense, and which."""
 
@@ -90,6 +93,8 @@ PARALLEL = {
     "__main__.py": "python -m PACKAGE",
     "main.py": "the entry point of a program",
     "client.py": "the thesis' import path, scanflow.client, beside the client's own",
+    "conftest.py": "pytest's, of each folder",
+    "app.py": "an application's, of each that is measured",
 }
 """File names that several packages have, and why."""
 
@@ -107,18 +112,21 @@ MANY = frozenset(
 )
 
 
+BOTH = pytest.mark.parametrize("paths", [PRODUCT, TESTS], ids=["product", "tests"])
+
+
 @cache
-def modules() -> list[tuple[str, ast.Module]]:
-    return list(parse_modules(PRODUCT).items())
+def modules(paths: tuple[Path, ...] = PRODUCT) -> list[tuple[str, ast.Module]]:
+    return list(parse_modules(paths).items())
 
 
 def names(place: str, module: ast.Module) -> Iterator[str]:
-    """Yield the names of a module, its classes and functions, of tables and of routes."""
+    """Yield the names of a module, its classes and functions, of tables, and of routes of the product."""
     yield Path(place).stem
     for node in ast.walk(module):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
-            for decorator in node.decorator_list:
+            for decorator in [] if place.startswith("tests/") else node.decorator_list:
                 if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant):
                     yield str(decorator.args[0].value)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__tablename__":
@@ -148,21 +156,22 @@ def list_sent_names(module: ast.Module) -> Iterator[str]:
                     yield from str(ast.literal_eval(route.args[0])).split("/")
 
 
-def words(name: str) -> set[str]:
+def split_name(name: str) -> set[str]:
     """Return the words of a name. The sign-in of OpenID Connect is one, and no approval."""
     name = re.sub("sign_?in", "signin", name, flags=re.IGNORECASE)
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
-def test_no_private_word_is_in_a_name() -> None:
-    found = [
+@BOTH
+def test_no_private_word_is_in_a_name(paths: tuple[Path, ...]) -> None:
+    violations = [
         f"{place}: {name!r} has {word!r}. Write: {REFUSED[word]}."
-        for place, module in modules()
+        for place, module in modules(paths)
         for name in names(place, module)
         if name not in PLAIN
-        for word in sorted(words(name) & REFUSED.keys())
+        for word in sorted(split_name(name) & REFUSED.keys())
     ]
-    assert not found, "\n".join(found)
+    assert not violations, "\n".join(violations)
 
 
 def test_no_private_word_is_sent() -> None:
@@ -186,12 +195,13 @@ def test_no_private_word_is_in_the_help_of_a_command() -> None:
     group: Any = load_command_tree()
     helps = {name: command.get_help(Context(command, info_name=name)) for name, command in group.commands.items()}
     assert len(helps) > 30
-    assert {name: found for name, text in helps.items() if (found := words(text) & refused)} == {}
+    assert {name: words_found for name, text in helps.items() if (words_found := split_name(text) & refused)} == {}
 
 
-def test_no_two_files_of_the_product_have_one_name() -> None:
+@BOTH
+def test_no_two_files_have_one_name(paths: tuple[Path, ...]) -> None:
     places = defaultdict(list)
-    for place, _ in modules():
+    for place, _ in modules(paths):
         if "migrations" not in Path(place).parts:
             places[Path(place).name].append(place)
     assert {name: where for name, where in places.items() if len(where) > 1 and name not in PARALLEL} == {}
