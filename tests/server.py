@@ -14,8 +14,8 @@ from typing import Any
 import httpx2
 
 from scanflow.app.application_files import dump_document
+from scanflow.application_loading import load_application
 from scanflow.http.home_token import ensure_home_token
-from scanflow.loading import load_application
 from tests.http_requests import HTTP, http_client
 from tests.serving import hold_port
 from tests.waiting import PATIENCE_S, patient, wait_until

@@ -15,8 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from scanflow.instance_messages import (
+    ControlMessage,
+    DesiredInstanceState,
+    InstanceSpec,
+    Limits,
+    Node,
+    Revision,
+    encode,
+)
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, DesiredInstanceState, InstanceSpec, Limits, Node, Revision, encode
 from tests.conftest import Cli
 from tests.waiting import patient
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.app.service import Service
+from scanflow.application_loading import load_application
 from scanflow.backends.shapes import compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.loading import load_application
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application

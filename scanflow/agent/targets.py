@@ -7,8 +7,8 @@ from pathlib import Path
 
 from scanflow.app.agent import Agent
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
-from scanflow.loading import load_application
 
 
 def select_agents(target: str | None) -> tuple[Application, Path, Sequence[Agent]]:

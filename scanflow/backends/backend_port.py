@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from scanflow.backends.agent_hosting import AgentBackend
     from scanflow.backends.environments import EnvironmentBackend, ObjectChange
     from scanflow.backends.output_files import OutputFiles
-    from scanflow.backends.schedule import Share
     from scanflow.backends.service_change import Deployment, ServiceChange
     from scanflow.backends.service_records import ServiceObserver, ServiceRecord
+    from scanflow.backends.step_schedule import Share
+    from scanflow.instance_messages import ModelFiles
     from scanflow.placement.mpi.groups import ClusterNode
     from scanflow.placement.mpi.job_plan import MPIPlan
-    from scanflow.wire import ModelFiles
 
 __all__ = [
     "Backend",

@@ -68,9 +68,9 @@ def main(request_path: str) -> None:
     path = own if request.path is None else request.path
     sys.path[:] = sorted(path, key=lambda entry: entry not in own)  # a user's file may be named as what we import
     from scanflow.app.steps import call_function, check_parameters, check_result
+    from scanflow.application_loading import load_function
     from scanflow.backends.pickles import read_pickle
     from scanflow.backends.values import decode, write_result
-    from scanflow.loading import load_function
 
     secrets = _resolve_secrets(request)
     sys.path[:] = path

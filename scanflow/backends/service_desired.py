@@ -12,7 +12,7 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.wire import Revision
+from scanflow.instance_messages import Revision
 
 _KEPT_KEYS: Final = 31
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from scanflow.app.scaling import ScalingMetric
-from scanflow.backends.service_decisions import RevisionStats, subtract_stats
+from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.service_records import compute_quantile
 from scanflow.placement.queueing import Load
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
-from scanflow.backends.service_decisions import RevisionStats
+from scanflow.backends.canary_analysis import RevisionStats
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import (
@@ -17,8 +17,8 @@ from scanflow.backends.service_records import (
     compute_quantile,
     mask_errors,
 )
+from scanflow.instance_messages import Revision
 from scanflow.text.masking import Masker
-from scanflow.wire import Revision
 
 
 def report(

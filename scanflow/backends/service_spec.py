@@ -26,7 +26,15 @@ from scanflow.app_files import AppFiles
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.errors import NotFoundError, UnsupportedError, UsageError, did_you_mean
 from scanflow.http.tls_files import TlsFiles
-from scanflow.wire import BatchingOptions, DesiredInstanceState, FoundModel, Limits, ModelFiles, Node, Revision
+from scanflow.instance_messages import (
+    BatchingOptions,
+    DesiredInstanceState,
+    FoundModel,
+    Limits,
+    ModelFiles,
+    Node,
+    Revision,
+)
 
 Fetch = Callable[[str], ModelFiles]
 
@@ -103,7 +111,7 @@ class ServiceSpec(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """The limits of each instance: the fields of ``serving`` that :class:`~scanflow.wire.Limits` has too."""
+        """The limits of each instance: what :class:`~scanflow.instance_messages.Limits` has of ``serving``'s fields."""
         names = {field.name: field.name for field in fields(Limits)}
         names |= {name: name.removesuffix("_s") for name in names if not hasattr(self.serving, name)}
         return Limits(**{name: getattr(self.serving, own) for name, own in names.items()})

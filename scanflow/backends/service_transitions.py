@@ -11,7 +11,7 @@ from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.backends.service_spec import ServiceSpec, with_model
 from scanflow.backends.shapes import apply_sizing
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
-from scanflow.wire import FoundModel, ModelFiles, Node, Revision
+from scanflow.instance_messages import FoundModel, ModelFiles, Node, Revision
 
 Recall = Callable[[str, int], Shape | None]
 """Return the shape stored with a version of a model."""

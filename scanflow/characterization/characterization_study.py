@@ -19,7 +19,7 @@ from scanflow.characterization.analysis import (
 )
 from scanflow.characterization.measurement import Placement, ProgramRun
 from scanflow.errors import InvalidError, StepFailedError
-from scanflow.placement.order import interleave
+from scanflow.placement.cpu_order import interleave
 from scanflow.placement.place import place
 from scanflow.placement.topology import Topology
 

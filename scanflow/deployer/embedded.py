@@ -16,6 +16,7 @@ from scanflow.app.application import Application
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.plan import Plan, PlannedObject
 from scanflow.app.workflow import Workflow
+from scanflow.application_loading import load_application, refuse_while_loading
 from scanflow.backends.backend_port import Environment, RunPreparer
 from scanflow.backends.log_reader import LogPart, LogReader, WholeLinesReader
 from scanflow.backends.run_definition import RunDefinition
@@ -42,7 +43,6 @@ from scanflow.knowledge.step_environment import (
     find_prepared_environment,
     locate_tracker,
 )
-from scanflow.loading import load_application, refuse_while_loading
 from scanflow.modules import use_folder
 from scanflow.names import RunName
 from scanflow.plugins import load_plugin

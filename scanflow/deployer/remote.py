@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from scanflow.app.plan import Plan
 from scanflow.app.steps import check_parameters
+from scanflow.application_loading import refuse_while_loading
 from scanflow.backends.backend_port import ServiceClient
 from scanflow.backends.log_reader import LogPart
 from scanflow.backends.output_files import parse_output_files
@@ -31,7 +32,6 @@ from scanflow.deployer.functions_by_value import find_application, remember_appl
 from scanflow.deployer.serialization import encode_application
 from scanflow.errors import NotFoundError, ScanflowError, UnavailableError
 from scanflow.http.problems import parse_error
-from scanflow.loading import refuse_while_loading
 from scanflow.modules import use_folder
 from scanflow.names import RunName
 from scanflow.transport import ServerClient, build_path

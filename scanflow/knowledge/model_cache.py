@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.instance_messages import FoundModel
 from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.knowledge.version_tags import describe_rejection
 from scanflow.names import describe_wrong_model_address
-from scanflow.wire import FoundModel
 
 SHAPE_TAG = "scanflow.shape"
 """The tag of a model version with the shape it was last served with: instances, cores, affinity and threads, as

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from scanflow import errors
 from scanflow.errors import InternalError, ScanflowError
+from scanflow.instance_messages import FoundModel, decode
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
 from scanflow.processes.cpu_priority import yield_cpu
-from scanflow.wire import FoundModel, decode
 
 LOW_PRIORITY_S: Final = 5.0
 """Longest time that a query yields the CPUs: beside a process that used all of them it took minutes."""

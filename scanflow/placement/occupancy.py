@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
-from scanflow.placement.order import Order, interleave, pick, sort_cpus
+from scanflow.placement.cpu_order import Order, interleave, pick, sort_cpus
 from scanflow.placement.topology import Core, Topology
 
 FULL = 1000

@@ -2,7 +2,7 @@
 
 On a free machine of equal sockets without SMT the result is that of the thesis' equations, number for number where an
 L3 is a socket's. Elsewhere their numbers stand for what is there: cores that are free, siblings when cores run out,
-sockets by what they have left, caches in the order of :mod:`scanflow.placement.order`.
+sockets by what they have left, caches in the order of :mod:`scanflow.placement.cpu_order`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
 from scanflow.placement.capacity_errors import check_budget, explain_fragmentation, explain_no_socket_fits
+from scanflow.placement.cpu_order import Order
 from scanflow.placement.occupancy import FULL, Demand, Occupancy, list_areas, list_sockets, to_milli
-from scanflow.placement.order import Order
 from scanflow.placement.topology import Topology
 
 __all__ = ["Grant", "place"]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scanflow.errors import InvalidError
+from scanflow.instance_messages import ControlMessage, decode, encode
 from scanflow.processes.unix_address import open_unix_address
-from scanflow.wire import ControlMessage, decode, encode
 
 MAX_FILES = 16
 """Maximum number of open files in one message."""

@@ -173,7 +173,7 @@ class RunsContract:
 
     @pytest.fixture
     def app(self, source: Path) -> Application:
-        from scanflow.loading import load_application
+        from scanflow.application_loading import load_application
 
         return load_application(str(source))[0]
 

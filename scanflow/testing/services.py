@@ -146,6 +146,6 @@ def _only(answer: PredictionResponse) -> object:
 
 
 def _load(source: Path) -> Application:
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     return load_application(str(source))[0]

@@ -22,7 +22,6 @@ from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.run_controller import RunsController
 from scanflow_server.control.service_controller import ServicesController
 from scanflow_server.controller_loop import Controller, Loop
-from scanflow_server.limits import UnreadBodies
 from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.mlflow_proxy import MlflowProxy
 from scanflow_server.page_sessions import Sessions
@@ -43,6 +42,7 @@ from scanflow_server.routes import (
     token_routes,
 )
 from scanflow_server.server_context import ServerContext
+from scanflow_server.stream_limits import UnreadBodies
 
 BASE = "/api/v1"
 OPEN_PATHS = ("/healthz", "/readyz")

@@ -1,6 +1,6 @@
 """The requests that are answered at once, shared among tokens and teams: a busy token keeps no other one waiting.
 
-Streams are counted until they begin; afterwards :mod:`~scanflow_server.limits` counts them.
+Streams are counted until they begin; afterwards :mod:`~scanflow_server.stream_limits` counts them.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from scanflow.names import build_slug
 from scanflow.processes.background_jobs import Job
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.heartbeats import Heartbeats
-from scanflow_server.limits import StreamLimit
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.keys import compute_fingerprint
+from scanflow_server.stream_limits import StreamLimit
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.log_reader import LogPart, LogReader
 from scanflow.text.printable import make_one_line
-from scanflow_server.limits import LimitedStream, StreamLimit
+from scanflow_server.stream_limits import LimitedStream, StreamLimit
 
 PING_S: Final = 15.0
 PING: Final = KEEPALIVE_COMMENT

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from scanflow.wire import BatchingOptions
+from scanflow.instance_messages import BatchingOptions
 from scanflow_serving.component_graph import GraphStep, GraphTraversal, finish, take_extras
 from scanflow_serving.component_threads import Engine
 from scanflow_serving.components import METHODS_BY_ROLE, PARAMETERS, Component, make_component_problem

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from scanflow.errors import InternalError, InvalidError, did_you_mean
-from scanflow.wire import Node
+from scanflow.instance_messages import Node
 from scanflow_serving.components import Component, make_component_problem
 from scanflow_serving.copies import copy_input, isolate
 from scanflow_serving.inference_problems import ProblemError

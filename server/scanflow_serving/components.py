@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from scanflow.arrays import fill_masked_parts
 from scanflow.errors import InvalidError, ScanflowError, UsageError, did_you_mean
+from scanflow.instance_messages import Node
 from scanflow.modules import load_function
 from scanflow.text.tracebacks import read_text
-from scanflow.wire import Node
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.instance_gpu import free_cached_memory, is_device_broken, is_of_device, is_out_of_device_memory
 from scanflow_serving.instance_secrets import secrets

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import InvalidError, ScanflowError
 from scanflow.http.tls import create_tls
+from scanflow.instance_messages import ControlMessage, DesiredInstanceState, ListenerTls, decode
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, DesiredInstanceState, ListenerTls, decode
 from scanflow_serving.instance_http import HttpServer
 from scanflow_serving.instance_secrets import secrets
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from scanflow import __version__
-from scanflow.wire import InstanceSpec
+from scanflow.instance_messages import InstanceSpec
 from scanflow_serving.component_graph import Graph
 from scanflow_serving.messages import Headers, Response
 from scanflow_serving.revisions import LoadedRevision

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, UnsupportedError, did_you_mean
 from scanflow.installation import explain_install
-from scanflow.wire import ModelFiles
+from scanflow.instance_messages import ModelFiles
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.instance_gpu import check_tensorflow, choose_onnx_providers, prepare_pytorch
 from scanflow_serving.model_examples import read_example

@@ -26,8 +26,8 @@ from scanflow.errors import UnavailableError
 from scanflow.http.client_certificates import FORWARDED, PeerCertificate
 from scanflow.http.tls import HANDSHAKE_S, ServerTls
 from scanflow.http.tls_files import TlsFiles
+from scanflow.instance_messages import Limits
 from scanflow.protos import SERVICE, get_message_class, list_methods
-from scanflow.wire import Limits
 from scanflow_serving.inference_problems import ProblemError, invalid
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor
 from scanflow_serving.oip import build_request, describe_content, describe_moments

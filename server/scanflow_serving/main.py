@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from scanflow.errors import ScanflowError, UsageError
 from scanflow.files.open_files import raise_open_file_limit
 from scanflow.http.tls import create_tls
+from scanflow.instance_messages import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
 from scanflow.processes import pinning
 from scanflow.processes.cpu_priority import take_short_slices, yield_cpu
-from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, decode, read_token
 from scanflow_serving.instance_secrets import secrets
 
 if TYPE_CHECKING:

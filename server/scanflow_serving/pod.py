@@ -29,7 +29,7 @@ from scanflow.errors import ScanflowError, UsageError
 from scanflow.files.open_files import raise_open_file_limit
 from scanflow.http.security import ANY_HOST
 from scanflow.http.tls import create_tls
-from scanflow.wire import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
+from scanflow.instance_messages import DesiredInstanceState, InstanceSpec, ModelFiles, decode, read_token
 from scanflow_serving.instance_secrets import secrets
 from scanflow_serving.main import CONFIGURATION, UNHEALTHY, drain, start_grpc
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanflow.files.private import create_private_folder, open_private
+from scanflow.instance_messages import Recording, Revision
 from scanflow.processes.shared_files import try_lock
-from scanflow.wire import Recording, Revision
 from scanflow_serving.messages import Tensor
 
 CLOSE_S = 5.0

@@ -10,7 +10,7 @@ import logging
 from time import monotonic
 from typing import Any, Final
 
-from scanflow.wire import Limits
+from scanflow.instance_messages import Limits
 from scanflow_serving.calls import LARGE, GrpcCall, RouteTarget, ServingCall
 from scanflow_serving.component_threads import Engine
 from scanflow_serving.inference_problems import ProblemError

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from scanflow.errors import InvalidError, UnavailableError, UsageError
-from scanflow.wire import DesiredInstanceState, Node, Revision, encode
+from scanflow.instance_messages import DesiredInstanceState, Node, Revision, encode
 from scanflow_serving.batching import Batcher
 from scanflow_serving.component_graph import (
     Graph,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from scanflow.errors import ScanflowError
-from scanflow.wire import DesiredInstanceState, InstanceSpec
+from scanflow.instance_messages import DesiredInstanceState, InstanceSpec
 from scanflow_serving import documents, seldon_protocol
 from scanflow_serving.calls import OipCall, RouteTarget, SeldonCall, add_headers
 from scanflow_serving.component_threads import Engine

@@ -38,7 +38,7 @@ from scanflow.backends.kubernetes.online.service_store import build_state_map
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
-from scanflow.wire import Node, Revision
+from scanflow.instance_messages import Node, Revision
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Section, pss_mib
 from tests.server import ServerProcess
 

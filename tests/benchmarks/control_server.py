@@ -13,10 +13,10 @@ from typing import Any
 
 from scanflow.agent.agent_records import Action, Decision, Event, Intent
 from scanflow.app.application_files import dump_document
+from scanflow.application_loading import load_application
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.http.home_token import get_token_file
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store import event_store, intent_store, run_store

@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert
 
 from scanflow.app.application_files import dump_document
+from scanflow.application_loading import load_application
 from scanflow.backends.local.layout import Home
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store import agent_store, application_store, intent_store, run_store, tables

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from scanflow import wire
+from scanflow import instance_messages
 from tests.benchmarks.measure import NotMeasuredError, environment, pss_mib, run
 
 READY_S = 120.0
@@ -126,14 +126,16 @@ def start_server(
 @contextmanager
 def alone(python: Path, program: Path, component: str, service: str, folder: Path, *, probe: Probe) -> Iterator[Server]:
     """Run ``component`` of ``program`` as the only node of a service, without a supervisor."""
-    node = wire.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
-    desired = wire.DesiredInstanceState(generation=1, revisions=(wire.Revision(id="r1", nodes=(node,)),))
+    node = instance_messages.Node(name="model", implementation=f"app.py:{component}", file=str(program / "app.py"))
+    desired = instance_messages.DesiredInstanceState(
+        generation=1, revisions=(instance_messages.Revision(id="r1", nodes=(node,)),)
+    )
     instance = folder / "instance"
     instance.mkdir()
-    (folder / "desired.json").write_bytes(wire.encode(desired))
+    (folder / "desired.json").write_bytes(instance_messages.encode(desired))
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         port = int(listener.getsockname()[1])
-        spec = wire.InstanceSpec(
+        spec = instance_messages.InstanceSpec(
             service=service,
             app="bench",
             team="bench",
@@ -144,7 +146,7 @@ def alone(python: Path, program: Path, component: str, service: str, folder: Pat
             app_dir=str(program),
             listen_fd=listener.fileno(),
         )
-        (instance / "instance.json").write_bytes(wire.encode(spec))
+        (instance / "instance.json").write_bytes(instance_messages.encode(spec))
         command: list[str | Path] = [python, "-m", "scanflow_serving", instance]
         with start_server(command, folder, port=port, probe=probe, pass_fds=(listener.fileno(),)) as server:
             yield server

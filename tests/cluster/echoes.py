@@ -21,7 +21,6 @@ from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import build_labels, derive_namespace
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT
 from scanflow.errors import UnsupportedError
-from tests.route_state import read_route_state
 from tests.waiting import wait_until
 
 TEAM = "tests"

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import scanflow as sf
 from scanflow.agent.agent_records import Event
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.tracker_manifests import read_tracker_token
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
@@ -24,7 +25,6 @@ from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.knowledge import KnowledgeBase, open_knowledge
 from scanflow.knowledge.model_cache import ModelCache
-from scanflow.loading import load_application
 from scanflow.processes.ports import choose_port
 from scanflow.reports.loop_events import select_loop_events
 from scanflow.settings import Settings

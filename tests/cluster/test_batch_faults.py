@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.backends.run_records import EnvironmentReady, Event, RunRecord, TaskRecord, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 from tests.waiting import wait_until

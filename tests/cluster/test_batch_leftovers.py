@@ -10,12 +10,12 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.nodes import is_schedulable
 from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend, make_store
 from tests.waiting import wait_until

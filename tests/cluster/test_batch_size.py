@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scanflow.backends.kubernetes.batch import argo_workflow, document
+from scanflow.application_loading import load_application
+from scanflow.backends.kubernetes.batch import argo_workflow, run_document
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 
@@ -23,7 +23,7 @@ def test_a_run_with_shared_templates_and_a_compressed_document_runs_the_same(
     settings: Settings, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(argo_workflow, "MAX_BYTES", 0)
-    monkeypatch.setattr(document, "MIN_PACKED_BYTES", 0)
+    monkeypatch.setattr(run_document, "MIN_PACKED_BYTES", 0)
     (tmp_path / "double.py").write_text(
         "import sys\nimport scanflow as sf\nprint(*sys.argv[1:])\nsf.output('twice', 2 * int(sys.argv[2]))\n"
     )

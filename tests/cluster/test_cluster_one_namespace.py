@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import scanflow as sf
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes import Kubernetes
 from scanflow.backends.kubernetes.object_labels import derive_namespace
@@ -21,7 +22,6 @@ from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.deployer.direct_predictions import predict
 from scanflow.knowledge.model_cache import ModelCache
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.waiting import patient, wait_until
 

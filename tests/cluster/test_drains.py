@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import build_selector, derive_namespace
 from scanflow.backends.run_records import Event, RunRecord, TaskStarted, Waiting
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from tests.cluster.batch import batch_backend
 from tests.cluster.drains import cordon_node, evict

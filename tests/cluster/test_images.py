@@ -26,8 +26,8 @@ from scanflow.errors import MissingExtraError, UsageError
 from scanflow.images.build_settings import ImageSettings
 from scanflow.images.builders import PROGRAMS, get_builder
 from scanflow.images.building import ImageRecord
+from scanflow.instance_messages import ModelFiles
 from scanflow.settings import Settings
-from scanflow.wire import ModelFiles
 from tests.cluster.images import mounts
 from tests.cluster.pod_programs import run_pod
 
@@ -45,7 +45,7 @@ with mlflow.start_run():
 """
 PREDICT = """
 import numpy as np
-from scanflow.wire import ModelFiles
+from scanflow.instance_messages import ModelFiles
 from scanflow_serving.flavors import open_model
 model = open_model(ModelFiles(name="doubler", version=1, path="/app/model"), {}, threads=1)
 print(model.platform, np.round(np.ravel(model.predict(np.array([[4.0]]))), 6).tolist())

@@ -12,13 +12,13 @@ import pytest
 
 import scanflow as sf
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.backends.memory import Memory
 from scanflow.backends.run_records import Event, TaskEnded, TaskStarted
 from scanflow.deployer import Deployer, EmbeddedDeployer, RemoteDeployer, RunRequest, TaskLog
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.errors import InvalidError, StepFailedError
 from scanflow.http.home_token import ensure_home_token
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow.testing.deployer import APP, DeployerContract
 from scanflow_client import control_plane

@@ -8,9 +8,9 @@ from typing import Any
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.kubernetes.batch.argo_workflow import build_workflow_manifest
-from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.object_labels import derive_namespace
 from scanflow.backends.run_definition import RunDefinition

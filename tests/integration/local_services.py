@@ -16,8 +16,8 @@ from scanflow.backends.local.services.api import LocalServices
 from scanflow.backends.local.services.service_layout import ServiceFolder
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
+from scanflow.instance_messages import ModelFiles
 from scanflow.settings import Settings
-from scanflow.wire import ModelFiles
 from tests.waiting import patient, wait_until
 
 

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from scanflow.instance_messages import ControlMessage, DesiredInstanceState, InstanceSpec, decode
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, DesiredInstanceState, InstanceSpec, decode
 
 
 class Instance:

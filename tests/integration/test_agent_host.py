@@ -27,8 +27,8 @@ from scanflow.app.application_files import dump_document
 from scanflow.http.home_token import ensure_home_token
 from scanflow.knowledge import open_knowledge
 from scanflow_agents.host.agent_state import SENSOR_STATES
-from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import SensorState
+from scanflow_agents.host.trigger_times import count_between
 from tests.server import ServerProcess, bearer
 from tests.waiting import patient, wait_until
 

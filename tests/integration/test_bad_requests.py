@@ -76,7 +76,7 @@ def deployer(folder: Path) -> Client:
 @pytest.fixture(scope="module")
 def service(folder: Path, deployer: Client) -> Iterator[ServiceRecord]:
     (folder / "app.py").write_text(APP)
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     app, _, _ = load_application(str(folder / "app.py"))
     record = deployer.deploy(app)

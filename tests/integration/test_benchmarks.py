@@ -42,7 +42,7 @@ def test_a_benchmark_measures_all_that_it_reports(name: str, contender: str, tmp
 
 
 def test_every_program_of_ours_is_a_good_application() -> None:
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     for folder in ("noop", "reverse", "images", "resnet", "changes"):
         application, _, _ = load_application(str(PROGRAMS / folder / "app.py"))

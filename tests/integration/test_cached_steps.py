@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from scanflow.application_loading import load_application
 from scanflow.backends.local.batch.launch import Launcher
 from scanflow.backends.local.batch.step_programs import StepPrograms
 from scanflow.backends.local.layout import Home, RunFolder
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import TaskRecord
 from scanflow.deployer.embedded import EmbeddedDeployer
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_client.client import Client
 from tests.conftest import Cli

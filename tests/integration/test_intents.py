@@ -11,10 +11,10 @@ import pytest
 
 from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.app.application_files import dump_json
+from scanflow.application_loading import load_application
 from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.service_change import ServiceChange
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
 from scanflow_server.primitives import ApplicationStore, RequestedRuns

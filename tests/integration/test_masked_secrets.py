@@ -16,10 +16,10 @@ import pytest
 
 from scanflow.agent.agent_records import JSON, Event, Sample
 from scanflow.app.application_files import dump_document, dump_json, load_document
+from scanflow.application_loading import load_application
 from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow.backends.run_records import FINAL_STATES
 from scanflow.backends.service_records import Explanation
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_server.auth import register_home
 from scanflow_server.primitives import ApplicationStore

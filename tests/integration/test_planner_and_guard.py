@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import scanflow as sf
-from scanflow.loading import load_application
+from scanflow.application_loading import load_application
 from tests.http_requests import HTTP
 from tests.server import ServerProcess, bearer
 from tests.waiting import patient, wait_until

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from scanflow.wire import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
+from scanflow.instance_messages import DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision, encode
 from tests.serving import hold_port
 from tests.waiting import patient, wait_until
 

@@ -234,7 +234,7 @@ def test_a_resume_with_an_application_of_its_own_keeps_what_the_run_was_started_
     server: ServerProcess, body: dict[str, Any], tmp_path: Path
 ) -> None:
     from scanflow.app.application_files import dump_document
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     app = load_application(str(tmp_path / "app.py"))[0]
     changed = app.with_workflow(app.workflow().with_parameters({"first.word": "two"}))

@@ -17,9 +17,9 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from scanflow.instance_messages import Limits
 from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.transport.tensors import INFER_METHOD, encode_grpc_request
-from scanflow.wire import Limits
 from tests.serving import Instance, reserve_port
 from tests.waiting import patient
 

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
-from scanflow.wire import Limits
+from scanflow.instance_messages import Limits
 from tests.serving import Instance, send_raw
 from tests.waiting import patient
 

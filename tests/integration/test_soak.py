@@ -25,7 +25,7 @@ import pytest
 from scanflow.deployer.remote_home import read_up_state
 from scanflow.http.home_token import ensure_home_token
 from scanflow_agents.host.agent_state import SENSOR_STATES
-from scanflow_agents.host.schedules import count_between
+from scanflow_agents.host.trigger_times import count_between
 from tests.conftest import Cli
 from tests.server import load_body
 from tests.serving import hold_port

@@ -14,10 +14,10 @@ import pytest
 
 import scanflow as sf
 from scanflow.agent.context import Context
+from scanflow.application_loading import load_application
 from scanflow.drift.prediction_data import collect
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow.loading import load_application
 from scanflow.modules import load_module
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "tutorials" / "mnist"

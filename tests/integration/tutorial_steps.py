@@ -15,8 +15,8 @@ from unittest import mock
 
 import numpy as np
 
+from scanflow.application_loading import load_application
 from scanflow.knowledge import KnowledgeBase, open_knowledge
-from scanflow.loading import load_application
 from tests.waiting import patient
 
 REPOSITORY = Path(__file__).resolve().parents[2]

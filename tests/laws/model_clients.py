@@ -21,10 +21,18 @@ import pandas as pd
 
 from scanflow.backends.memory import Memory
 from scanflow.errors import InvalidError
+from scanflow.instance_messages import (
+    BatchingOptions,
+    DesiredInstanceState,
+    InstanceSpec,
+    Limits,
+    ModelFiles,
+    Node,
+    Revision,
+)
 from scanflow.protos import get_message_class
 from scanflow.transport import HttpServiceClient
 from scanflow.transport.tensors import as_arrays, decode_answer, encode_grpc_request, encode_request
-from scanflow.wire import BatchingOptions, DesiredInstanceState, InstanceSpec, Limits, ModelFiles, Node, Revision
 from scanflow_client.client import Client
 from scanflow_client.declared_inputs import fit_inputs
 from scanflow_client.predict_io import read_request, send

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from scanflow.application_loading import load_application
 from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer, RunRequest
-from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
 from scanflow.text.failures import Failure, parse_failure

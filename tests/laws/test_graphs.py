@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from scanflow.wire import BatchingOptions, Node
+from scanflow.instance_messages import BatchingOptions, Node
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Tensor
 from scanflow_serving.results import to_tensors

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from scanflow.errors import NotFoundError
-from scanflow.wire import BatchingOptions
+from scanflow.instance_messages import BatchingOptions
 from scanflow_client.formatting.service_text import format_request_examples
 from tests.laws.model_clients import Refused, ServedModel, serve_model, to_columns
 

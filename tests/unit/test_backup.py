@@ -24,7 +24,16 @@ from scanflow.backends import journal
 from scanflow.backends.journal import Journal
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError, UsageError
 from scanflow.settings import Settings
-from scanflow_client.backup.manifest import FILES, FORMAT, HEADER, MANIFEST, Entry, Header, Manifest, check_archive
+from scanflow_client.backup.backup_manifest import (
+    FILES,
+    FORMAT,
+    HEADER,
+    MANIFEST,
+    Entry,
+    Header,
+    Manifest,
+    check_archive,
+)
 from scanflow_client.backup.restore import restore_home
 from scanflow_client.backup.save import save_home
 

@@ -13,8 +13,8 @@ import scanflow as sf
 from scanflow import modules
 from scanflow.app.application_files import dump_json, dump_yaml, load_yaml
 from scanflow.app_files import get_file
+from scanflow.application_loading import load_application, load_function, load_module
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.loading import load_application, load_function, load_module
 
 APP = """
 import scanflow as sf

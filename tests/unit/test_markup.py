@@ -26,7 +26,7 @@ from scanflow_server.overview_html import Overview, render_overview
 from scanflow_server.page_html import render, render_problem
 from scanflow_server.store.label_store import Label, Vote
 from scanflow_server.store.token_store import TokenRow
-from tests.unit.server.arbiter.making import action, intent
+from tests.unit.server.arbiter.intent_builders import action, intent
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EVIL = "\"'><evil onload='&amp;"

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 import scanflow as sf
 from scanflow.app.application_files import dump_document
 from scanflow.app.parameters import refuse_mask
+from scanflow.application_loading import load_application
 from scanflow.backends.kubernetes.differences import list_changed_fields
 from scanflow.backends.service_records import InstanceRecord, mask_errors
 from scanflow.errors import InvalidError
 from scanflow.http.problems import build_problem
-from scanflow.loading import load_application
 from scanflow.text.masking import (
     MaskedStream,
     Masker,

@@ -142,7 +142,7 @@ def test_parameters_of_functions_are_known_here(deployer: RemoteDeployer, standi
         "import scanflow as sf\n@sf.step\ndef load(count: int = 3) -> int:\n    return count\n"
         "app = sf.Application(name='shop', workflows=[sf.Workflow(name='w', nodes=[load.bind()])])\n"
     )
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     app, source, _ = load_application(str(tmp_path / "remote_steps.py"))
     standin.add_route("POST /runs/plan", httpx2.Response(422, json=build_problem(InvalidError("no"))[1]))

@@ -38,7 +38,7 @@ app = sf.Application(name="gated", workflows=[sf.Workflow(name="w", nodes=[gate.
 
 @pytest.fixture
 def app(tmp_path: Path) -> sf.Application:
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
 
     (tmp_path / "gated_app.py").write_text(GATED)
     return load_application("gated_app.py", folder=tmp_path)[0]

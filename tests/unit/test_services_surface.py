@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import scanflow as sf
+from scanflow.application_loading import load_application
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UnsupportedError, UsageError
 from scanflow.knowledge import MemoryKnowledge
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 from scanflow_client.cli.command_tree import app as commands
 from scanflow_client.cli.service_commands import parse_rule, parse_share

@@ -25,9 +25,9 @@ from scanflow.http.connections import LimitedConnection
 from scanflow.http.tls import ServerTls
 from scanflow.http.tls_files import TlsFiles
 from scanflow.http.tls_server import TlsServer
+from scanflow.instance_messages import Node, Revision
 from scanflow.pki import CertificateAuthority, get_authority_file, prepare_tls
 from scanflow.settings import Settings
-from scanflow.wire import Node, Revision
 from scanflow_serving import instance_http
 from scanflow_serving.instance_http import HttpServer
 from tests.waiting import PATIENCE_S

@@ -25,8 +25,8 @@ from scanflow_agents.host.event_subscriber import EventFilter, EventSource, Even
 from scanflow_agents.host.host_clients import DeliveryClient, EventReporter
 from scanflow_agents.host.outbox import Outbox
 from scanflow_agents.host.scheduler import DueTimes, Scheduler
-from scanflow_agents.host.schedules import format_time
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
+from scanflow_agents.host.trigger_times import format_time
 
 TRIM_S = 60.0
 QUIET_S = 20.0

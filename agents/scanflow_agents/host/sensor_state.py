@@ -15,7 +15,7 @@ from scanflow.app.triggers import Cron, Date, Interval, Trigger
 from scanflow_agents.clock_errors import AHEAD_S
 from scanflow_agents.host import combined_triggers
 from scanflow_agents.host.combined_triggers import NOTHING, Path, Seen
-from scanflow_agents.host.schedules import (
+from scanflow_agents.host.trigger_times import (
     Scheduled,
     apply_jitter,
     count_between,

@@ -19,7 +19,7 @@ from scanflow.errors import UnavailableError, UsageError
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import create_private_folder, open_private
 from scanflow.processes.shared_files import try_lock
-from scanflow_client.backup.manifest import (
+from scanflow_client.backup.backup_manifest import (
     Entry,
     Header,
     build_damage_error,

@@ -27,7 +27,7 @@ from scanflow.errors import InvalidError, UnavailableError, UsageError
 from scanflow.files.disk import build_disk_error
 from scanflow.files.private import open_private
 from scanflow.settings import Settings
-from scanflow_client.backup.manifest import (
+from scanflow_client.backup.backup_manifest import (
     BLOCK_BYTES,
     FILES,
     FORMAT,

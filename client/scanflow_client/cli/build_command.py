@@ -30,9 +30,9 @@ def build(
     An image contains the code, its requirements and those of registered models. Unchanged images are not rebuilt.
     Once an image is built, steps and services run in it.
     """
+    from scanflow.application_loading import load_application
     from scanflow.deployer.application_images import build_application, list_images
     from scanflow.images.build_settings import ImageSettings
-    from scanflow.loading import load_application
     from scanflow_client.formatting.image_text import format_build, format_dockerfiles
 
     application, _, chosen = load_application(target)

@@ -19,8 +19,8 @@ def apply(
     """Create or update an application's environment on a cluster. Runs do so, too."""
     from scanflow.app.plain_secrets import check_no_plain_secrets
     from scanflow.app.quantities import format_count
+    from scanflow.application_loading import load_application
     from scanflow.deployer import EmbeddedDeployer
-    from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
     check_no_plain_secrets(app)
@@ -46,8 +46,8 @@ def clean(
 
     This deletes its runs, services and agents, and the data in its volume claims.
     """
+    from scanflow.application_loading import load_application
     from scanflow.deployer import EmbeddedDeployer
-    from scanflow.loading import load_application
 
     app, _, _ = load_application(target)
     environments = EmbeddedDeployer(load_settings()).environments(app)

@@ -147,7 +147,7 @@ def _plan_job(
     target: str | None, nodes: int | None, cores: float, *, measure: bool = False
 ) -> tuple[MPIWorkload, MPIPlan]:
     from scanflow.app.mpi import MPIWorkload
-    from scanflow.loading import load_application
+    from scanflow.application_loading import load_application
     from scanflow.placement.mpi.groups import ClusterNode
     from scanflow.placement.mpi.job_plan import plan_job
 

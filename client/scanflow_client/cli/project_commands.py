@@ -84,8 +84,8 @@ def check(target: TargetArgument = None, as_json: JsonOption = False) -> None:
     The check covers the graph, names, quantities, parameters and files, and the agents: their parameters, and the
     workflows and agents that their strategies name.
     """
+    from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
-    from scanflow.loading import load_application
     from scanflow_client.agent_replay import check_agents
     from scanflow_client.formatting.run_text import format_check
 
@@ -112,8 +112,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Print a workflow's steps and resources without running it."""
+    from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
-    from scanflow.loading import load_application
     from scanflow_client.formatting.run_text import format_plan
 
     application, _, workflow = load_application(target)

@@ -36,8 +36,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a workflow; print a line per step and the last result."""
+    from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
-    from scanflow.loading import load_application
 
     deployer = open_deployer()
     application, path, workflow = load_application(target)
@@ -53,8 +53,8 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run. Finished steps are kept, running ones adopted, failed ones run again."""
+    from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
-    from scanflow.loading import load_application
 
     application, source = (None, None) if app is None else load_application(app)[:2]
     watch(open_deployer(), RunRequest(application, run=name, source=source), as_json)

@@ -75,8 +75,8 @@ def deploy(
 
     Without an option, the value of the workflow is used.
     """
+    from scanflow.application_loading import load_application
     from scanflow.backends.service_change import Deployment, Sizing
-    from scanflow.loading import load_application
     from scanflow_client.formatting.service_text import format_request_examples
 
     deployer = open_deployer()

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import InternalError, MissingExtraError, NotFoundError, did_you_mean
 from scanflow.installation import explain_install
-from scanflow.loading import load_application
 
 _NAMED_DATA = ("digits", "mnist")
 _NEEDS = ("tensorflow", "sklearn", "mlflow", "fastapi", "sqlalchemy", "apscheduler")

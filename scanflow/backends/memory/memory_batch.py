@@ -16,6 +16,7 @@ from scanflow.app.plan import Plan, plan_workflow
 from scanflow.app.steps import call_function, check_parameters, check_result
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
+from scanflow.application_loading import load_function
 from scanflow.backends.backend_port import Environment
 from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function
 from scanflow.backends.log_reader import Stream
@@ -36,7 +37,7 @@ from scanflow.backends.run_records import (
     TaskStarted,
     TaskState,
 )
-from scanflow.backends.schedule import StepProgress
+from scanflow.backends.step_schedule import StepProgress
 from scanflow.backends.task_parameters import RESULT, Resolved, StepInputs
 from scanflow.backends.tasks import (
     add_pending_tasks,
@@ -61,7 +62,6 @@ from scanflow.errors import (
     UsageError,
     did_you_mean,
 )
-from scanflow.loading import load_function
 from scanflow.names import RunName, StepName, make_run_name
 from scanflow.outputs import keep_outputs
 from scanflow.settings import Settings

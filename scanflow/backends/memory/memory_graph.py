@@ -11,8 +11,8 @@ from scanflow.app.inference import list_outputs_of_graph
 from scanflow.app.service import Service
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
+from scanflow.application_loading import load_function
 from scanflow.errors import NotFoundError, ServiceFailedError, UnsupportedError, UsageError, did_you_mean
-from scanflow.loading import load_function
 
 _METHODS = {
     "MODEL": "predict",

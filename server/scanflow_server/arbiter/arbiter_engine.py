@@ -16,8 +16,8 @@ from typing import Self
 from scanflow.agent.agent_records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Measure, Perform
+from scanflow_server.arbiter.intent_objections import FOREIGN_S
 from scanflow_server.arbiter.intent_service import FindLimits, IntentService, ReadState
-from scanflow_server.arbiter.objections import FOREIGN_S
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.controller_loop import IDLE_S, Loop
 from scanflow_server.intent_identity import get_place, get_turn

@@ -14,9 +14,15 @@ from sqlalchemy import Connection
 from scanflow.agent.agent_records import Action, ActionState, Decision, Intent, StrategyLimits
 from scanflow.agent.primitives import parse_act
 from scanflow.errors import InvalidError, UsageError
-from scanflow_server.arbiter.arbitrate import arbitrate_all, decide_duplicate, find_repeated, repeat_decision, supersede
-from scanflow_server.arbiter.bounds import bound_intent
-from scanflow_server.arbiter.objections import (
+from scanflow_server.arbiter.arbitration import (
+    arbitrate_all,
+    decide_duplicate,
+    find_repeated,
+    repeat_decision,
+    supersede,
+)
+from scanflow_server.arbiter.intent_bounds import bound_intent
+from scanflow_server.arbiter.intent_objections import (
     FOREIGN_S,
     ArbitrationContext,
     Owner,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scanflow.app.quantities import format_count, format_memory
 from scanflow.backends.backend_port import JobBudget
-from scanflow.backends.schedule import Budget, Share
+from scanflow.backends.step_schedule import Budget, Share
 from scanflow.deployer.embedded import EmbeddedDeployer
 from scanflow.errors import NotFoundError
 

@@ -19,8 +19,8 @@ from typing import Any
 from scanflow.agent.agent_records import Action, Event
 from scanflow.app.webhook import Webhook, check_url
 from scanflow.errors import InvalidError, ScanflowError, UnavailableError
+from scanflow.instance_messages import read_token
 from scanflow.transport.webhook_sender import post
-from scanflow.wire import read_token
 from scanflow_server.controller_loop import IDLE_S, ErrorIsolation
 from scanflow_server.notices import TYPES, build_body, is_news
 from scanflow_server.response_masking import mask_action

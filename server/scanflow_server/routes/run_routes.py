@@ -20,12 +20,12 @@ from scanflow_server import run_requests
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import Key, Named, ResumeBody, RunBody, SpinBody
-from scanflow_server.limits import LimitedStream
 from scanflow_server.output_values import dump_values, show_outputs
 from scanflow_server.progress_events import stream_run_events
 from scanflow_server.request_problems import PROBLEMS
 from scanflow_server.scope import OwnRun, read_own_application, restrict_team
 from scanflow_server.server_context import ContextDep
+from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(prefix="/runs", tags=["runs"], responses=PROBLEMS, route_class=ApiRoute)

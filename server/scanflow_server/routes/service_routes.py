@@ -29,13 +29,13 @@ from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.arbiter.service_requests import list_pending_changes, request_change
 from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import DeployBody, Key, Name, Operation, OperationAccepted, Text
-from scanflow_server.limits import LimitedStream
 from scanflow_server.progress_events import make_operation_view, parse_event_number, stream_operation_events
 from scanflow_server.request_problems import PROBLEMS
 from scanflow_server.scope import EngineDep, OwnOperation, OwnService, read_own_application
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.service_drivers import Kind, check_service_exists, make_name_conflict
 from scanflow_server.store.secret_store import cache_maskers, load_masker
+from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import EVENTS, follow, make_events_response
 
 router = APIRouter(tags=["services"], responses=PROBLEMS, route_class=ApiRoute)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from scanflow.app.application_files import dump_document
-from scanflow.loading import load_application
+from scanflow.application_loading import load_application
 from scanflow.processes.background_jobs import Job
 from tests.http_requests import HTTP
 from tests.permissions import permit_strategies_at

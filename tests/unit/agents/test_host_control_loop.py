@@ -18,8 +18,8 @@ from scanflow.app.triggers import Date
 from scanflow.errors import NotFoundError, UnavailableError
 from scanflow_agents.host.control_loop import MAX_ATTEMPTS, Decisions, HostedSensor, SensorResult
 from scanflow_agents.host.scheduler import DueTimes
-from scanflow_agents.host.schedules import count_between
 from scanflow_agents.host.sensor_state import FiringRequest, SensorState
+from scanflow_agents.host.trigger_times import count_between
 from tests.unit.agents.host_harness import START, Agent, FakeClock, run, sensor, yield_to_loop
 
 SECOND = sf.every(seconds=1)

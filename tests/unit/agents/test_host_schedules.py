@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import scanflow as sf
 from scanflow.app.triggers import Cron, parse_cron
-from scanflow_agents.host.schedules import (
+from scanflow_agents.host.trigger_times import (
     Scheduled,
     apply_jitter,
     count_between,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.backends.schedule import Budget, Share, StepProgress
+from scanflow.backends.step_schedule import Budget, Share, StepProgress
 
 
 @st.composite

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import scanflow as sf
+from scanflow.application_loading import load_application
 from scanflow.images.code_files import compute_digest, list_code_files
-from scanflow.loading import load_application
 from scanflow_client.cli.command_tree import app
 
 APP = """

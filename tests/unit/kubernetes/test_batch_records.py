@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.backends.kubernetes.batch.framing import BEGIN, FINAL_MARK, StreamSplitter, build_frame, split_streams
+from scanflow.backends.kubernetes.batch.log_framing import BEGIN, FINAL_MARK, StreamSplitter, build_frame, split_streams
 from scanflow.backends.kubernetes.batch.pod_layout import ASKED_TO_STOP, ATTEMPTS, GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow
 from scanflow.names import StepName

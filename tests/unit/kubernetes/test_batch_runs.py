@@ -128,7 +128,8 @@ def test_a_run_is_checked_once_by_the_process_that_enters_and_drives_it(
     shop.runs.drive(name, prepared, environment=lambda _: {}, observe=lambda _: None)
     assert checked == ["a", "b"]
     assert (
-        shop.another().drive(shop.enter().name, environment=lambda _: {}, observe=lambda _: None).state == "succeeded"
+        shop.make_another().drive(shop.enter().name, environment=lambda _: {}, observe=lambda _: None).state
+        == "succeeded"
     )
     assert checked == ["a", "b"] * 3
 

@@ -13,8 +13,8 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
-from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument
 from scanflow.backends.kubernetes.batch.pod_layout import DOCUMENT, PACKED_FILE
+from scanflow.backends.kubernetes.batch.run_document import MAX_BYTES, RunDocument
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow
 from scanflow.backends.kubernetes.kinds import Manifest

@@ -16,9 +16,9 @@ import pytest
 
 import scanflow as sf
 from scanflow.backends.definition import SavedDefinition
-from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.framing import split_streams
 from scanflow.backends.kubernetes.batch.launch_plan import plan_launches
+from scanflow.backends.kubernetes.batch.log_framing import split_streams
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.pickles import write_pickle
 from scanflow.backends.run_definition import RunDefinition
 from tests.s3_server import S3Store, run_s3_server

@@ -19,7 +19,6 @@ from scanflow.backends.kubernetes.online.traffic import (
 )
 from scanflow.errors import UnsupportedError
 from tests.manifests import assert_manifests
-from tests.route_state import RouteState, read_route_state
 
 
 def routing(**changes: Any) -> Routing:

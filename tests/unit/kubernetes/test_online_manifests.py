@@ -13,7 +13,7 @@ from scanflow.backends.kubernetes.online.engines import ENGINES, build_revision_
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.instance_messages import ModelFiles, Node, Revision
 from tests.manifests import assert_manifests
 
 CODE = instance_pods.MountedCode(

@@ -29,7 +29,7 @@ from scanflow.errors import (
     UnsupportedError,
     UsageError,
 )
-from scanflow.wire import Revision
+from scanflow.instance_messages import Revision
 from tests.unit.kubernetes.kubernetes_services import NAMESPACE, READY, Served
 from tests.waiting import PATIENCE_S
 
@@ -67,9 +67,7 @@ def test_what_a_deployment_would_make_and_change_is_reported_before(
         app = cluster_service.app(by)
         cluster_service.cluster.calls.clear()
         manifests = cluster_service.services.manifests(app, app.workflow("serving"))
-        lists = [
-            call.kind for call in cluster_service.cluster.calls if call.verb == "find" and call.namespace is None
-        ]
+        lists = [call.kind for call in cluster_service.cluster.calls if call.verb == "find" and call.namespace is None]
         assert lists == ["ConfigMap"], "what was deployed is listed once"
         return {
             f"{difference.kind} {difference.name}": difference.change

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.backends.canary_analysis import RevisionStats
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.object_labels import build_labels
 from scanflow.backends.kubernetes.online.instance_pods import NAMESPACE as DETAIL
 from scanflow.backends.kubernetes.online.reconciler import ServiceReconciler, should_backup_answer
 from scanflow.backends.kubernetes.online.service_store import ServiceStore, build_state_map
-from scanflow.backends.kubernetes.online.switch import TrafficSwitch
 from scanflow.backends.kubernetes.online.traffic import compute_shares
+from scanflow.backends.kubernetes.online.traffic_switch import TrafficSwitch
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, RevisionRecord, ServiceRecord, ServiceState, Shape
 from scanflow.backends.service_spec import ServiceSpec
+from scanflow.instance_messages import Revision
 from scanflow.testing.memory_cluster import MemoryCluster
-from scanflow.wire import Revision
 
 NAMESPACE = "scanflow-shop-data"
 

@@ -289,7 +289,7 @@ def test_a_run_that_is_too_large_with_its_progress_is_resumed_without(
         if size > limit:
             raise UsageError(f"{what} takes {size} bytes")
 
-    monkeypatch.setattr("scanflow.backends.kubernetes.batch.document.check_size", check_size)
+    monkeypatch.setattr("scanflow.backends.kubernetes.batch.run_document.check_size", check_size)
     homes.drive_there(run)
     assert list_steps(homes.workflow(f"{run}-2")) == ["b"]
 

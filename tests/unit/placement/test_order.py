@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from scanflow.placement.order import Order, pick, sort_cpus
+from scanflow.placement.cpu_order import Order, pick, sort_cpus
 from scanflow.placement.topology import Cache, Core, NumaNode, Topology, uniform
 from tests.unit.placement.test_topology import MACHINES
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from scanflow.app.resources import AffinityMode
 from scanflow.errors import InvalidError
+from scanflow.placement.cpu_order import Order
 from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.explain import explain
-from scanflow.placement.order import Order
 from scanflow.placement.place import Grant, place
 from scanflow.placement.topology import Core, NumaNode, Topology, uniform
 from tests.unit.placement.equations import Equations

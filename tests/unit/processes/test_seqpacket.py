@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from scanflow.errors import InvalidError
+from scanflow.instance_messages import ControlMessage
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.backends.schedule import Share
+from scanflow.backends.step_schedule import Share
 from scanflow.deployer import EmbeddedDeployer, TaskLog
 from scanflow.errors import UsageError
 from scanflow.settings import Settings

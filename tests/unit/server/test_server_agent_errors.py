@@ -25,7 +25,9 @@ def folder(context: ServerContext) -> Path:
         row = agent_store.put(connection, app="a", name="tracker", team="t", document={"v": 1}, source=None)
     host_folder = Job(context.settings.folder / "agents" / "a" / "tracker").path / "host"
     host_folder.mkdir(parents=True)
-    (host_folder.parent / "version").write_text(compute_version(context, row))  # as its controller does when it starts it
+    (host_folder.parent / "version").write_text(
+        compute_version(context, row)
+    )  # as its controller does when it starts it
     return host_folder
 
 

@@ -21,11 +21,10 @@ from scanflow.errors import TooLargeError
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_EVENT_BYTES
 from scanflow.http.home_token import Role, hash_token
 from scanflow.transport import ServerClient
-from scanflow_server import api_route, label_pages, limits
+from scanflow_server import api_route, label_pages, stream_limits
 from scanflow_server.access import PERMISSIONS
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.app import BASE, create_app
-from scanflow_server.limits import UnreadBodies
 from scanflow_server.routes import (
     agent_routes,
     application_routes,
@@ -40,6 +39,7 @@ from scanflow_server.routes import (
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
+from scanflow_server.stream_limits import UnreadBodies
 from tests.http_requests import http_client
 from tests.server import bearer
 from tests.unit.server.server_rows import Api
@@ -306,7 +306,7 @@ def answer_unread(headers: Sequence[tuple[bytes, bytes]], blocks: Iterator[bytes
 def test_the_rest_of_an_endless_body_is_discarded_up_to_a_limit_after_the_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_DISCARDED_BYTES", 3 * BLOCK)
+    monkeypatch.setattr(stream_limits, "MAX_DISCARDED_BYTES", 3 * BLOCK)
     closing = {"type": "http.response.start", "status": 403, "headers": [(b"connection", b"close")]}
     answered = {"type": "http.response.body", "body": b"No.", "more_body": True}
     ended = {"type": "http.response.body"}

@@ -13,10 +13,9 @@ import pytest
 
 from scanflow.backends.service_change import ServiceChange
 from scanflow.errors import UsageError
-from scanflow.processes.background_jobs import Job
-from scanflow.processes.restart_backoff import Processes
+from scanflow.processes.background_jobs import Job, Processes
 from scanflow_server.arbiter.acting import MAX_ATTEMPTS
-from scanflow_server.arbiter.arbitrate import QUEUE_S
+from scanflow_server.arbiter.arbitration import QUEUE_S
 from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.arbiter.service_requests import request_change
 from scanflow_server.arbiter.why import explain_action

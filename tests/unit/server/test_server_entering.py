@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scanflow.app.application import Application
+from scanflow.application_loading import load_application
 from scanflow.deployer import EmbeddedDeployer, RunRequest, TaskLog
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
-from scanflow.loading import load_application
 from scanflow.settings import Settings
 
 APP = """

@@ -15,9 +15,9 @@ from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.agent.primitive_context import PrimitiveResult, SavedApplication
 from scanflow.app.application import Application
 from scanflow.app.application_files import dump_document
+from scanflow.application_loading import load_application
 from scanflow.deployer import RunRequest
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow.loading import load_application
 from scanflow_server import run_requests
 from scanflow_server.primitives import ApplicationStore, RequestedRuns
 from scanflow_server.server_context import ServerContext

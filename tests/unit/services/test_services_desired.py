@@ -23,7 +23,7 @@ from scanflow.backends.service_reports import report
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.backends.service_transitions import Recall, apply_change
 from scanflow.errors import NotFoundError, UsageError
-from scanflow.wire import FoundModel, ModelFiles, Node, Revision
+from scanflow.instance_messages import FoundModel, ModelFiles, Node, Revision
 from tests.unit.standin import EXPLANATION
 from tests.waiting import wait_until
 

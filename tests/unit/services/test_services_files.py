@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scanflow.backends.canary_analysis import RevisionStats
 from scanflow.backends.local.services.supervisor.attempts import (
     describe_failure,
     list_attempt_numbers,
@@ -24,14 +25,13 @@ from scanflow.backends.local.services.supervisor.attempts import (
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.listener import open_listening_socket, open_reserving_socket
 from scanflow.backends.recorder import upload_files, upload_until_exit
-from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, Shape
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.instance_messages import ModelFiles, Node, Revision
 from scanflow.processes.ports import FIRST_PORT, choose_port, is_free
 from scanflow.processes.shims import Exit
-from scanflow.wire import ModelFiles, Node, Revision
 from tests.waiting import patient
 
 # Attempts

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, read_usage
-from scanflow.backends.service_decisions import RevisionStats, subtract_stats
 from scanflow.backends.service_metrics import MetricsWindow, compute_totals
 from scanflow.backends.service_records import compute_quantile
 

@@ -17,8 +17,8 @@ from scanflow.backends.local.services.supervisor.attempts import Template
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics
 from scanflow.backends.local.services.supervisor.pool import InstancePool
 from scanflow.backends.local.services.supervisor.reconcile import SILENT_S, START_S, PoolTarget, reconcile
+from scanflow.instance_messages import ControlMessage, encode
 from scanflow.placement.place import Grant
-from scanflow.wire import ControlMessage, encode
 
 NOW, AGE_S = 2000.0, 1000.0
 TARGET = PoolTarget(spec_hash="a", count=1, serves=1, cores=1.0, deadline_s=30.0, changing=False)

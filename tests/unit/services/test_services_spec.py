@@ -23,8 +23,8 @@ from scanflow.backends.local.services.spec.builder import ServiceSpecBuilder
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.errors import InvalidError, NotFoundError, UnsupportedError, UsageError
+from scanflow.instance_messages import ModelFiles
 from scanflow.placement.topology import uniform
-from scanflow.wire import ModelFiles
 
 
 @pytest.fixture

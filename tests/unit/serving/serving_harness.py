@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from scanflow.wire import BatchingOptions, DesiredInstanceState, InstanceSpec, Limits, Node, Recording, Revision
+from scanflow.instance_messages import (
+    BatchingOptions,
+    DesiredInstanceState,
+    InstanceSpec,
+    Limits,
+    Node,
+    Recording,
+    Revision,
+)
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import Request, Response
 from scanflow_serving.routes import ServingApplication

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.wire import BatchingOptions, ModelFiles, Node
+from scanflow.instance_messages import BatchingOptions, ModelFiles, Node
 from scanflow_serving.batching import QUIET, Batcher, Traffic, compute_pause_s, update_traffic
 from scanflow_serving.component_graph import GraphStep, GraphTraversal
 from scanflow_serving.component_threads import Engine

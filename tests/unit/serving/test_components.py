@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scanflow.errors import InvalidError, NotFoundError, UsageError
-from scanflow.wire import ModelFiles, Node
+from scanflow.instance_messages import ModelFiles, Node
 from scanflow_serving.components import Component, load_component, make_component_problem
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.signature import UNDECLARED

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scanflow.instance_messages import ControlMessage, Node, Revision, encode
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage, Node, Revision, encode
 from tests.serving import Instance, infer_request, read_answer
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -16,7 +16,7 @@ import pytest
 
 from scanflow.errors import InvalidError, MissingExtraError, NotFoundError, ScanflowError, UnsupportedError
 from scanflow.installation import explain_install
-from scanflow.wire import ModelFiles, Node, Revision
+from scanflow.instance_messages import ModelFiles, Node, Revision
 from scanflow_serving.flavors import open_model
 from scanflow_serving.inference_problems import ProblemError
 from tests.unit.serving.serving_harness import instance, make_desired_state, node, write_class
@@ -224,7 +224,8 @@ def test_pickles_are_not_read_where_that_is_forbidden(sklearn_model: Path, monke
 @pytest.mark.processes
 def test_opening_a_model_by_its_own_library_imports_no_mlflow(sklearn_model: Path, onnx_model: Path) -> None:
     code = (
-        "import sys\nfrom scanflow.wire import ModelFiles\nfrom scanflow_serving.flavors import open_model\n"
+        "import sys\nfrom scanflow.instance_messages import ModelFiles\n"
+        "from scanflow_serving.flavors import open_model\n"
         "for path in sys.argv[1:]:\n    open_model(ModelFiles(name='m', version=1, path=path), {}, threads=1)\n"
         "print(sorted({'mlflow', 'tensorflow', 'pydantic'} & set(sys.modules)))"
     )
@@ -310,7 +311,7 @@ SERVE_KERAS = """
 import asyncio, json, sys, time
 from pathlib import Path
 import numpy as np
-from scanflow.wire import ModelFiles, Node
+from scanflow.instance_messages import ModelFiles, Node
 from tests.unit.serving.serving_harness import instance
 async def main(flavor):
     folder = Path(sys.argv[1] + flavor)

@@ -14,8 +14,8 @@ import pytest
 import tritonclient.grpc as triton
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from scanflow.instance_messages import Limits
 from scanflow.protos import SERVICE, get_message_class
-from scanflow.wire import Limits
 from scanflow_serving.grpc_api import GrpcApi, read_request
 from scanflow_serving.inference_problems import ProblemError
 from scanflow_serving.messages import InferRequest, InferResponse, Request, Response, Tensor

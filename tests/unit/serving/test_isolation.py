@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scanflow.instance_messages import Recording
 from scanflow.protos import get_message_class
-from scanflow.wire import Recording
 from scanflow_serving.grpc_api import read_request
 from scanflow_serving.messages import InferRequest, Tensor
 from scanflow_serving.oip import OCTETS

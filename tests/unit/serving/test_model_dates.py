@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from scanflow.wire import ModelFiles, Node
+from scanflow.instance_messages import ModelFiles, Node
 from scanflow_serving.calls import OipCall
 from scanflow_serving.component_graph import Graph
 from scanflow_serving.components import Component

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.wire import ModelFiles, Node, Recording, Revision
+from scanflow.instance_messages import ModelFiles, Node, Recording, Revision
 from scanflow_serving.messages import Tensor
 from scanflow_serving.prediction_recorder import Recorder, Sampler
 

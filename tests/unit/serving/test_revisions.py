@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import UsageError
-from scanflow.wire import DesiredInstanceState, Node, Revision
+from scanflow.instance_messages import DesiredInstanceState, Node, Revision
 from scanflow_serving.revisions import WeightedChooser
 from tests.unit.serving.serving_harness import (
     Instance,

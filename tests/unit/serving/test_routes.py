@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scanflow.wire import Recording
+from scanflow.instance_messages import Recording
 from scanflow_serving.calls import LARGE
 from scanflow_serving.component_threads import MAX_ABANDONED
 from scanflow_serving.messages import Request

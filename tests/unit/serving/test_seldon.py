@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.wire import Node
+from scanflow.instance_messages import Node
 from scanflow_serving import seldon_protocol
 from scanflow_serving.component_graph import Graph, GraphStep, GraphTraversal, Outcome
 from scanflow_serving.components import Component

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scanflow.errors import UnsupportedError
-from scanflow.wire import ModelFiles, Node
+from scanflow.instance_messages import ModelFiles, Node
 from scanflow_serving.components import make_component_problem
 from scanflow_serving.flavors import open_model
 from scanflow_serving.instance_gpu import (

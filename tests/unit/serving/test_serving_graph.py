@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
-from scanflow.wire import Node
+from scanflow.instance_messages import Node
 from scanflow_serving.component_graph import Graph, GraphStep, GraphTraversal, Outcome, call_now, finish, sort_levels
 from scanflow_serving.components import Component
 from scanflow_serving.inference_problems import ProblemError

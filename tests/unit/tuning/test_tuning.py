@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import scanflow as sf
+from scanflow.application_loading import load_application
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Progress, ServiceRecord, Shape
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge.memory import MemoryKnowledge
-from scanflow.loading import load_application
 from scanflow.placement.topology import uniform
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow.tuning.goals import Goal, Measurement

@@ -17,9 +17,7 @@ from scanflow.backends.definition import SavedDefinition, describe_edited, read_
 from scanflow.backends.function_store import delete_unused_functions
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_errors import ConflictError
-from scanflow.backends.kubernetes.batch.claim import are_outputs_gone, check_outputs, record_claim, reset_finished_tasks
 from scanflow.backends.kubernetes.batch.cluster_runs import ClusterRuns
-from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.fetching import are_tasks_missing
 from scanflow.backends.kubernetes.batch.finished_steps import (
     FinishedSteps,
@@ -28,10 +26,17 @@ from scanflow.backends.kubernetes.batch.finished_steps import (
     list_finished_steps,
     reset_changed,
 )
+from scanflow.backends.kubernetes.batch.outputs_claim import (
+    are_outputs_gone,
+    check_outputs,
+    record_claim,
+    reset_finished_tasks,
+)
 from scanflow.backends.kubernetes.batch.pod_functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import StepCode
 from scanflow.backends.kubernetes.batch.run_checks import CheckedRun, check_definition, plan_steps
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.stopping import stop_running_task

@@ -19,10 +19,10 @@ from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.batch import pod_layout, step_pods
-from scanflow.backends.kubernetes.batch.document import MAX_BYTES, RunDocument, check_size
 from scanflow.backends.kubernetes.batch.finished_steps import FinishedSteps, add_skipped
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
+from scanflow.backends.kubernetes.batch.run_document import MAX_BYTES, RunDocument, check_size
 from scanflow.backends.kubernetes.batch.shared_templates import share_templates
 from scanflow.backends.kubernetes.batch.workflow_signals import (
     WRONG,

@@ -16,11 +16,11 @@ from scanflow.app.application import Application
 from scanflow.backends.definition import SavedDefinition, enter_run, read_definition
 from scanflow.backends.journal import MAX_INTEGER, Journal, JournalRun, parse_latest
 from scanflow.backends.kubernetes.api_errors import ConflictError
-from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
+from scanflow.backends.kubernetes.batch.batch_home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.pod_layout import PROGRESS
 from scanflow.backends.kubernetes.batch.preparation import RunPreparation
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.run_writer import NameTakenError, RunVersion, RunWriter, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import (
     CopiedRecord,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.pod_settings import SMALL
 from scanflow.backends.kubernetes.batch.storage_volumes import (
     build_outputs_volume,
@@ -54,7 +54,7 @@ if len(text) > longest:
 sys.stdout.write(text.decode())
 """
 
-_READER: Final = "import sys; from scanflow.backends.kubernetes.batch.reader import "
+_READER: Final = "import sys; from scanflow.backends.kubernetes.batch.storage_reader import "
 _FETCH_OBJECTS: Final = f"{_READER}fetch_folders; fetch_folders(sys.argv[3:])"
 _PRINT_FILES: Final = f"{_READER}print_files; print_files(sys.argv[1], sys.argv[2:])"
 _TRY_STORE: Final = f"{_READER}try_store; try_store()"

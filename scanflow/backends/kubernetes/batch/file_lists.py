@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.claim import check_outputs
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.fetching import fetch_files
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.outputs_claim import check_outputs
 from scanflow.backends.kubernetes.batch.workflow_records import FileSizes
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings

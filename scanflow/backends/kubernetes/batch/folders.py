@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.framing import FINAL_MARK
+from scanflow.backends.kubernetes.batch.log_framing import FINAL_MARK
 from scanflow.files.private import write_private
 from scanflow.files.walk import iterate_files
 from scanflow.outputs import OUTPUTS_FOLDER

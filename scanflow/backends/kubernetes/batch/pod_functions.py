@@ -10,7 +10,7 @@ from pathlib import Path
 from scanflow.app.executor import Target
 from scanflow.app.workflow import Workflow
 from scanflow.backends.function_store import build_lost_function_error, compute_name, is_saved_function, save_function
-from scanflow.backends.kubernetes.batch.home import BatchHome
+from scanflow.backends.kubernetes.batch.batch_home import BatchHome
 from scanflow.backends.kubernetes.batch.pod_layout import KEY, KEY_SECRET
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.expiring_set import ExpiringSet

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from scanflow.backends.kubernetes.batch import pod_layout
 from scanflow.backends.kubernetes.batch.folders import Folders, begin_attempt, create_empty_folder
-from scanflow.backends.kubernetes.batch.process import ProcessEnd, run_process
+from scanflow.backends.kubernetes.batch.pod_process import ProcessEnd, run_process
 
 
 def run_step(folders: Folders, step: str, index: int | None, *, retry: int, before: Mapping[str, int]) -> int:

@@ -20,12 +20,12 @@ from scanflow.app_files import AppFiles
 from scanflow.backends import function_process, script_process
 from scanflow.backends.function_store import is_saved_function
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.folders import Folders, create_empty_folder
 from scanflow.backends.kubernetes.batch.launch_plan import build_task_env
+from scanflow.backends.kubernetes.batch.pod_process import run_process
 from scanflow.backends.kubernetes.batch.pod_storage import open_storage
-from scanflow.backends.kubernetes.batch.process import run_process
 from scanflow.backends.kubernetes.batch.retries import has_own_backoff
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.storage import ClaimStorage
 from scanflow.backends.kubernetes.batch.task_report import (
     POD_DELETED,

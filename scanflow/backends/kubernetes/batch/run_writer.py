@@ -10,9 +10,9 @@ from typing import Self
 
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.shared_runs import CopiedRecord, RunHeader
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.kinds import Manifest

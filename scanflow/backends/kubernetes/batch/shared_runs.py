@@ -17,9 +17,9 @@ from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.batch import pod_layout
-from scanflow.backends.kubernetes.batch.document import RunDocument
-from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
+from scanflow.backends.kubernetes.batch.batch_home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.recorded_progress import RecordedProgress
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import read_code_name
 from scanflow.backends.kubernetes.kinds import Manifest

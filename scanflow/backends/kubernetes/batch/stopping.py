@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scanflow.backends.kubernetes.batch.pod_layout import ASKED_TO_STOP
-from scanflow.backends.kubernetes.batch.process import PID_FILE
+from scanflow.backends.kubernetes.batch.pod_process import PID_FILE
 from scanflow.backends.kubernetes.batch.task_pod_logs import MAIN
 from scanflow.backends.kubernetes.batch.workflow_facts import LiveWorkflow
 from scanflow.backends.kubernetes.cluster import Cluster, retry_on_conflict

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scanflow.backends.kubernetes.batch.framing import StreamSplitter, split_streams
+from scanflow.backends.kubernetes.batch.log_framing import StreamSplitter, split_streams
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.log_reader import LogPage, LogPart, Stream
 from scanflow.errors import NotFoundError, UnavailableError, UsageError

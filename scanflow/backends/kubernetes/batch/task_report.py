@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scanflow.app.quantities import format_duration
-from scanflow.backends.kubernetes.batch.process import ProcessEnd
+from scanflow.backends.kubernetes.batch.pod_process import ProcessEnd
 from scanflow.errors import ScanflowError
 from scanflow.text.failures import Failure, parse_failure
 

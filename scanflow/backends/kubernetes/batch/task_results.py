@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from scanflow.backends.kubernetes.batch.claim import check_outputs
+from scanflow.backends.kubernetes.batch.batch_home import BatchHome, RunHome
 from scanflow.backends.kubernetes.batch.fetching import fetch_log, fetch_outputs
 from scanflow.backends.kubernetes.batch.file_lists import list_files
-from scanflow.backends.kubernetes.batch.home import BatchHome, RunHome
+from scanflow.backends.kubernetes.batch.outputs_claim import check_outputs
 from scanflow.backends.kubernetes.batch.task_pod_logs import TaskPodLogs, copy_log
 from scanflow.backends.kubernetes.batch.workflow_facts import list_workflows
 from scanflow.backends.kubernetes.batch.workflow_records import observe_workflow

@@ -13,7 +13,7 @@ from typing import Final
 from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.pod_layout import GIVEN_UP_ANNOTATION
 from scanflow.backends.kubernetes.batch.stopping import annotate, end_on_node
 from scanflow.backends.kubernetes.batch.task_pod_logs import copy_log

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.file_lists import write_files
-from scanflow.backends.kubernetes.batch.home import RunHome
 from scanflow.backends.kubernetes.batch.pod_layout import DRIVE, format_workflow_name
 from scanflow.backends.kubernetes.batch.workflow_records import ObservedWorkflow, observe_workflow
 from scanflow.backends.kubernetes.cluster import Cluster

@@ -18,7 +18,7 @@ from scanflow.app.executor import Executor
 from scanflow.app.graph import list_ancestors
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
-from scanflow.backends.schedule import StepProgress
+from scanflow.backends.step_schedule import StepProgress
 from scanflow.backends.task_parameters import StepInputs
 from scanflow.backends.tasks import split_task
 from scanflow.errors import ScanflowError

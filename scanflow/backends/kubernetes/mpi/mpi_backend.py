@@ -19,8 +19,8 @@ from scanflow.backends.job_times import MPI
 from scanflow.backends.journal import Journal, JournalRun
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.batch.cluster_runs import ClusterRuns
-from scanflow.backends.kubernetes.batch.document import RunDocument
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, PROGRESS
+from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
 from scanflow.backends.kubernetes.batch.shared_runs import RunHeader, has_object, read_begun_drive
 from scanflow.backends.kubernetes.batch.workflow_facts import read_drive

@@ -9,7 +9,7 @@ from typing import Final
 from scanflow.app.mpi import MPIWorkload
 from scanflow.app.quantities import round_memory
 from scanflow.backends.journal import Journal, JournalRun
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.pod_layout import format_workflow_name
 from scanflow.backends.kubernetes.batch.workflow_facts import read_drive, write_outputs
 from scanflow.backends.kubernetes.cluster import Cluster

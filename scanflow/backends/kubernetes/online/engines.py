@@ -16,8 +16,8 @@ from scanflow.backends.kubernetes.kubernetes_settings import ServingEngine
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import instance_pods
 from scanflow.backends.service_spec import ServiceSpec
+from scanflow.instance_messages import Revision
 from scanflow.names import MAX_NAME
-from scanflow.wire import Revision
 
 _NO_ENGINE: Final = {"seldon.io/no-engine": "true"}
 _KSERVE_CONTAINER: Final = "kserve-container"

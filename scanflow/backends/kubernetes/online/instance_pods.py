@@ -24,8 +24,8 @@ from scanflow.backends.kubernetes.pod_spec import build_container_security, buil
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, list_clients
+from scanflow.instance_messages import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 from scanflow.placement.threads import build_thread_variables, check_overrides
-from scanflow.wire import DRAIN_IDLE_S, DesiredInstanceState, InstanceSpec, Recording, Revision, encode
 
 MANAGEMENT_PORT: Final = 8082
 CONTAINER: Final = "instance"
@@ -44,7 +44,7 @@ _AUTH: Final = "/scanflow/auth"
 _RECORDED_FOLDER: Final = "/scanflow/recorded"
 _FILES: Final = f"{_RECORDED_FOLDER}/files"
 _RECORDED_SIZE: Final = "320Mi"
-"""Slightly more than :class:`~scanflow.wire.Recording` buffers: a pod that exceeds it is evicted."""
+"""Slightly more than :class:`~scanflow.instance_messages.Recording` buffers: a pod that exceeds it is evicted."""
 
 _TMP: Final = "/tmp"  # noqa: S108 - a volume of the pod's own
 _SLACK_S: Final = 10

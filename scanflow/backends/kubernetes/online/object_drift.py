@@ -31,7 +31,7 @@ from scanflow.backends.kubernetes.online.render import (
 )
 from scanflow.backends.kubernetes.online.service_definition import list_mounted_objects, rebuild_mounted_object
 from scanflow.backends.kubernetes.online.service_store import STATE, ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import AUTOSCALER_KINDS, TrafficSwitch
+from scanflow.backends.kubernetes.online.traffic_switch import AUTOSCALER_KINDS, TrafficSwitch
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import AccessDeniedError, UnsupportedError
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from scanflow.app.quantities import parse_cpu
+from scanflow.backends.canary_analysis import RevisionStats
 from scanflow.backends.kubernetes.api_times import parse_epoch_s, parse_optional_time
 from scanflow.backends.kubernetes.kinds import Manifest, find_condition
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online.instance_pods import TEMPLATE
 from scanflow.backends.kubernetes.online.instance_status import InstanceStatus
 from scanflow.backends.kubernetes.pods import explain_pending
-from scanflow.backends.service_decisions import RevisionStats
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_records import InstanceRecord, InstanceState, ServiceRecord, ServiceState

@@ -14,6 +14,8 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from scanflow.backends.canary_analysis import RevisionStats, Verdict, analyse, subtract_stats
+from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.cluster import Cluster
@@ -21,16 +23,8 @@ from scanflow.backends.kubernetes.kinds import Manifest, find_condition
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed_objects
 from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import TrafficSwitch
+from scanflow.backends.kubernetes.online.traffic_switch import TrafficSwitch
 from scanflow.backends.service_change import ServiceChange
-from scanflow.backends.service_decisions import (
-    Failover,
-    RevisionStats,
-    Verdict,
-    analyse,
-    subtract_stats,
-    update_failover,
-)
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.online.engines import (
 from scanflow.backends.kubernetes.online.traffic import GRPC_PORT, H2C, HTTP_PORT, Mirroring, Routing, build_routes
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.errors import UnsupportedError
-from scanflow.wire import Revision
+from scanflow.instance_messages import Revision
 
 DEPLOYED_SETTINGS: Final = "made_with"
 """The key in a service's details of the settings that its objects depend on."""

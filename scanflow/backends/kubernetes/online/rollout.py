@@ -21,7 +21,7 @@ from scanflow.backends.kubernetes.online import observed_objects
 from scanflow.backends.kubernetes.online.engines import ENGINES
 from scanflow.backends.kubernetes.online.render import RenderedRevision
 from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
-from scanflow.backends.kubernetes.online.switch import TrafficSwitch
+from scanflow.backends.kubernetes.online.traffic_switch import TrafficSwitch
 from scanflow.backends.kubernetes.pods import PodDenial, explain_denial
 from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Progress, ServiceObserver

@@ -51,7 +51,7 @@ from scanflow.backends.kubernetes.online.service_definition import (
     read_service_token,
 )
 from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore, restore_aliases
-from scanflow.backends.kubernetes.online.switch import TrafficSwitch
+from scanflow.backends.kubernetes.online.traffic_switch import TrafficSwitch
 from scanflow.backends.kubernetes.pod_image import PodImage
 from scanflow.backends.kubernetes.pods import explain_denial
 from scanflow.backends.service_change import Deployment, ServiceChange
@@ -70,8 +70,8 @@ from scanflow.errors import (
     UsageError,
     did_you_mean,
 )
+from scanflow.instance_messages import ModelFiles
 from scanflow.placement.threads import compute_pool_size
-from scanflow.wire import ModelFiles
 
 ResolveImage = Callable[[Application, Workflow], PodImage]
 _MAX_QUERIED = 32

@@ -24,7 +24,7 @@ from scanflow.backends.kubernetes.pod_spec import check_pod_secrets
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, build_nodes, find_scaling
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
-from scanflow.wire import ModelFiles
+from scanflow.instance_messages import ModelFiles
 
 EXCLUSIVE: Final = {"cpu", "cpumem", "cpumempin"}
 _NEAR_MEMORY: Final = {"cpumem", "cpumempin"}

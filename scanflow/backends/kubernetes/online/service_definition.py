@@ -23,7 +23,7 @@ from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_records import Shape
 from scanflow.backends.service_spec import ServiceSpec, find_scaling
 from scanflow.errors import InvalidError, UsageError
-from scanflow.wire import ModelFiles, Node, Revision, read_token
+from scanflow.instance_messages import ModelFiles, Node, Revision, read_token
 
 
 def build_definition(

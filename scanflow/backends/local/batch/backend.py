@@ -43,8 +43,8 @@ from scanflow.backends.run_records import (
     StepFile,
     TaskRecord,
 )
-from scanflow.backends.schedule import Budget, Share
 from scanflow.backends.step_files import list_step_files
+from scanflow.backends.step_schedule import Budget, Share
 from scanflow.backends.tasks import (
     OutputsT,
     add_pending_tasks,

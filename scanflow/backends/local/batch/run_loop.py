@@ -48,7 +48,7 @@ from scanflow.backends.run_records import (
     TaskStarted,
     Waiting,
 )
-from scanflow.backends.schedule import Budget, Share, StepProgress
+from scanflow.backends.step_schedule import Budget, Share, StepProgress
 from scanflow.backends.task_parameters import NO_ITEM, Resolved
 from scanflow.backends.tasks import build_empty_record, group_by_step
 from scanflow.backends.values import copy_value, describe_missing_result

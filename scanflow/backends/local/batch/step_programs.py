@@ -15,6 +15,7 @@ from scanflow.app.executor import Executor, Target
 from scanflow.app.steps import check_parameters
 from scanflow.app.workflow import Workflow
 from scanflow.app_files import AppFiles
+from scanflow.application_loading import load_function
 from scanflow.backends.definition import SavedDefinition
 from scanflow.backends.function_store import build_lost_function_error, is_saved_function
 from scanflow.backends.local.layout import Home
@@ -24,7 +25,6 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import TaskRecord
 from scanflow.errors import InternalError, UnsupportedError
 from scanflow.files.secret_sources import check_secret_sources
-from scanflow.loading import load_function
 
 _READ_AT_START = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LANG", "LC_", "TZ")
 """Variables that an interpreter, or what it is linked with, reads only once, when it starts."""

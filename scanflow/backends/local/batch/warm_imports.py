@@ -5,8 +5,8 @@ from __future__ import annotations
 import cloudpickle
 
 from scanflow.app import application, steps, workflow
+from scanflow.application_loading import load_function
 from scanflow.backends import values
 from scanflow.backends.function_process import main
-from scanflow.loading import load_function
 
 __all__ = ["application", "cloudpickle", "load_function", "main", "steps", "values", "workflow"]

@@ -16,10 +16,10 @@ from scanflow.backends.local.services.grants import read_service_cpus
 from scanflow.backends.local.services.service_layout import ServicesHome
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder
+from scanflow.instance_messages import decode, encode
 from scanflow.placement.mpi.colocation import Neighbour
 from scanflow.placement.mpi.job_plan import MPIPlan
 from scanflow.processes.shared_files import hold_driver_lock, hold_lock, is_locked, write_atomically
-from scanflow.wire import decode, encode
 
 JOBS_FOLDER: Final = "jobs"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.service_records import Shape
 from scanflow.errors import InvalidError, UnavailableError
+from scanflow.instance_messages import decode, encode
 from scanflow.placement.place import Grant, place
 from scanflow.placement.threads import POOLS, build_thread_variables, check_overrides
 from scanflow.placement.topology import Topology
 from scanflow.processes.shared_files import hold_lock, write_atomically
-from scanflow.wire import decode, encode
 
 
 @dataclass(frozen=True, slots=True)

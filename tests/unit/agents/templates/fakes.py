@@ -239,7 +239,9 @@ class LoopHarness:
         evaluations = [evaluate(strategy, sample, situation) for strategy in declared.select_strategies(sensor)]
         assert [evaluation.error for evaluation in evaluations] == [None] * len(evaluations)
         assert_permitted(
-            declared, [want for evaluation in evaluations for want in evaluation.actions], self.parameters.get(agent, {})
+            declared,
+            [want for evaluation in evaluations for want in evaluation.actions],
+            self.parameters.get(agent, {}),
         )
         return evaluations
 

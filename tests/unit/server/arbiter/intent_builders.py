@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from scanflow.agent.agent_records import Action, Decision, Intent, PermittedCall, PrimitiveCall, StrategyLimits
-from scanflow_server.arbiter.arbitrate import arbitrate_all
-from scanflow_server.arbiter.objections import ArbitrationContext
+from scanflow_server.arbiter.arbitration import arbitrate_all
+from scanflow_server.arbiter.intent_objections import ArbitrationContext
 
 
 def intent(id: str = "i1", **changes: Any) -> Intent:

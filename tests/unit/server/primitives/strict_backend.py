@@ -17,7 +17,7 @@ from scanflow.backends.service_spec import ServiceSpec, build_nodes
 from scanflow.backends.service_transitions import apply_change
 from scanflow.backends.shapes import apply_sizing, compute_shape
 from scanflow.errors import NotFoundError
-from scanflow.wire import ModelFiles, Revision
+from scanflow.instance_messages import ModelFiles, Revision
 
 
 class KilledError(BaseException):

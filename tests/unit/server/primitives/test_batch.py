@@ -11,10 +11,10 @@ from scanflow.agent.agent_records import PrimitiveCall
 from scanflow.app.application import Application
 from scanflow.app.executor import Executor
 from scanflow.app.references import Ref
+from scanflow.application_loading import load_application
 from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import InvalidError, NotFoundError, ScanflowError, UsageError
-from scanflow.loading import load_application
 from scanflow.names import StepName
 from scanflow.settings import Settings
 from tests.unit.server.primitives.primitive_runs import Doing, InlineRuns, Remembered

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from scanflow.errors import InvalidError
+from scanflow.instance_messages import ControlMessage
 from scanflow.processes import seqpacket
-from scanflow.wire import ControlMessage
 
 _MAX_BATCH = 64
 

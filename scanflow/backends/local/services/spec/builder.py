@@ -28,13 +28,13 @@ from scanflow.backends.service_spec import Fetch, ServiceSpec, build_nodes, comp
 from scanflow.backends.shapes import build_shape_demand, compute_shape
 from scanflow.errors import InvalidError, UnsupportedError, UsageError
 from scanflow.files.secret_sources import check_secret_sources
+from scanflow.instance_messages import ModelFiles, Revision
 from scanflow.pki import prepare_tls
 from scanflow.placement.available_cpus import read_this_machine
 from scanflow.placement.device_grants import check_demand, check_environment
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.threads import compute_pool_size
 from scanflow.settings import Settings
-from scanflow.wire import ModelFiles, Revision
 
 
 class ServiceSpecBuilder:

@@ -20,9 +20,9 @@ from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.service_spec import list_clients
 from scanflow.errors import InvalidError
 from scanflow.files.private import create_private_folder, write_private
+from scanflow.instance_messages import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 from scanflow.placement.place import Grant
 from scanflow.processes.shims import Exit, Spec, create_attempt_folder
-from scanflow.wire import DRAIN_IDLE_S, InstanceSpec, Recording, decode, encode
 
 CONFIGURATION = 78  # the exit code of an instance with a configuration error: a restart would not help
 KEPT_ATTEMPTS = 3  # attempts of an instance that are retained

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from scanflow.backends.service_decisions import RevisionStats, Verdict, analyse, subtract_stats
+from scanflow.backends.canary_analysis import RevisionStats, Verdict, analyse, subtract_stats
 from scanflow.backends.service_metrics import Totals
 from scanflow.backends.service_spec import ServiceSpec
 from scanflow.processes.shared_files import write_atomically

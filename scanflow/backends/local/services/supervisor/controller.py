@@ -18,8 +18,8 @@ from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.supervisor.attempts import rotate_log
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
-from scanflow.backends.local.services.supervisor.backup import Backup
 from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
+from scanflow.backends.local.services.supervisor.failover_to_backup import Backup
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.listener import (
@@ -40,10 +40,10 @@ from scanflow.backends.service_metrics import MetricsWindow
 from scanflow.backends.service_spec import list_clients
 from scanflow.errors import ScanflowError
 from scanflow.files.private import create_private_folder
+from scanflow.instance_messages import SHORT_IDLE_S, ListenerTls
 from scanflow.pki import renew_certificate
 from scanflow.placement.sysfs import read_topology
 from scanflow.processes.shims import Shims
-from scanflow.wire import SHORT_IDLE_S, ListenerTls
 
 _log = logging.getLogger(__name__)
 

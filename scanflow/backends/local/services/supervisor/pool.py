@@ -23,11 +23,11 @@ from scanflow.backends.service_desired import DesiredState
 from scanflow.backends.shapes import build_shape_demand
 from scanflow.errors import UnavailableError
 from scanflow.files.disk import build_disk_error
+from scanflow.instance_messages import ControlMessage, encode
 from scanflow.placement.device_grants import DeviceGrant
 from scanflow.placement.place import Grant
 from scanflow.placement.topology import Topology
 from scanflow.processes.shims import Exit, Shims, stop_attempt
-from scanflow.wire import ControlMessage, encode
 
 POLL_S = 1.0  # polling interval of ready instances ...
 EAGER_S = 0.05  # ... and of those that are changing

@@ -15,7 +15,7 @@ from itertools import count, islice
 from typing import Literal
 
 from scanflow.backends.local.services.supervisor.instance import Instance, Phase
-from scanflow.wire import DRAIN_IDLE_S
+from scanflow.instance_messages import DRAIN_IDLE_S
 
 SILENT_S = 9.0  # an instance that has not answered for so long counts as stuck
 APPLY_SILENT_S = 60.0  # the same while it loads a model, as an import may block the interpreter

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.app.scaling import Scaling
+from scanflow.backends.canary_analysis import RevisionStats, analyse
+from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.local.services.supervisor.attempts import count_failures_in_a_row, pause_s
 from scanflow.backends.local.services.supervisor.autoscaler import Observation, ScalingDecision, decide
-from scanflow.backends.service_decisions import Failover, RevisionStats, analyse, update_failover
 from scanflow.backends.service_records import CanaryPolicy
 from scanflow.placement.queueing import Load, Recommendation
 

@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from selectors import BaseSelector
 
+from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.local.services.control.channel import Channel
 from scanflow.backends.local.services.control.supervisor_control import start_supervisor
 from scanflow.backends.local.services.service_layout import ServiceFolder, ServicesHome
 from scanflow.backends.local.services.state.desired import read_desired
 from scanflow.backends.local.services.state.observed import is_supervised
 from scanflow.backends.local.services.supervisor.attempts import list_newest_attempts
-from scanflow.backends.service_decisions import Failover, update_failover
 from scanflow.errors import ScanflowError
-from scanflow.wire import ListenerTls
+from scanflow.instance_messages import ListenerTls
 
 _POLL_S = 0.5
 _WAKE_S = 2.0

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from scanflow.backends.kubernetes.batch.framing import build_frame
+from scanflow.backends.kubernetes.batch.log_framing import build_frame
 
 GRACE_S = 5.0
 """How long a terminated process may take to end, before it is killed."""

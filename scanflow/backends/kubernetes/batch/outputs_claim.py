@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scanflow.backends.kubernetes.batch.home import RunHome
+from scanflow.backends.kubernetes.batch.batch_home import RunHome
 from scanflow.backends.kubernetes.batch.object_store import SCHEME
 from scanflow.backends.kubernetes.batch.store_address import locate_store
 from scanflow.backends.kubernetes.cluster import Cluster
