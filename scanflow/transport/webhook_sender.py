@@ -42,8 +42,8 @@ def post(url: str, body: bytes, *, id: str, at: int, secret: str | None, patienc
 
     def send() -> None:
         try:
-            options = {"headers": headers, "timeout": timeout, **build_trust_options(url)}
-            with httpx2.stream("POST", url, content=body, **options) as reply:
+            trust = build_trust_options(url)
+            with httpx2.stream("POST", url, content=body, headers=headers, timeout=timeout, **trust) as reply:
                 status = reply.status_code  # what else it says is not read: it could go on for ever
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise UnavailableError(f"The webhook at {host!r} cannot be reached: {type(error).__name__}.") from None
