@@ -18,8 +18,8 @@ TESTS = CHECKOUT / "tests"
 
 EXCEPTIONS = {
     "_exit": "os._exit is public, and its name is Python's",
-    "tests/unit/agents/harness.py:_thread": "a kill in the middle of a commit: a writer that is closed commits",
-    "tests/unit/agents/harness.py:_connection": "a kill in the middle of a commit, as above",
+    "tests/unit/agents/host_harness.py:_thread": "a kill in the middle of a commit: a writer that is closed commits",
+    "tests/unit/agents/host_harness.py:_connection": "a kill in the middle of a commit, as above",
 }
 """Names that may be reached, everywhere or in one module, and why."""
 

@@ -53,7 +53,7 @@ def sequence() -> Manifest:
     return make_manifest([load, train, step("report", parameters={"score": train["score"]})])
 
 
-def make_placed_manifest() -> Manifest:
+def placement() -> Manifest:
     own_cores = step("tune", image="shop/tune:3", resources=sf.Resources(cpu=2, memory="1Gi", gpu=1), affinity="cpumem")
     beside = step("load", resources=sf.Resources(cpu="250m", memory="256Mi"))
     kept_off = step(
@@ -95,7 +95,7 @@ def condition_on_a_fan_out() -> Manifest:
     return make_manifest([load, score, step("alarm", when=score["ok"].equals([True, True]))])
 
 
-def make_resumed_manifest() -> Manifest:
+def resumption() -> Manifest:
     load = step("load")
     clean = step("clean", for_each=load["files"], parameters={"file": sf.item})
     maybe = step("maybe", when=load["rows"] > 10)
@@ -113,11 +113,11 @@ def one_task() -> Manifest:
 
 SHAPES: tuple[Callable[[], Manifest], ...] = (
     sequence,
-    make_placed_manifest,
+    placement,
     static_fan_out,
     fan_outs,
     conditions,
     condition_on_a_fan_out,
-    make_resumed_manifest,
+    resumption,
     one_task,
 )

@@ -262,8 +262,8 @@ def test_every_command_that_sends_a_table_takes_how_it_is_written(
     monkeypatch.setattr(characterize_command, "find_workflow", lambda _: target)
     sent: list[PredictRequest] = []
 
-    def read(**given: Any) -> PredictRequest:
-        sent.append(read_request(**given))
+    def read(**arguments: Any) -> PredictRequest:
+        sent.append(read_request(**arguments))
         raise InvalidError("it was read")
 
     monkeypatch.setattr(predict_io, "read_request", read)

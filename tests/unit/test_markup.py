@@ -154,7 +154,7 @@ def test_a_value_that_a_page_lacks_is_an_error(page: str, name: str) -> None:
         render(page, **{key: value for key, value in PAGES[page].items() if key != name})
 
 
-def test_nothing_in_a_template_turns_escaping_off_or_runs() -> None:
+def test_no_template_disables_escaping_or_has_a_script() -> None:
     files = [file for top in ("scanflow", "client", "server") for file in (CHECKOUT / top).rglob("*.jinja")]
     assert len(files) > 15
     for file in files:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from scanflow.backends.findings import Finding, Mark
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest, find_condition
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest, build_manifest, get_condition
 from scanflow.backends.kubernetes.kubernetes_settings import JOB_KINDS, KubernetesSettings
 from scanflow.backends.kubernetes.nodes import KubeletPolicy, read_kubelet_policies
 from scanflow.backends.kubernetes.object_labels import MANAGER
@@ -260,7 +260,7 @@ def _check_gateway(cluster: Cluster, settings: KubernetesSettings) -> Finding:
     if gateway is None:
         return Finding("✗", "gateway", f"there is no Gateway {settings.gateway!r}", "kubectl get gateways -A")
     for needed in ("Accepted", "Programmed"):
-        condition = find_condition(gateway.get("status"), needed)
+        condition = get_condition(gateway.get("status"), needed)
         if condition.get("status") != "True":
             message = condition.get("message", "no controller has accepted it")
             advice = f"kubectl -n {namespace} describe gateway {name}"

@@ -79,7 +79,7 @@ def build_manifest(kind: str, metadata: Manifest, **fields: Any) -> Manifest:
     return {"apiVersion": KINDS[kind].api_version, "kind": kind, "metadata": metadata, **fields}
 
 
-def find_condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
+def get_condition(status: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
     """Return the condition of a type in an object's status; empty: there is none."""
     conditions = (status or {}).get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), {})

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from scanflow.app.plan import UNBOUNDED
 from scanflow.app.quantities import parse_cpu, parse_memory, round_memory
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition
 from scanflow.errors import AccessDeniedError, NotFoundError, UnavailableError
 
 _MAX_CONCURRENT: Final = 16
@@ -70,7 +70,7 @@ def read_kubelet_policies(
 
 def is_schedulable(node: Manifest) -> bool:
     """Return whether ordinary pods may be scheduled on a node."""
-    ready = find_condition(node["status"], "Ready").get("status") == "True"
+    ready = get_condition(node["status"], "Ready").get("status") == "True"
     taints = [taint for taint in node["spec"].get("taints", []) if taint.get("effect") in {"NoSchedule", "NoExecute"}]
     return ready and not taints and not node["spec"].get("unschedulable", False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition
 
 
 class Pending(NamedTuple):
@@ -144,7 +144,7 @@ def explain_denial(deployment: Manifest) -> PodDenial | None:
     metadata, status = deployment["metadata"], deployment.get("status", {})
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
         return None
-    condition = find_condition(status, "ReplicaFailure")
+    condition = get_condition(status, "ReplicaFailure")
     if condition.get("status") != "True":
         return None
     message = " ".join(str(condition.get("message") or condition.get("reason") or "").split())
@@ -172,7 +172,7 @@ def _get_denial_remedy(message: str, namespace: str) -> str:
 def _explain_silent_node(pod: Manifest) -> Pending | None:
     """Detect that a pod's node does not answer: the pod is marked as not ready without a reason, while its containers
     are still reported as ready."""
-    ready, containers = (find_condition(pod.get("status"), kind) for kind in ("Ready", "ContainersReady"))
+    ready, containers = (get_condition(pod.get("status"), kind) for kind in ("Ready", "ContainersReady"))
     if ready.get("status") != "False" or ready.get("reason") or containers.get("status") != "True":
         return None
     node = pod["spec"].get("nodeName", "?")
@@ -184,7 +184,7 @@ def _explain_silent_node(pod: Manifest) -> Pending | None:
 
 
 def _explain_unschedulable(status: Manifest) -> Pending | None:
-    condition = find_condition(status, "PodScheduled")
+    condition = get_condition(status, "PodScheduled")
     if condition.get("status") != "False":
         return None
     return _build_pending(condition.get("reason", "Unschedulable"), condition.get("message", ""))

@@ -119,7 +119,7 @@ async def test_a_journal_is_bounded_in_bytes_also_after_a_restart(tmp_path: Path
         await state.writer.close()
 
 
-async def test_the_position_that_an_earlier_version_stored_is_read_once(tmp_path: Path) -> None:
+async def test_the_position_of_an_earlier_version_is_read_once(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "agent.db") as database:
         database.execute("CREATE TABLE heard (id INTEGER PRIMARY KEY, number, mark, generation, listens)")
         database.execute("INSERT INTO heard VALUES (1, 41, 'm', 2, 0)")

@@ -26,7 +26,7 @@ from scanflow.backends.kubernetes.agents.agent_manifests import (
 from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.code_configmap import CODE_VOLUME, CodeConfigMap, build_code
 from scanflow.backends.kubernetes.differences import format_recreation
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition, get_object_key
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition, get_object_key
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.list_cache import ListCache
 from scanflow.backends.kubernetes.object_labels import AGENT, APP, MANAGED_SELECTOR, TEAM
@@ -259,10 +259,10 @@ def _explain_failure(deployment: Manifest, pods: Sequence[Manifest], containers:
         if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     for pod in pods:
-        scheduled = find_condition(pod.get("status"), "PodScheduled")
+        scheduled = get_condition(pod.get("status"), "PodScheduled")
         if scheduled.get("status") == "False":
             return f"Pending: {scheduled.get('message')}"
-    failure = find_condition(deployment.get("status"), "ReplicaFailure")
+    failure = get_condition(deployment.get("status"), "ReplicaFailure")
     return str(failure.get("message")) if failure.get("status") == "True" else None
 
 

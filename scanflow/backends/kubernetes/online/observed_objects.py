@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from scanflow.app.quantities import parse_cpu
 from scanflow.backends.canary_analysis import RevisionStats
 from scanflow.backends.kubernetes.api_times import parse_epoch_s, parse_optional_time
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online.instance_pods import TEMPLATE
 from scanflow.backends.kubernetes.online.instance_status import InstanceStatus
@@ -81,7 +81,7 @@ def is_lost(pod: Manifest, now: float) -> bool:
 
 
 def is_ready(pod: Manifest) -> bool:
-    return not is_terminating(pod) and find_condition(pod.get("status"), "Ready").get("status") == "True"
+    return not is_terminating(pod) and get_condition(pod.get("status"), "Ready").get("status") == "True"
 
 
 def compute_instance_state(pod: Manifest) -> InstanceState:

@@ -19,7 +19,7 @@ from scanflow.backends.failover import Failover, update_failover
 from scanflow.backends.kubernetes.api_errors import ConflictError
 from scanflow.backends.kubernetes.api_times import parse_epoch_s
 from scanflow.backends.kubernetes.cluster import Cluster
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition
 from scanflow.backends.kubernetes.object_labels import REVISION, SERVICE
 from scanflow.backends.kubernetes.online import observed_objects
 from scanflow.backends.kubernetes.online.service_store import ServiceConfigMap, ServiceStore
@@ -184,5 +184,5 @@ class ServiceReconciler:
         return self._cluster.find("Pod", stored.namespace, labels=labels)[0]
 
     def _compute_ready_s(self, pod: Manifest) -> float:
-        since = find_condition(pod["status"], "Ready").get("lastTransitionTime")
+        since = get_condition(pod["status"], "Ready").get("lastTransitionTime")
         return 0.0 if since is None else max(0.0, self._clock() - parse_epoch_s(since))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from scanflow.app.scaling import Scaling
-from scanflow.backends.kubernetes.kinds import Manifest, find_condition
+from scanflow.backends.kubernetes.kinds import Manifest, get_condition
 from scanflow.backends.service_records import Explanation
 
 _UNITS: Final = {
@@ -79,7 +79,7 @@ def _format_formula(
         return f"{instances}: no measurement yet"
     if scaling.down_threshold <= sample <= scaling.up_threshold and wanted == instances:
         return f"{sample:g} is between {scaling.down_threshold:g} and {scaling.up_threshold:g}: {instances}"
-    limited = find_condition(status, "ScalingLimited")
+    limited = get_condition(status, "ScalingLimited")
     bounds = {"TooManyReplicas": f", at most max={scaling.max}", "TooFewReplicas": f", at least min={scaling.min}"}
     bound = bounds.get(limited.get("reason", ""), "") if limited.get("status") == "True" else ""
     return f"ceil({instances} x {sample:g} / {scaling.target:g}) = {wanted}{bound}"
@@ -90,7 +90,7 @@ def _format_decision(scaling: Scaling, instances: int, wanted: int, status: Mapp
         return f"add {wanted - instances}"
     if wanted < instances:
         return f"remove {instances - wanted}"
-    active, able = find_condition(status, "ScalingActive"), find_condition(status, "AbleToScale")
+    active, able = get_condition(status, "ScalingActive"), get_condition(status, "AbleToScale")
     if active.get("reason") == "ScalingDisabled":
         return f"scale to zero: no request for {scaling.cool_down:g} s"
     for condition in (active, able):
@@ -103,5 +103,5 @@ def _format_decision(scaling: Scaling, instances: int, wanted: int, status: Mapp
 
 def _format_problem(scaled_object: Manifest | None) -> str | None:
     """Format the problem that KEDA reports; None: none."""
-    ready = find_condition(scaled_object and scaled_object.get("status"), "Ready")
+    ready = get_condition(scaled_object and scaled_object.get("status"), "Ready")
     return f"KEDA says: {ready.get('message') or ready.get('reason')}" if ready.get("status") == "False" else None
