@@ -76,11 +76,11 @@ def main() -> int:
 def _measure(cut: Cut, seconds: float) -> Iterator[Sequence[str]]:
     with tempfile.TemporaryDirectory(prefix="scanflow-gpu-") as name:
         folder = Path(name)
-        shutil.copy(Path(__file__).with_name("load.py"), folder)
+        shutil.copy(Path(__file__).with_name("gpu_load.py"), folder)
         machine = DeviceMachine(folder)
         server = sf.Executor(
             name="server",
-            mainfile="load.py",
+            mainfile="gpu_load.py",
             for_each=list(range(cut.servers)),
             parameters={},
             resources=sf.Resources(cpu=1, gpu=1 if cut.servers == 1 else round(1 / cut.servers, 4)),

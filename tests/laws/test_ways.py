@@ -38,7 +38,7 @@ BATCHES = pytest.mark.parametrize(
 APP = """
 import pathlib, sys
 sys.path.insert(0, {checkout!r})
-from tests.laws import programs
+from tests.laws import workflow_programs as programs
 here = pathlib.Path(__file__).parent
 app = programs.build_application(programs.load_programs((here / "programs.json").read_text()){more})
 """
@@ -161,7 +161,8 @@ for handle in (run, client.run(run.name)):
 @BATCHES
 def test_from_a_notebook_where_the_cells_define_all_functions(kernel: Kernel, count: int, number: int) -> None:
     drawn = draw_programs(count, 600 + number)
-    kernel.run(f"import sys\nsys.path.insert(0, {str(CHECKOUT)!r})\nfrom tests.laws import operations, programs")
+    kernel.run(f"import sys\nsys.path.insert(0, {str(CHECKOUT)!r})")
+    kernel.run("from tests.laws import operations, workflow_programs as programs")
     kernel.run(Path(operations.__file__).read_text(encoding="utf-8"))
     kernel.run(f"text = {dump_programs(drawn)!r}\n{IMPORT_PROGRAMS}")
     kernel.run(RUN_PROGRAMS)
