@@ -13,7 +13,7 @@ from scanflow.agent.decide import StrategyAction
 from scanflow.agent.primitives import catalogue
 from scanflow.agent.registry import Declared
 from scanflow.agent.strategy_limits import describe_limits
-from scanflow_server.arbiter.intent_bounds import bound_intent
+from scanflow_server.arbiter.strategy_permissions import bound_intent
 from scanflow_server.store import agent_store, tables
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.base import Store, open_store

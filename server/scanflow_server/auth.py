@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 
 from scanflow.http.home_token import ensure_home_token, hash_token, keep_home_token, parse_step_token, read_home_token
-from scanflow_server.access import Permission, TokenHolder
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, token_store
+from scanflow_server.token_roles import Permission, TokenHolder
 
 _FRESH_S = 2.0
 """How long tokens are cached if another server may use the same database, and may have revoked one."""

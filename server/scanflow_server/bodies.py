@@ -18,8 +18,8 @@ from scanflow.app.parameters import refuse_mask
 from scanflow.backends.service_change import Sizing
 from scanflow.errors import InvalidError
 from scanflow.text.times import LAST_TIME
-from scanflow_server.access import TEAM_KEYS
 from scanflow_server.store.keys import OWN_PREFIX
+from scanflow_server.token_roles import TEAM_KEYS
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _MAX_DEPTH = 100

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
-from scanflow_server.access import TokenHolder
 from scanflow_server.bodies import check_text
 from scanflow_server.page_html import get_headers, render
 from scanflow_server.page_requests import make_page_response, read_form, redirect
@@ -23,6 +22,7 @@ from scanflow_server.routes.label_routes import LabelBody, record_label
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import label_store
 from scanflow_server.store.label_store import Label
+from scanflow_server.token_roles import TokenHolder
 
 PATH: Final = "/labels"
 _MAX_CHOICES: Final = 12

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from scanflow.errors import InvalidError
 from scanflow.knowledge.knowledge_port import APPLICATION_FILE
 from scanflow.knowledge.mlflow.rest_client import is_served
-from scanflow_server.access import PERMISSIONS, TokenHolder, explain_refusal
+from scanflow_server.token_roles import PERMISSIONS, TokenHolder, explain_refusal
 
 Access = Literal["read", "log"]
 

@@ -24,7 +24,6 @@ from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.transport.forwarding import MAX_CONNECTIONS, ForwardedReply, Forwarder
 from scanflow.transport.mlflow_api import MLFLOW_PATH, TEAM_HEADER
-from scanflow_server.access import TokenHolder
 from scanflow_server.mlflow_access import (
     ArtifactAddresses,
     classify_request,
@@ -36,6 +35,7 @@ from scanflow_server.mlflow_access import (
 from scanflow_server.page_sessions import COOKIE, FindCaller, Sessions
 from scanflow_server.server_context import ServerContext
 from scanflow_server.stream_limits import StreamLimit
+from scanflow_server.token_roles import TokenHolder
 
 _PRIVATE_HEADERS: Final = frozenset(
     b"host authorization cookie origin referer accept-encoding set-cookie server date x-mlflow-workspace".split()

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from scanflow_server.access import TokenHolder
+from scanflow_server.token_roles import TokenHolder
 
 COOKIE: Final = "scanflow_session"
 SESSION_S: Final = 12 * 3600.0

@@ -24,7 +24,6 @@ from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_l
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server import overview_html, page_html, run_requests
-from scanflow_server.access import TokenHolder
 from scanflow_server.audit import CALLBACK
 from scanflow_server.bodies import check_text
 from scanflow_server.control.agent_controller import describe_agent
@@ -45,6 +44,7 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_pages import SignInPages
 from scanflow_server.store import agent_store, event_store, intent_store, label_store, token_store
 from scanflow_server.store.secret_store import cache_maskers
+from scanflow_server.token_roles import TokenHolder
 
 _PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)

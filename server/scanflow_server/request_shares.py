@@ -12,8 +12,8 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import OverLimitError
-from scanflow_server.access import TokenHolder
 from scanflow_server.request_problems import make_problem_response
+from scanflow_server.token_roles import TokenHolder
 
 _WAITING_PER_REQUEST: Final = 16
 """How many requests of one token wait, for each that may be answered at once."""

@@ -16,7 +16,6 @@ from scanflow.app.application import Application
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import ForbiddenError, NotFoundError, did_you_mean
 from scanflow_server import run_requests
-from scanflow_server.access import TokenHolder
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.auth import Reader
 from scanflow_server.bodies import Name, RunName, read_application
@@ -27,6 +26,7 @@ from scanflow_server.service_drivers import check_service_exists
 from scanflow_server.store import agent_store, intent_store
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.intent_store import ActionRow
+from scanflow_server.token_roles import TokenHolder
 
 _IntentId = Annotated[str, InPath(min_length=1, max_length=128, pattern=r"^[!-.0-~]+$")]
 _NO_TEAM = "-"

@@ -19,13 +19,13 @@ from urllib.parse import quote, unquote, urlencode
 
 from scanflow.errors import AccessDeniedError, ForbiddenError
 from scanflow.http.home_token import hash_token, make_token
-from scanflow_server.access import TokenHolder
 from scanflow_server.auth import get_home_owner
 from scanflow_server.identity_provider import CodeExchange, IdentityProvider
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import choose_rule
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
+from scanflow_server.token_roles import TokenHolder
 
 LIFETIME_S: Final = 600.0
 """How long a person may take at the provider, in seconds."""

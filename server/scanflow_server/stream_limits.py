@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scanflow.errors import UnavailableError
-from scanflow_server.access import TokenHolder
+from scanflow_server.token_roles import TokenHolder
 
 STALLED_S: Final = 30.0
 """After how long without a byte read by its client a stream is closed, in seconds; a healthy client reopens it."""

@@ -12,7 +12,6 @@ import pytest
 
 from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.http.home_token import Role, read_home_token
-from scanflow_server.access import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from scanflow_server.app import create_app
 from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.page_sessions import Sessions
@@ -21,6 +20,7 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
 from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store
 from scanflow_server.store.label_store import LabelCandidate
+from scanflow_server.token_roles import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from tests.http_requests import http_client
 from tests.permissions import permit_strategies
 from tests.server import bearer

@@ -11,7 +11,7 @@ from typing import Any
 from scanflow.agent.agent_records import Action, Intent, PrimitiveCall
 from scanflow.agent.primitive_context import REVERT, PrimitiveResult
 from scanflow.errors import ScanflowError, UnavailableError, UsageError
-from scanflow_server.arbiter.intent_objections import LEASE_S, are_equal
+from scanflow_server.arbiter.arbitration_rules import LEASE_S, are_equal
 from scanflow_server.arbiter.intent_service import ReadState, append_reason, record_intent_event
 from scanflow_server.intent_identity import (
     are_related,

@@ -16,7 +16,7 @@ from typing import Self
 from scanflow.agent.agent_records import Action, Decision, Guard, Intent
 from scanflow.errors import ScanflowError
 from scanflow_server.arbiter.acting import Actor, Measure, Perform
-from scanflow_server.arbiter.intent_objections import FOREIGN_S
+from scanflow_server.arbiter.arbitration_rules import FOREIGN_S
 from scanflow_server.arbiter.intent_service import FindLimits, IntentService, ReadState
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.controller_loop import IDLE_S, Loop

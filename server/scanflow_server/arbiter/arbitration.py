@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from scanflow.agent.agent_records import Action, Decision, Intent, Verdict
-from scanflow_server.arbiter.intent_objections import (
+from scanflow_server.arbiter.arbitration_rules import (
     ArbitrationContext,
     are_equal,
     check_action_budget,

@@ -21,8 +21,7 @@ from scanflow_server.arbiter.arbitration import (
     repeat_decision,
     supersede,
 )
-from scanflow_server.arbiter.intent_bounds import bound_intent
-from scanflow_server.arbiter.intent_objections import (
+from scanflow_server.arbiter.arbitration_rules import (
     FOREIGN_S,
     ArbitrationContext,
     Owner,
@@ -30,6 +29,7 @@ from scanflow_server.arbiter.intent_objections import (
     are_equal,
     list_foreign_fields,
 )
+from scanflow_server.arbiter.strategy_permissions import bound_intent
 from scanflow_server.intent_identity import compute_lookback_s, get_place, is_lasting
 from scanflow_server.store import event_store, intent_store
 from scanflow_server.store.base import Store

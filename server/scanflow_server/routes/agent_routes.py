@@ -17,7 +17,6 @@ from scanflow.app.secrets import iterate_secrets
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import AccessDeniedError, AlreadyRunningError, InvalidError, NotFoundError, did_you_mean
 from scanflow.files.secret_sources import check_secret_sources
-from scanflow_server.access import PERMISSIONS, TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.auth import Editor, Proposer, Reader
 from scanflow_server.bodies import AppBody, HeartbeatBody, Name, check_name, check_text
@@ -34,6 +33,7 @@ from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import agent_store, application_store, event_store
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.secret_store import load_masker
+from scanflow_server.token_roles import PERMISSIONS, TokenHolder
 
 router = APIRouter(prefix="/agents", tags=["agents"], responses=PROBLEMS, route_class=ApiRoute)
 

@@ -14,7 +14,6 @@ from starlette.concurrency import run_in_threadpool
 from scanflow.agent.agent_records import Event
 from scanflow.errors import InvalidError, TooLargeError
 from scanflow.http.body_limits import MAX_EVENT_BYTES, format_size
-from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import check_line, check_text, check_time
@@ -23,6 +22,7 @@ from scanflow_server.request_problems import PROBLEMS
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import event_store, pruning
 from scanflow_server.streams import format_event, make_events_response
+from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS, route_class=ApiRoute)
 

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, ScanflowError, UsageError
-from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Proposer, Reader
 from scanflow_server.bodies import Named, Text, check_text
@@ -23,6 +22,7 @@ from scanflow_server.server_context import ContextDep
 from scanflow_server.store import event_store, label_store, usage
 from scanflow_server.store.base import split
 from scanflow_server.store.label_store import Assignable, AssignedLabel, Label, LabelCandidate, Labeller, LabelState
+from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/labels", tags=["labels"], responses=PROBLEMS, route_class=ApiRoute)
 

@@ -23,7 +23,6 @@ from scanflow.deployer.direct_predictions import get_explanation
 from scanflow.deployer.masked_deployer import mask_log, mask_service
 from scanflow.errors import InvalidError
 from scanflow.text.masking import Masker
-from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import DEFINITION, ApiRoute
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.arbiter.service_requests import list_pending_changes, request_change
@@ -37,6 +36,7 @@ from scanflow_server.service_drivers import Kind, check_service_exists, make_nam
 from scanflow_server.store.secret_store import cache_maskers, load_masker
 from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import EVENTS, follow, make_events_response
+from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(tags=["services"], responses=PROBLEMS, route_class=ApiRoute)
 

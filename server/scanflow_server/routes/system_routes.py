@@ -18,7 +18,6 @@ from scanflow.files.private import open_private
 from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket
 from scanflow.knowledge.step_environment import locate_tracker
 from scanflow.text.masking import mask_place
-from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Operator, Reader
 from scanflow_server.bodies import Status, TrackerStatus
@@ -26,6 +25,7 @@ from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.request_problems import PROBLEMS, describe_problems
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import agent_store, event_store, intent_store, run_store, usage
+from scanflow_server.token_roles import TokenHolder
 
 _PROBE_BYTES = 65_536
 

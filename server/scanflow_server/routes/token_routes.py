@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.http.home_token import Role, hash_token, make_token
-from scanflow_server.access import TokenHolder
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import TokenName
@@ -17,6 +16,7 @@ from scanflow_server.request_problems import PROBLEMS
 from scanflow_server.server_context import ContextDep
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
+from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/tokens", tags=["tokens"], responses=PROBLEMS, route_class=ApiRoute)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scanflow_server.access import TokenHolder
 from scanflow_server.audit import (
     FORGIVEN_S,
     FREE_FAILURES,
@@ -23,6 +22,7 @@ from scanflow_server.audit import (
 from scanflow_server.metrics import Meters
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import audit_store
+from scanflow_server.token_roles import TokenHolder
 from tests.server import bearer
 from tests.unit.server.server_rows import Api
 

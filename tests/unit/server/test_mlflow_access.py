@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from scanflow.errors import InvalidError
 from scanflow.http.home_token import make_step_token, parse_step_token
-from scanflow_server.access import Holder, TokenHolder
 from scanflow_server.mlflow_access import ArtifactAddresses, classify_request, explain_mlflow_refusal
+from scanflow_server.token_roles import Holder, TokenHolder
 
 ROOT = Path("/home/me/tracker/artifacts")
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from scanflow.http.home_token import hash_token
-from scanflow_server.access import TokenHolder
 from scanflow_server.auth import Callers
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.store import agent_store, token_store
 from scanflow_server.store.token_store import TokenRow
+from scanflow_server.token_roles import TokenHolder
 from tests.waiting import PATIENCE_S
 
 

@@ -22,7 +22,6 @@ from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_
 from scanflow.http.home_token import Role, hash_token
 from scanflow.transport import ServerClient
 from scanflow_server import api_route, label_pages, stream_limits
-from scanflow_server.access import PERMISSIONS
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.app import BASE, create_app
 from scanflow_server.routes import (
@@ -40,6 +39,7 @@ from scanflow_server.server_context import ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
 from scanflow_server.stream_limits import UnreadBodies
+from scanflow_server.token_roles import PERMISSIONS
 from tests.http_requests import http_client
 from tests.server import bearer
 from tests.unit.server.server_rows import Api

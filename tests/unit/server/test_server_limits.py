@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanflow.errors import NotFoundError, UnavailableError
-from scanflow_server.access import TokenHolder
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import intent_store
 from scanflow_server.stream_limits import LimitedStream, StreamLimit
+from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import HTTP
 from tests.server import bearer
 from tests.unit.server.answering import a_service

@@ -12,11 +12,11 @@ import pytest
 from scanflow.backends.function_store import compute_name
 from scanflow.deployer.functions_by_value import read_versions
 from scanflow.errors import OverLimitError
-from scanflow_server.access import TokenHolder
 from scanflow_server.control.retention import DAY_S, RetentionController
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import pruning, run_store, usage
+from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import HTTP
 from tests.server import bearer
 from tests.unit.server.server_rows import Api, a_run

@@ -22,7 +22,7 @@ from scanflow.backends.local.services.supervisor.attempts import (
     prune,
     rotate_log,
 )
-from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
+from scanflow.backends.local.services.supervisor.canary_traffic import CanaryAnalysis
 from scanflow.backends.local.services.supervisor.listener import open_listening_socket, open_reserving_socket
 from scanflow.backends.recorder import upload_files, upload_until_exit
 from scanflow.backends.service_metrics import Totals

@@ -58,7 +58,7 @@ from scanflow.names import RunName, StepName
 from scanflow.processes.shims import Exit, Shims, stop_attempt
 
 if TYPE_CHECKING:  # most runs cache nothing
-    from scanflow.backends.local.batch.task_cache import TaskCache
+    from scanflow.backends.local.batch.local_step_cache import TaskCache
 
 WARM_IMPORTS = "scanflow.backends.local.batch.warm_imports"
 STOP_POLL_S = 0.5  # how often requests to stop by other processes are checked
@@ -361,7 +361,7 @@ class RunEngine:
 
     @cached_property
     def _cache(self) -> TaskCache:
-        from scanflow.backends.local.batch.task_cache import TaskCache
+        from scanflow.backends.local.batch.local_step_cache import TaskCache
 
         return TaskCache(self._journal, self._run.record, self._launcher.keys)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scanflow.agent.agent_records import Action, Decision, Intent, PermittedCall, PrimitiveCall, StrategyLimits
 from scanflow_server.arbiter.arbitration import arbitrate_all
-from scanflow_server.arbiter.intent_objections import ArbitrationContext
+from scanflow_server.arbiter.arbitration_rules import ArbitrationContext
 
 
 def intent(id: str = "i1", **changes: Any) -> Intent:

@@ -7,7 +7,7 @@ import pytest
 
 from scanflow.agent.agent_records import Action, Intent, PrimitiveCall
 from scanflow_server.arbiter.arbitration import arbitrate_all, supersede
-from scanflow_server.arbiter.intent_objections import ArbitrationContext, Owner
+from scanflow_server.arbiter.arbitration_rules import ArbitrationContext, Owner
 from tests.unit.server.arbiter.intent_builders import action, arbitrate, intent
 
 

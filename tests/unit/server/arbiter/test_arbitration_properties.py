@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scanflow.agent.agent_records import Action, Intent
 from scanflow_server.arbiter.arbitration import arbitrate_all
-from scanflow_server.arbiter.intent_objections import ArbitrationContext, Owner
+from scanflow_server.arbiter.arbitration_rules import ArbitrationContext, Owner
 from scanflow_server.intent_identity import list_common_fields
 from tests.unit.server.arbiter.intent_builders import action, arbitrate, intent
 

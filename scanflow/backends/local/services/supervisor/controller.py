@@ -18,8 +18,8 @@ from scanflow.backends.local.services.state import observed
 from scanflow.backends.local.services.state.desired import read_desired, update_desired
 from scanflow.backends.local.services.supervisor.attempts import rotate_log
 from scanflow.backends.local.services.supervisor.autoscaler import Autoscaler
-from scanflow.backends.local.services.supervisor.canary import CanaryAnalysis
-from scanflow.backends.local.services.supervisor.failover_to_backup import Backup
+from scanflow.backends.local.services.supervisor.canary_traffic import CanaryAnalysis
+from scanflow.backends.local.services.supervisor.failover_switch import Backup
 from scanflow.backends.local.services.supervisor.instance import Instance
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, is_memory_short
 from scanflow.backends.local.services.supervisor.listener import (

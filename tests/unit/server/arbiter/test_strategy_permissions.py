@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from scanflow.agent.agent_records import Decision, Guard, Intent, PermittedCall, StrategyLimits
 from scanflow_server.arbiter.arbitration import arbitrate_all
-from scanflow_server.arbiter.intent_bounds import bound_intent
-from scanflow_server.arbiter.intent_objections import ArbitrationContext
+from scanflow_server.arbiter.arbitration_rules import ArbitrationContext
+from scanflow_server.arbiter.strategy_permissions import bound_intent
 from tests.unit.server.arbiter.intent_builders import intent, permit
 
 RANK = {"observe": 0, "suggest": 1, "approve": 2, "auto": 3}

@@ -9,7 +9,7 @@ from scanflow.agent.agent_records import Autonomy, Guard, Intent, StrategyLimits
 from scanflow.agent.primitives import parse_act
 from scanflow.agent.strategy_limits import format_calls, matches_target
 from scanflow.app.secrets import list_secret_sources
-from scanflow_server.arbiter.intent_objections import are_equal
+from scanflow_server.arbiter.arbitration_rules import are_equal
 from scanflow_server.intent_identity import format_seconds
 
 _AUTONOMIES: tuple[Autonomy, ...] = get_args(Autonomy)
