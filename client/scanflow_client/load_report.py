@@ -173,7 +173,7 @@ def render_load(report: LoadReport) -> str:
 
 def draw_load(report: LoadReport) -> str:
     """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
-    from scanflow.reports import drawing
+    from scanflow.drawing import svg
     from scanflow.reports.series import Point, draw_chart
 
     result = report.result
@@ -189,13 +189,11 @@ def draw_load(report: LoadReport) -> str:
     span = (wall + begin, wall + begin + SLICES * width)
     name = f"Latency of {report.service}"
     if not any(lines.values()):
-        return drawing.draw_figure(
-            40.0, name, drawing.draw_text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
+        return svg.draw_figure(
+            40.0, name, svg.draw_text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
         )
     drawn = {key: points for key, points in lines.items() if points}
-    return draw_chart(
-        name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=drawing.WIDTH
-    )
+    return draw_chart(name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=svg.WIDTH)
 
 
 def _format_percentiles(metrics: LoadMetrics) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from scanflow.app.quantities import format_count
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow_client.formatting.text import format_latency
 from scanflow_client.formatting.text_table import Screen, Table, render_html

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 from scanflow_research.figure import FigurePanel, FigureResult, Measurements
 
 _WIDTH, _PANEL_H = 960.0, 240.0

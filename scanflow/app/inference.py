@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations_with_replacement, product
 
-from scanflow.app.graph import compute_levels
 from scanflow.app.service import Service
 from scanflow.errors import InvalidError
+from scanflow.graphs import compute_levels
 
 Parents = Mapping[str, Sequence[str]]
 

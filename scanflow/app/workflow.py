@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from scanflow.app.edges import Chain, Dependency, Linkable
 from scanflow.app.executor import Executor
-from scanflow.app.graph import collect_parents, compute_levels
 from scanflow.app.inference import check_inference
 from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.mpi import MPIWorkload
@@ -22,6 +21,7 @@ from scanflow.app.service import Service
 from scanflow.app.serving import Serving
 from scanflow.app.steps import check_set_parameter, get_annotations, get_defaults
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
+from scanflow.graphs import collect_parents, compute_levels
 from scanflow.names import check_name
 from scanflow.text.masking import SECRET_KEY
 

@@ -9,12 +9,12 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from scanflow.app.executor import Executor
-from scanflow.app.graph import list_ancestors
 from scanflow.app.references import Ref, list_references
 from scanflow.app.workflow import Workflow
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import FINISHED_STATES, RunRecord, TaskRecord
 from scanflow.errors import NotFoundError, UsageError, did_you_mean
+from scanflow.graphs import list_ancestors
 from scanflow.names import StepName
 
 OutputsT = TypeVar("OutputsT")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 
 if TYPE_CHECKING:
     from scanflow.drift.two_sample import Comparison

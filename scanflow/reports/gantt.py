@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from scanflow.app.quantities import format_duration
 from scanflow.backends.job_times import JobTimes, compute_job_totals
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 
 LEFT, RIGHT, TOP, BOTTOM = 150.0, 24.0, 34.0, 32.0
 ROW_PX, BAR_PX = 26.0, 16.0

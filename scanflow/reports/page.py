@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from scanflow.drawing.svg import LONG, choose_time_format, format_time
 from scanflow.reports import sections
-from scanflow.reports.drawing import LONG, choose_time_format, format_time
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.sections import TEMPLATES, render_missing, render_part

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version

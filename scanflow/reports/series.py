@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 
 LEFT, RIGHT, TOP, HEIGHT, BOTTOM = 56.0, 14.0, 10.0, 150.0, 32.0
 ROWS, ROW_PX = 3, 16.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from scanflow.reports import drawing as svg
+from scanflow.drawing import svg
 from scanflow.reports.report_data import Kind, LoopEvent
 
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0

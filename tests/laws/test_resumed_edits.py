@@ -14,10 +14,10 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 import scanflow as sf
-from scanflow.app.graph import list_ancestors
 from scanflow.backends.memory import Memory
 from scanflow.backends.run_records import Event, RunStarted
 from scanflow.deployer import EmbeddedDeployer, RunRequest
+from scanflow.graphs import list_ancestors
 from scanflow.settings import Settings
 from tests.laws.strategies import SEEDED
 

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from scanflow.agent.agent_records import AgentView
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
+from scanflow.drawing.svg import draw_element, draw_figure, escape_text
 from scanflow.names import RunName
-from scanflow.reports.drawing import draw_element, draw_figure, escape_text
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.page import render_frame, render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from scanflow.app.quantities import format_count, format_duration
+from scanflow.drawing.states import STATE_LOOKS
 from scanflow.text.printable import make_one_line
 from scanflow.text.times import bound_time, to_datetime
 
-MARKS = {
-    "succeeded": "✓", "failed": "✗", "skipped": "–", "empty": "–", "stopped": "■", "running": "●", "pending": "·",
-    "interrupted": "!", "reused": "≡", "ready": "✓", "starting": "·", "degraded": "!", "backup": "!", "idle": "–",
-    "unsupervised": "?", "draining": "·", "waiting": "↻",
-}  # fmt: skip
+MARKS: Mapping[str, str] = {state: look.mark for state, look in STATE_LOOKS.items()}
 """The mark of each state of a run, a task, a service or an instance."""
 
 SHORT = 160  # most characters of free text in a table or a line

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.app.graph import collect_parents, compute_levels, list_ancestors
 from scanflow.errors import InvalidError
+from scanflow.graphs import collect_parents, compute_levels, list_ancestors
 from tests.unit.app.app_builders import batch, edges_of_dags, message, script
 
 Graph = tuple[list[str], list[tuple[str, str]]]

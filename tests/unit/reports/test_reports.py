@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.reports.drawing import COLOURS, compute_ticks, place_labels
+from scanflow.drawing.svg import COLOURS, compute_ticks, place_labels
 from scanflow.reports.page import render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, Version
 from scanflow.reports.sections import draw_history

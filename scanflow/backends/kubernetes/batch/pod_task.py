@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scanflow.app.executor import Executor, Target
-from scanflow.app.graph import list_ancestors
 from scanflow.app.parameters import select_secrets
 from scanflow.app.plain_secrets import list_inherited_sources
 from scanflow.app.workflow import Workflow
@@ -59,6 +58,7 @@ from scanflow.backends.tasks import format_task_name
 from scanflow.backends.values import Outputs, describe_missing_result, encode
 from scanflow.errors import InternalError, ScanflowError
 from scanflow.files.private import write_private
+from scanflow.graphs import list_ancestors
 from scanflow.names import StepName
 from scanflow.text.failures import Failure
 

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from scanflow.app.executor import Executor
-from scanflow.app.graph import list_ancestors
 from scanflow.app.references import Ref
 from scanflow.app.workflow import Workflow
 from scanflow.backends.step_schedule import StepProgress
 from scanflow.backends.task_parameters import StepInputs
 from scanflow.backends.tasks import split_task
 from scanflow.errors import ScanflowError
+from scanflow.graphs import list_ancestors
 
 WRONG: Final = "[-1]"
 """The single task of a fan-out over a value that is not a list, which fails with that error."""

@@ -1,0 +1,1 @@
+"""Drawings for pages, notebooks and reports: pure functions from values to positions and SVG."""
