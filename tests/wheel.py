@@ -83,7 +83,7 @@ assert "<table>" in render_html_table("title", ["a"], [["1"]])
 assert "</html>" in render_report(title="t", events=[], versions=[])
 """
 RENDER_LOGIN = """
-from scanflow_server.page_html import render
+from scanflow_server.dashboard.page_html import render
 assert "</html>" in render("login", title="t", after="/", problem="", provider="")
 """
 

@@ -14,7 +14,7 @@ Conventions of all protocols here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
@@ -390,6 +390,15 @@ class Backend(Protocol):
 
         What cannot be inspected is a finding too. With ``thorough`` it may start something, and removes it again.
         """
+        ...
+
+
+@runtime_checkable
+class ChangeMarked(Protocol):
+    """A :class:`Backend` that notices whether anything of it has changed, without a look at it."""
+
+    def read_change_marker(self) -> Hashable:
+        """Return a value that differs once a run, a job or a service has changed. Cheap enough for every moment."""
         ...
 
 

@@ -22,10 +22,10 @@ from scanflow_server.control.retention import RetentionController
 from scanflow_server.control.run_controller import RunsController
 from scanflow_server.control.service_controller import ServicesController
 from scanflow_server.controller_loop import Controller, Loop
+from scanflow_server.dashboard.pages import Pages
 from scanflow_server.metrics import Meters, RequestMetrics
 from scanflow_server.mlflow_proxy import MlflowProxy
 from scanflow_server.page_sessions import Sessions
-from scanflow_server.pages import Pages
 from scanflow_server.request_problems import Problem, handle_problems
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.routes import (
@@ -115,7 +115,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         json_only=True,
     )
     sessions = Sessions(app.state.callers.find_caller)
-    app.add_middleware(Pages, context=context, sessions=sessions)
+    app.add_middleware(Pages, context=context, engine=engine, sessions=sessions)
     app.add_middleware(MlflowProxy, context=context, callers=app.state.callers.find_caller, sessions=sessions)
     app.add_middleware(UnreadBodies)
     app.add_middleware(AuditLog, context=context, meters=app.state.meters)

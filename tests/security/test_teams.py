@@ -14,8 +14,8 @@ from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.http.home_token import Role, read_home_token
 from scanflow_server.app import create_app
 from scanflow_server.control.agent_controller import AgentsController
+from scanflow_server.dashboard.pages import Pages
 from scanflow_server.page_sessions import Sessions
-from scanflow_server.pages import Pages
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
 from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store

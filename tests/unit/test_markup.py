@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
+from scanflow_server.overview_html import Overview, render_overview
 
 from scanflow.agent.agent_records import AgentView
 from scanflow.backends.run_records import RunRecord
@@ -22,8 +23,7 @@ from scanflow.reports.page import render_frame, render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.text.html_table import render_html_table
-from scanflow_server.overview_html import Overview, render_overview
-from scanflow_server.page_html import render, render_problem
+from scanflow_server.dashboard.page_html import render, render_problem
 from scanflow_server.store.label_store import Label, Vote
 from scanflow_server.store.token_store import TokenRow
 from tests.unit.server.arbiter.intent_builders import action, intent

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanflow.backends.backend_base import BackendBase
 from scanflow.backends.backend_port import OpenModels, RunBackend
+from scanflow.backends.local.layout import Home
 from scanflow.backends.recorder import LOG_PREDICTIONS
 from scanflow.settings import Settings
 
@@ -58,3 +60,18 @@ class Local(BackendBase):
         return LocalAgents(
             self._settings.home.expanduser().absolute(), ended=ended, prepare_tls=partial(prepare_tls, self._settings)
         )
+
+    def read_change_marker(self) -> Hashable:
+        """Return when the journal and the services' states were last written."""
+        home = Home(self._settings.home.expanduser())
+        folder = home.path / "services"
+        files = [home.journal, home.journal.with_name(f"{home.journal.name}-wal"), *folder.glob("*/s*e.json")]
+        return tuple(map(_read_write_time, files))
+
+
+def _read_write_time(file: Path) -> tuple[int, int] | None:
+    try:
+        state = file.stat()
+    except FileNotFoundError:
+        return None
+    return state.st_mtime_ns, state.st_size

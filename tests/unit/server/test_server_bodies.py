@@ -21,9 +21,10 @@ from scanflow.errors import TooLargeError
 from scanflow.http.body_limits import MAX_BODY_BYTES, MAX_DEFINITION_BYTES, MAX_EVENT_BYTES
 from scanflow.http.home_token import Role, hash_token
 from scanflow.transport import ServerClient
-from scanflow_server import api_route, label_pages, stream_limits
+from scanflow_server import api_route, stream_limits
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.app import BASE, create_app
+from scanflow_server.dashboard import label_pages
 from scanflow_server.routes import (
     agent_routes,
     application_routes,

@@ -13,14 +13,14 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+from scanflow_server.overview_html import Overview, render_overview
 
 from scanflow.agent.agent_records import JSON, AgentView, Sample
 from scanflow.backends.run_records import RunRecord
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.names import RunName
-from scanflow_server.overview_html import Overview, render_overview
+from scanflow_server.dashboard.pages import Pages
 from scanflow_server.page_sessions import SESSION_S, Sessions
-from scanflow_server.pages import Pages
 from scanflow_server.server_context import ServerContext
 from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import HTTP, http_client

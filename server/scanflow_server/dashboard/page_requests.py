@@ -13,11 +13,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from scanflow.http.body_limits import SEND_LESS, read_body
 from scanflow.http.security import is_loopback_host
-from scanflow_server.page_html import get_headers
+from scanflow_server.dashboard.page_html import get_headers
 from scanflow_server.page_sessions import COOKIE
 from scanflow_server.server_settings import ServerSettings
 
-_NEXT: Final = re.compile(r"/(labels|mlflow/|reports/[^/\\?#]{1,128})?")
+_NEXT: Final = re.compile(r"/(?![/\\])[!-\[\]-~]{0,500}")
 _MAX_FORM_BYTES: Final = 64 * 1024
 
 

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_server.bodies import check_text
-from scanflow_server.page_html import get_headers, render
-from scanflow_server.page_requests import make_page_response, read_form, redirect
+from scanflow_server.dashboard.page_html import get_headers, render
+from scanflow_server.dashboard.page_requests import make_page_response, read_form, redirect
 from scanflow_server.routes.label_routes import LabelBody, record_label
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import label_store

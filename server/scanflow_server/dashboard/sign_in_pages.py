@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -11,10 +12,16 @@ from starlette.routing import Route
 
 from scanflow.errors import ScanflowError
 from scanflow.http.problems import build_problem
-from scanflow_server import page_html
 from scanflow_server.audit import CALLBACK, WHAT
-from scanflow_server.page_requests import check_next, is_private, make_page_response, redirect, set_session_cookie
-from scanflow_server.page_sessions import Sessions
+from scanflow_server.dashboard import page_html
+from scanflow_server.dashboard.page_requests import (
+    check_next,
+    is_private,
+    make_page_response,
+    redirect,
+    set_session_cookie,
+)
+from scanflow_server.page_sessions import NewSession, Sessions
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in import LIFETIME_S, Person, SignIn
 
@@ -67,10 +74,10 @@ class SignInPages:
         session = await self._sessions.begin(token, lifetime_s, is_own=True)
         assert session is not None
         # A redirect would still be the provider's to the browser, which then leaves out the cookie that is Strict.
-        answer = make_page_response(
-            page_html.render("signed_in", title="Signed in", person=person.holder.name, after=after)
+        answer = make_signed_in_page(person.holder.name, session, after)
+        set_session_cookie(
+            answer, session.id, lifetime_s=lifetime_s, secure=is_private(request, self._context.settings)
         )
-        set_session_cookie(answer, session, lifetime_s=lifetime_s, secure=is_private(request, self._context.settings))
         return answer
 
     async def _make_token(self, request: Request, person: Person, _after: str) -> Response:
@@ -87,3 +94,12 @@ class SignInPages:
     def _build_base(self, request: Request) -> str:
         """Return this server's address as the browser knows it. Its host was checked, as of every request."""
         return f"{'https' if is_private(request, self._context.settings) else 'http'}://{request.url.netloc}"
+
+
+def make_signed_in_page(person: str, session: NewSession, after: str) -> Response:
+    """Return the page after a login, which keeps the session's key in the browser and goes on to another page."""
+    nonce = secrets.token_urlsafe(16)
+    page = page_html.render(
+        "signed_in", title="Signed in", person=person, after=after, session_key=session.key, nonce=nonce
+    )
+    return make_page_response(page, headers=page_html.make_scripted_headers(nonce))

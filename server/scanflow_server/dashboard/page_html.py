@@ -1,4 +1,4 @@
-"""Pages as HTML, without scripts and external resources, readable on a phone: templates, and what they need. Pure."""
+"""Pages as HTML, readable on a phone: templates, their headers, and what they need. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,47 @@ import base64
 import hashlib
 import json
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
+
+from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
 from scanflow.app.quantities import format_count
+from scanflow.drawing import svg
 from scanflow.drift.promotion import format_decision
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
+from scanflow_server.dashboard.assets import list_script_addresses
+from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell
 
 _MAX_TEXT_LENGTH = 500
 
+SECTIONS: Final = (
+    ("/", "Overview"),
+    ("/applications", "Applications"),
+    ("/runs", "Runs"),
+    ("/services", "Services"),
+    ("/agents", "Agents"),
+    ("/models", "Models"),
+    ("/actions", "Actions"),
+    ("/labels", "Labels"),
+    ("/mpi", "MPI"),
+    ("/tuning", "Tuning"),
+    ("/events", "Events"),
+    ("/settings", "Settings"),
+)
+"""The sections of the dashboard: the address of each, and its name."""
 
-def make_headers(*styles: str) -> dict[str, str]:
-    """Return the headers of a page that allow only these style sheets, pictures and forms."""
+
+def make_headers(*styles: str, nonce: str | None = None) -> dict[str, str]:
+    """Return the headers of a page that allow only these style sheets, pictures and forms; and scripts of ``nonce``."""
     digests = (base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() for style in styles)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    scripts = "" if nonce is None else f"script-src 'nonce-{nonce}'; connect-src 'self'; "
     return {
         "content-security-policy": (
-            f"default-src 'none'; style-src {allowed}; img-src 'self' data:; form-action 'self'; "
+            f"default-src 'none'; style-src {allowed}; {scripts}img-src 'self' data:; form-action 'self'; "
             "base-uri 'none'; frame-ancestors 'none'"
         ),
         "x-content-type-options": "nosniff",
@@ -38,12 +60,23 @@ def make_headers(*styles: str) -> dict[str, str]:
 @cache
 def get_headers() -> dict[str, str]:
     """Return the headers of a page that has the style sheet of all pages."""
-    return make_headers(_PAGES.render("page.css"))
+    return make_headers(*_load_styles())
 
 
-def render(template: str, /, **values: object) -> str:
+def make_scripted_headers(nonce: str) -> dict[str, str]:
+    """Return the headers of a page of the dashboard, whose scripts have that nonce."""
+    return make_headers(*_load_styles(), nonce=nonce)
+
+
+@cache
+def _load_styles() -> tuple[str, str]:
+    """Return the style sheets of pages: that of all, and that of drawings."""
+    return _PAGES.render("page.css"), svg.STYLE
+
+
+def render(template: str, /, **values: object) -> Markup:
     """Render a page, or a part of one, by the name of its template."""
-    return _PAGES.render(f"{template}.html.jinja", **values)
+    return _PAGES.render(f"{template}.html.jinja", scripts=list_script_addresses(), sections=SECTIONS, **values)
 
 
 def render_problem(title: str, problem: str, way_on: str, way_on_text: str) -> str:
@@ -58,7 +91,7 @@ def _shorten(value: Any, instead: str = "") -> str:
     return (value if isinstance(value, str) else to_json(value))[:_MAX_TEXT_LENGTH]
 
 
-def _format_reason(action: Action) -> str:
+def format_reason(action: Action) -> str:
     return format_decision(action.intent.evidence) if action.intent.evidence else action.decision.reason
 
 
@@ -71,11 +104,14 @@ def to_json(value: Any) -> str:
 
 
 _PAGES = Templates(
-    "scanflow_server",
+    "scanflow_server.dashboard",
+    cell_kind=classify_cell,
+    cell_text=format_cell,
     format_count=format_count,
     json=to_json,
     quote=lambda text: quote(text, safe=""),
-    reason=_format_reason,
+    reason=format_reason,
     short_text=_shorten,
+    state_cell=StateCell,
     time=format_time,
 )

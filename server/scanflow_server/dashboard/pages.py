@@ -1,12 +1,13 @@
-"""The server's pages for a browser: the overview, the label queue, and reports.
+"""The server's pages for a browser: who may see them, and where each is.
 
 They are not part of the API: a browser sends forms and a cookie. ``Host``, ``Origin`` and ``Sec-Fetch-Site`` are
-checked as for the API.
+checked as for the API; what changes more than labels also takes the session's key.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import MutableMapping
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,19 +18,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
+from scanflow.errors import ForbiddenError, NotFoundError, ScanflowError
 from scanflow.http.home_token import hash_token
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
-from scanflow_server import overview_html, page_html, run_requests
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.audit import CALLBACK
 from scanflow_server.bodies import check_text
-from scanflow_server.control.agent_controller import describe_agent
-from scanflow_server.label_pages import LabelPages
-from scanflow_server.overview_html import Overview
-from scanflow_server.page_requests import (
+from scanflow_server.dashboard import assets, overview_page, page_html, run_pages
+from scanflow_server.dashboard.label_pages import LabelPages
+from scanflow_server.dashboard.live_pages import stream_page
+from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageRequest
+from scanflow_server.dashboard.page_requests import (
     check_next,
     is_private,
     make_page_response,
@@ -37,18 +39,23 @@ from scanflow_server.page_requests import (
     redirect,
     set_session_cookie,
 )
+from scanflow_server.dashboard.page_times import read_zone
+from scanflow_server.dashboard.sign_in_pages import SignInPages, make_signed_in_page
 from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
 from scanflow_server.request_shares import SharedRequests
-from scanflow_server.response_masking import mask_action
 from scanflow_server.server_context import ServerContext
-from scanflow_server.sign_in_pages import SignInPages
-from scanflow_server.store import agent_store, event_store, intent_store, label_store, token_store
-from scanflow_server.store.secret_store import cache_maskers
+from scanflow_server.store import event_store, label_store, token_store
+from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
-_PAGE_PATHS: Final = ("/labels", "/reports", "/login", "/logout")
+PAGES: Final[tuple[Page, ...]] = (*overview_page.PAGES, *run_pages.PAGES)
+ACTIONS: Final[tuple[PageAction, ...]] = (*run_pages.ACTIONS,)
+
+_PAGE_PATHS: Final = {
+    *("/labels", "/reports", "/login", "/logout", LIVE, assets.PATH),
+    *(f"/{place.path.split('/')[1]}" for place in (*PAGES, *ACTIONS) if place.path != "/"),
+}
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
-_MAX_SHOWN: Final = 20
 _MAX_EVENTS: Final = 1_000
 """The newest events of an application that its report is made of."""
 
@@ -57,17 +64,21 @@ _MAX_DETAILS: Final = 300
 """The newest labels whose rows and pictures are read, of which a report shows those of the last detection."""
 
 _STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
+_KEEP: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 
 
 class Pages:
-    """Serves ``/`` and below ``/labels`` and ``/reports``, and passes on all other requests. ASGI middleware."""
+    """Serves ``/`` and the paths of pages, and passes on all other requests. ASGI middleware."""
 
-    def __init__(self, app: App, *, context: ServerContext, sessions: Sessions) -> None:
-        self._app, self._context, self._sessions = app, context, sessions
+    def __init__(self, app: App, *, context: ServerContext, engine: ArbiterEngine, sessions: Sessions) -> None:
+        self._app, self._context, self._engine, self._sessions = app, context, engine, sessions
         settings = context.settings.sign_in
         self._provider = "" if settings is None else settings.name
         self.routes = [
-            Route("/", self._show_overview, methods=["GET"]),
+            *map(self._make_route, PAGES),
+            *map(self._make_live_route, PAGES),
+            *map(self._make_action_route, ACTIONS),
+            Route(f"{assets.PATH}/{{name}}", self._serve_script, methods=["GET"]),
             Route("/login", self._login_page, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
@@ -109,10 +120,11 @@ class Pages:
         after, session = check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
         if session is None:
             return self._make_login_page(after, "The token is not valid or has expired.", 401)
-        request.state.caller = await self._sessions.find_caller(session)
-        answer = redirect(after)
+        caller = request.state.caller = await self._sessions.find_caller(session.id)
+        assert caller is not None
+        answer = make_signed_in_page(caller.name, session, after)
         secure = is_private(request, self._context.settings)
-        set_session_cookie(answer, session, lifetime_s=SESSION_S, secure=secure)
+        set_session_cookie(answer, session.id, lifetime_s=SESSION_S, secure=secure)
         return answer
 
     async def _logout(self, request: Request) -> Response:
@@ -130,13 +142,57 @@ class Pages:
                 token_store.revoke(connection, row, at=self._context.clock())
         self._context.token_notifier.notify()
 
-    async def _show_overview(self, request: Request) -> Response:
+    def _make_route(self, page: Page) -> Route:
+        async def show(request: Request) -> Response:
+            page_request, nonce = await self._read_request(request), secrets.token_urlsafe(16)
+            try:
+                content, status = await run_in_threadpool(page.render, page_request, nonce=nonce), 200
+            except ScanflowError as error:
+                status = build_problem(error)[0]
+                content = await run_in_threadpool(page.render_problem, page_request, error, nonce=nonce)
+            return make_page_response(content, status, headers=page_html.make_scripted_headers(nonce))
+
+        return Route(page.path, show, methods=["GET"])
+
+    def _make_live_route(self, page: Page) -> Route:
+        async def stream(request: Request) -> Response:
+            page_request, last = await self._read_request(request), request.headers.get("last-event-id")
+            return make_events_response(self._context.streams, stream_page(page, page_request, last=last))
+
+        return Route(LIVE + page.path, stream, methods=["GET"])
+
+    def _make_action_route(self, action: PageAction) -> Route:
+        async def perform(request: Request) -> Response:
+            page_request, form = await self._read_request(request), await read_form(request)
+            if not self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", "")):
+                raise ForbiddenError(
+                    "The form came without the key that this browser got when you logged in. Nothing was changed. Log "
+                    "out and in again, with scripts allowed for this page."
+                )
+            check_text(form)
+            return redirect(await run_in_threadpool(action.perform, page_request, form))
+
+        return Route(action.path, perform, methods=["POST"])
+
+    async def _read_request(self, request: Request) -> PageRequest:
         caller = await self._authenticate(request)
-        return make_page_response(
-            overview_html.render_overview(
-                await run_in_threadpool(self._load_overview, caller), caller.name, signs_in=bool(self._provider)
-            )
+        parameters = {name: str(value) for name, value in request.path_params.items()}
+        query = dict(request.query_params)
+        check_text({**parameters, **query})
+        return PageRequest(
+            context=self._context,
+            engine=self._engine,
+            caller=caller,
+            path=request.url.path.removeprefix(LIVE) or "/",
+            parameters=parameters,
+            query=query,
+            zone=read_zone(request.cookies),
+            signs_in=bool(self._provider),
         )
+
+    async def _serve_script(self, request: Request) -> Response:
+        script = assets.load_script(str(request.path_params["name"]))
+        return Response(script, headers=_KEEP, media_type="text/javascript")
 
     async def _report(self, request: Request) -> Response:
         caller, app = await self._authenticate(request), str(request.path_params["app"])
@@ -144,33 +200,6 @@ class Pages:
         page = await run_in_threadpool(self._render_report, app, caller)
         # Its drawings have their own style sheets. All else is escaped, so no other style sheet can be among these.
         return make_page_response(page, headers=page_html.make_headers(*dict.fromkeys(_STYLES.findall(page))))
-
-    def _load_overview(self, caller: TokenHolder) -> Overview:
-        context = self._context
-        with context.store.read() as connection:
-            rows = [agent for agent in agent_store.list_all(connection) if caller.can_see(agent.team)]
-            maskers = cache_maskers(connection)
-            waiting = [
-                mask_action(action, maskers)[0]
-                for action in intent_store.list_actions(
-                    connection, state="pending", verdict="approve", team=caller.team, limit=_MAX_SHOWN
-                )
-            ]
-            labels = label_store.count_waiting(connection, own=caller.team)
-            reported = event_store.list_apps(connection, type=TYPES, team=caller.team)
-        try:
-            services = [service for service in context.deployer.services() if caller.can_see(service.team)]
-        except UnsupportedError:  # the backend has no services
-            services = []
-        runs = run_requests.list_runs(context, limit=_MAX_SHOWN, team=caller.team)
-        return Overview(
-            approvals=waiting,
-            labels=labels,
-            agents=[describe_agent(context, row) for row in rows],
-            services=services,
-            runs=runs,
-            reports=reported,
-        )
 
     def _render_report(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:

@@ -1,0 +1,88 @@
+"""Streams of pages: what a page shows, sent again as soon as it has changed.
+
+One stream a tab, which the browser closes while nobody looks at the tab. A page is rendered again when the store or
+the backend may have changed, and else after a pause that grows while nothing does, so that an idle tab costs a
+thousandth of a core at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+from scanflow.backends.backend_port import ChangeMarked
+from scanflow.errors import ScanflowError
+from scanflow_server.dashboard.page import Page, PageRequest
+from scanflow_server.server_context import ServerContext
+from scanflow_server.streams import format_event
+
+LOOK_S: Final = 0.5
+"""How often the backend's marker is read, in seconds."""
+
+MIN_PAUSE_S: Final = 0.25
+BUSY_SHARE, IDLE_SHARE = 0.05, 0.001
+"""The most of a core that a page takes: one that changes, and one that does not."""
+
+MAX_PAUSE_S: Final = 30.0
+
+
+@dataclass
+class RenderPace:
+    """When a page is rendered again. Pure: times come from outside, in seconds."""
+
+    rendered: float = float("-inf")
+    cost_s: float = 0.0
+    idle_pause_s: float = 1.0
+
+    def record(self, began: float, ended: float, *, has_changed: bool) -> None:
+        """Note that the page was rendered, and whether it differed from what was sent last."""
+        self.rendered, self.cost_s = ended, ended - began
+        longest = min(max(1.0, self.cost_s / IDLE_SHARE), MAX_PAUSE_S)
+        self.idle_pause_s = 1.0 if has_changed else min(self.idle_pause_s * 2, longest)
+
+    def is_due(self, now: float, *, may_have_changed: bool) -> bool:
+        pause_s = max(MIN_PAUSE_S, self.cost_s / BUSY_SHARE) if may_have_changed else self.idle_pause_s
+        return now - self.rendered >= pause_s
+
+
+async def stream_page(
+    page: Page, request: PageRequest, *, last: str | None = None, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[bytes]:
+    """Yield what the page shows as events, each as soon as it differs from the one before; ``last``: the id of what the
+    browser has."""
+    context, pace, before = request.context, RenderPace(), None
+    while not context.shutdown.is_set():
+        changes = context.store_notifier.changes
+        marker = await run_in_threadpool(read_marker, context)
+        may_have_changed = (changes, marker) != before
+        if pace.is_due(now := clock(), may_have_changed=may_have_changed):
+            content = await run_in_threadpool(_render, page, request)
+            digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+            pace.record(now, clock(), has_changed=digest != last)
+            before = changes, marker
+            if digest != last:
+                last = digest
+                yield format_event(content, id=digest)
+        if may_have_changed:  # at most so often, however many changes there are
+            await asyncio.sleep(MIN_PAUSE_S)
+        else:
+            await context.store_notifier.wait_async(changes, LOOK_S)
+
+
+def _render(page: Page, request: PageRequest) -> str:
+    try:
+        return page.render(request)
+    except ScanflowError as error:  # it is deleted, or not the caller's any more
+        return page.render_problem(request, error)
+
+
+def read_marker(context: ServerContext) -> Hashable:
+    """Return a value that differs once the backend's runs or services may have changed; None: it has no such value."""
+    backend = context.deployer.backend
+    return backend.read_change_marker() if isinstance(backend, ChangeMarked) else None

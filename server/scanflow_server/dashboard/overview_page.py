@@ -1,0 +1,180 @@
+"""The overview: what waits for a person, what runs, and what agents did today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+from scanflow.agent.agent_records import Action, AgentView, Event
+from scanflow.app.quantities import format_count, format_duration
+from scanflow.backends.run_records import RunRecord
+from scanflow.backends.service_records import ServiceRecord
+from scanflow.errors import UnsupportedError
+from scanflow_server.control.agent_controller import describe_agent
+from scanflow_server.dashboard.page import Page, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.page_html import format_reason
+from scanflow_server.response_masking import mask_action
+from scanflow_server.routes import application_routes, run_routes, service_routes
+from scanflow_server.scope import restrict_team
+from scanflow_server.store import agent_store, event_store, intent_store, label_store
+from scanflow_server.store.secret_store import cache_maskers
+
+_MAX_RUNS: Final = 20
+_MAX_ACTIONS: Final = 100
+_RECENT_S: Final = 7 * 86400.0
+"""How long a drift without a decision is shown, in seconds."""
+
+
+def load(request: PageRequest) -> PageView:
+    app, team = request.query.get("app") or None, restrict_team(request.caller, request.query.get("team") or None)
+    runs = run_routes.runs(request.context, request.caller, app=app, team=team, workflow=None, limit=_MAX_RUNS)
+    services = [service for service in list_services(request) if matches(service, app, team)]
+    agents = [agent for agent in list_agents(request) if matches(agent, app, team)]
+    actions = list_actions(request, app=app, team=team)
+    today = datetime.fromtimestamp(request.now, request.zone).replace(hour=0, minute=0, second=0).timestamp()
+    applications = application_routes.applications(request.context, request.caller)
+    with request.context.store.read() as connection:
+        labels = label_store.count_waiting(connection, own=team)
+        drifts = event_store.list_after(connection, 0, type="drift.found", app=app, team=team, limit=_MAX_ACTIONS)
+    return PageView(
+        title="Overview",
+        command="scanflow status",
+        values={
+            "approvals": [action for action in actions if is_waiting(action)],
+            "labels": labels,
+            "failures": [*_list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
+            "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
+            "running": _build_run_table(sorted(runs, key=lambda run: run.state != "running")),
+            "services": _build_service_table(services),
+            "agents": _build_agent_table(agents),
+            "today": build_action_table([action for action in actions if (action.began or 0) >= today]),
+            "apps": sorted({row.name for row in applications}),
+            "teams": sorted({row.team for row in applications}),
+            "signs_in": request.signs_in,
+            "format_reason": format_reason,
+        },
+    )
+
+
+def matches(record: AgentView | ServiceRecord, app: str | None, team: str | None) -> bool:
+    return app in {None, record.app} and team in {None, record.team}
+
+
+def list_services(request: PageRequest) -> list[ServiceRecord]:
+    try:
+        return service_routes.services(request.context, request.caller)
+    except UnsupportedError:  # the backend has no services
+        return []
+
+
+def list_agents(request: PageRequest) -> list[AgentView]:
+    with request.context.store.read() as connection:
+        rows = agent_store.list_all(connection)
+    return [describe_agent(request.context, row) for row in rows if request.caller.can_see(row.team)]
+
+
+def list_actions(request: PageRequest, *, limit: int = _MAX_ACTIONS, **about: str | None) -> list[Action]:
+    """Return the newest actions that the caller may see, with their applications' secrets masked."""
+    about["team"] = restrict_team(request.caller, about.get("team"))
+    with request.context.store.read() as connection:
+        maskers = cache_maskers(connection)
+        actions = intent_store.list_actions(connection, limit=limit, **about)
+        return [mask_action(action, maskers)[0] for action in actions]
+
+
+def is_waiting(action: Action) -> bool:
+    """Return whether an action waits for a person's approval."""
+    return action.state == "pending" and action.decision.verdict == "approve"
+
+
+def list_undecided_drifts(drifts: Iterable[Event], actions: Sequence[Action], *, since: float) -> list[Event]:
+    """Return the newest drift of each application since when no action of the application followed. Pure."""
+    newest = {event.app: event for event in sorted(drifts, key=lambda event: event.at) if event.at >= since}
+    decided = {action.intent.app: action.intent.at for action in reversed(actions)}
+    return [event for event in newest.values() if decided.get(event.app, 0.0) < event.at]
+
+
+def build_action_table(actions: Sequence[Action]) -> CellTable:
+    rows: list[list[Cell]] = [
+        [
+            StateCell(action.state),
+            Link(f"{action.intent.primitive} {action.intent.target}", f"/actions/{quote(action.id, safe='')}"),
+            action.intent.agent,
+            format_reason(action),
+            Moment(action.began or action.intent.at),
+        ]
+        for action in actions
+    ]
+    return CellTable(("state", "action", "by", "why", "when"), rows, "No action yet.", "scanflow agents")
+
+
+def _build_run_table(runs: Sequence[RunRecord]) -> CellTable:
+    return CellTable(
+        ("state", "run", "workflow", "took", "started"), list(map(build_run_row, runs)), "No run yet.", "scanflow run"
+    )
+
+
+def build_run_row(run: RunRecord) -> list[Cell]:
+    return [
+        StateCell(run.state),
+        Link(run.name, f"/runs/{run.name}"),
+        f"{run.app}: {run.workflow}",
+        None if run.seconds is None else format_duration(run.seconds),
+        Moment(run.created),
+    ]
+
+
+def _build_service_table(services: Sequence[ServiceRecord]) -> CellTable:
+    rows: list[list[Cell]] = []
+    for service in services:
+        models = dict.fromkeys(
+            uri.removeprefix("models:/") for part in service.revisions for uri in part.models.values()
+        )
+        rows.append(
+            [StateCell(service.state), Link(service.name, f"/services/{service.name}"), service.app, ", ".join(models)]
+        )
+    return CellTable(("state", "service", "application", "models"), rows, "No service yet.", "scanflow deploy")
+
+
+def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
+    rows: list[list[Cell]] = [
+        [StateCell(agent.state), Link(agent.full_name, f"/agents/{agent.app}/{agent.name}"), agent.error]
+        for agent in agents
+    ]
+    return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
+
+
+def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[Link, str, str]]:
+    """Return the newest run of each workflow, if it failed."""
+    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs)}
+    return [
+        (Link(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or "")
+        for run in newest.values()
+        if run.state in {"failed", "interrupted"}
+    ]
+
+
+def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[Link, str, str]]:
+    return [
+        (Link(f"service {service.name}", f"/services/{service.name}"), service.state, "")
+        for service in services
+        if service.state in {"failed", "degraded", "backup", "unsupervised"}
+    ]
+
+
+def _list_failed_agents(agents: Sequence[AgentView]) -> list[tuple[Link, str, str]]:
+    return [
+        (Link(f"agent {agent.full_name}", f"/agents/{agent.app}/{agent.name}"), agent.state, agent.error or "")
+        for agent in agents
+        if agent.state == "silent" or agent.error
+    ]
+
+
+def format_labels(count: int) -> str:
+    return f"{format_count(count, 'sample')} to label"
+
+
+PAGES: Final = (Page(path="/", template="overview", section="/", load=load),)

@@ -1,0 +1,118 @@
+"""A page of the dashboard: its address, its template, and the function that loads what it shows.
+
+A page is loaded by the same functions as the API's routes, which restrict a caller to its team and mask secrets. It is
+rendered as a whole document once, and after that as the content of ``<main>``, whenever that has changed: see
+:mod:`~scanflow_server.dashboard.live_pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from typing import Final
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from scanflow.errors import ScanflowError
+from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
+from scanflow_server.dashboard.page_html import SECTIONS, render
+from scanflow_server.dashboard.page_times import TimeFormatter
+from scanflow_server.server_context import ServerContext
+from scanflow_server.token_roles import Permission, TokenHolder, explain_refusal
+
+LIVE: Final = "/live"
+"""The prefix of a page's stream."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageRequest:
+    """A request of a page, by a caller that is known."""
+
+    context: ServerContext
+    engine: ArbiterEngine
+    caller: TokenHolder
+    path: str
+    parameters: Mapping[str, str]
+    """The parameters of the path: ``{"run": "w-1"}``."""
+
+    query: Mapping[str, str] = field(default_factory=dict)
+    zone: tzinfo = UTC
+    """The time zone of the reader."""
+
+    signs_in: bool = False
+    """Whether people sign in at a provider."""
+
+    @property
+    def now(self) -> float:
+        return self.context.clock()
+
+    def may(self, permission: Permission, team: str | None) -> bool:
+        """Return whether the caller has a permission: a page shows no button that would be refused."""
+        return explain_refusal(self.caller, permission, team) is None
+
+    def build_address(self, **changes: object) -> str:
+        """Return the address of this page with other values of its query; None takes one out."""
+        query = {**self.query, **changes}
+        shown = urlencode({key: value for key, value in query.items() if value not in {None, ""}})
+        return f"{self.path}?{shown}" if shown else self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageView:
+    """What a page shows at a moment."""
+
+    title: str
+    command: str = ""
+    """The command line that shows the same."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    """The values of the template."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    path: str
+    """Its address: ``/runs/{run}``."""
+
+    template: str
+    section: str
+    """The address of the section that it belongs to, as the navigation has it."""
+
+    load: Callable[[PageRequest], PageView]
+    """Called in a thread. Raises NotFoundError, ForbiddenError, ... for a page that says so."""
+
+    def render(self, request: PageRequest, *, nonce: str | None = None) -> Markup:
+        """Render the document, with scripts of that nonce; without one, only what ``<main>`` holds."""
+        return self._render(self.template, self.load(request), request, nonce)
+
+    def render_problem(self, request: PageRequest, error: ScanflowError, *, nonce: str | None = None) -> Markup:
+        """Render the page as an error that says what to do."""
+        view = PageView(title="Error", values={"problem": str(error), "section_text": dict(SECTIONS)[self.section]})
+        return self._render("page_problem", view, request, nonce)
+
+    def _render(self, template: str, view: PageView, request: PageRequest, nonce: str | None) -> Markup:
+        return render(
+            template,
+            layout="main_content.html.jinja" if nonce is None else "dashboard.html.jinja",
+            nonce=nonce,
+            live=LIVE + request.build_address(),
+            request=request,
+            caller=request.caller.name,
+            may=request.may,
+            section=self.section,
+            time=TimeFormatter(request.zone),
+            title=view.title,
+            command=view.command,
+            **view.values,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageAction:
+    """A form's action, which changes something and leads to a page."""
+
+    path: str
+    perform: Callable[[PageRequest, Mapping[str, str]], str]
+    """Called in a thread with the form's fields. Returns the address to go to. It checks the caller's permission."""

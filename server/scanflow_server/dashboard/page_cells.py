@@ -1,0 +1,75 @@
+"""The cells of tables on pages: values that a template renders by their kind, and plain texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from scanflow.drawing.states import get_state_look
+from scanflow.text.printable import make_one_line
+
+MAX_LENGTH = 300
+
+
+class Link(NamedTuple):
+    text: str
+    address: str
+
+
+class StateCell(NamedTuple):
+    """A state, with its mark and its colour."""
+
+    state: str
+
+    @property
+    def mark(self) -> str:
+        return get_state_look(self.state).mark
+
+    @property
+    def colour(self) -> str:
+        return get_state_look(self.state).colour
+
+
+class Moment(NamedTuple):
+    """A time, which is shown in the reader's zone."""
+
+    at: float | None
+
+
+class CommandCell(NamedTuple):
+    """A command line, to copy."""
+
+    text: str
+
+
+Cell: TypeAlias = str | int | float | Link | StateCell | Moment | CommandCell | None
+
+
+class CellTable(NamedTuple):
+    """A table of a page; ``empty`` stands for no rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    empty: str = "None."
+    command: str = ""
+    """The command that makes the first row, where there is one."""
+
+
+def classify_cell(cell: Cell) -> str:
+    """Return how a cell is rendered: the name of its kind."""
+    match cell:
+        case Link():
+            return "link"
+        case StateCell():
+            return "state"
+        case Moment():
+            return "time"
+        case CommandCell():
+            return "command"
+        case _:
+            return "text"
+
+
+def format_cell(cell: object) -> str:
+    """Return a text of one line; of None an empty one."""
+    return "" if cell is None else make_one_line(str(cell), MAX_LENGTH)

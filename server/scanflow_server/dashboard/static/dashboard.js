@@ -1,0 +1,59 @@
+// What the pages do in a browser beyond htmx: the reader's time zone, the state of the connection, keys of forms.
+"use strict";
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const zoneCookie = `scanflow_zone=${encodeURIComponent(zone)}`;
+if (zone && !document.cookie.split("; ").includes(zoneCookie)) {
+  document.cookie = `${zoneCookie}; path=/; max-age=31536000; samesite=strict`;
+  if (document.querySelector("time")) location.reload();  // once: only a page that shows times in another zone
+}
+
+// A session's key is known to this origin alone; its cookie is sent to every port of the host.
+const KEY = "scanflow_key";
+const signedIn = document.querySelector("meta[name=session-key]");
+if (signedIn) {
+  localStorage.setItem(KEY, signedIn.content);
+  location.replace(signedIn.dataset.next);
+}
+document.addEventListener("submit", (event) => {
+  const field = event.target.elements.namedItem("session_key");
+  if (field) field.value = localStorage.getItem(KEY) ?? "";
+});
+
+const connection = document.getElementById("connection");
+function report(text) {
+  if (!connection) return;
+  connection.hidden = !text;
+  connection.querySelector("span").textContent = text;
+  connection.querySelector("a").hidden = !text.startsWith("You");
+}
+document.addEventListener("htmx:sse:error", (event) => {
+  const status = event.detail.status;
+  report(status === 401 || status === 403
+    ? "You are no longer logged in."
+    : "The server does not answer. What you see is what it showed last; trying again.");
+});
+document.addEventListener("htmx:sse:after:connection", () => report(""));
+
+// A log that is read at its end stays at its end.
+let atEnd = new Set();
+document.addEventListener("htmx:before:swap", () => {
+  atEnd = new Set([...document.querySelectorAll("[data-follow]")]
+    .filter((log) => log.scrollTop + log.clientHeight >= log.scrollHeight - 4).map((log) => log.id));
+});
+function scrollLogs(logs) {
+  for (const log of logs) log.scrollTop = log.scrollHeight;
+}
+document.addEventListener("htmx:after:swap", () => {
+  scrollLogs([...document.querySelectorAll("[data-follow]")].filter((log) => atEnd.has(log.id)));
+});
+scrollLogs(document.querySelectorAll("[data-follow]"));
+
+// A command is copied by a click on it.
+document.addEventListener("click", (event) => {
+  const command = event.target.closest("button[data-copy]");
+  if (command) navigator.clipboard?.writeText(command.dataset.copy).then(() => {
+    command.dataset.copied = "";
+    setTimeout(() => delete command.dataset.copied, 1500);
+  });
+});
