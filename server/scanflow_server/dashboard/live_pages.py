@@ -26,7 +26,7 @@ LOOK_S: Final = 0.5
 """How often the backend's marker is read, in seconds."""
 
 MIN_PAUSE_S: Final = 0.25
-BUSY_SHARE, IDLE_SHARE = 0.05, 0.001
+BUSY_SHARE, IDLE_SHARE = 0.05, 0.0005
 """The most of a core that a page takes: one that changes, and one that does not."""
 
 MAX_PAUSE_S: Final = 30.0
@@ -59,7 +59,7 @@ async def stream_page(
     context, pace, before = request.context, RenderPace(), None
     while not context.shutdown.is_set():
         changes = context.store_notifier.changes
-        marker = await run_in_threadpool(read_marker, context)
+        marker = read_marker(context)  # in no thread: that would take longer, twice a second for each tab
         may_have_changed = (changes, marker) != before
         if pace.is_due(now := clock(), may_have_changed=may_have_changed):
             content = await run_in_threadpool(_render, page, request)
