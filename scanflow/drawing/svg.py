@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
 from html import escape
 from typing import NamedTuple, NewType
 
 from markupsafe import Markup
 
-from scanflow.text.times import to_datetime
+from scanflow.text.times import bound_time, to_datetime
 
 WIDTH, NARROW = 960.0, 350.0
 """Width of a plot on a wide page, and on a phone."""
@@ -32,11 +33,11 @@ COLOURS: Mapping[str, tuple[str, str]] = {
 """Name: (on white, on black). Each has a contrast of 4.5 or more against its background, except ``line``."""
 
 STYLE = (
-    "@media (prefers-color-scheme: dark){"
+    "@media screen and (prefers-color-scheme: dark){"
     + "".join(f".f-{name}{{fill:{dark}}}.s-{name}{{stroke:{dark}}}" for name, (_, dark) in COLOURS.items())
     + "}"
 )
-"""Included in each SVG, so that it also works standalone."""
+"""Included in each SVG, so that it also works standalone. Dark colours are for screens: paper is white."""
 
 
 def format_number(value: float) -> str:
@@ -112,14 +113,45 @@ def draw_halo(text: str, middle: float, y: float) -> Element:
     return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
+def draw_titled(words: str, *content: Element) -> Element:
+    """Return elements with a tooltip in common."""
+    return draw_element("g", draw_element("title", escape_text(words)), *content)
+
+
+def draw_link(address: str, words: str, *content: Element) -> Element:
+    """Return elements with a tooltip in common, as a link if there is an address."""
+    if not address:
+        return draw_titled(words, *content)
+    title = draw_element("title", escape_text(words))
+    return draw_element("a", title, *content, href=address, aria_label=words)
+
+
+def shorten(words: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
+    """Return a text that is at most so wide, with an ellipsis if it is cut."""
+    most = max(1, int(width / (font_px * WIDEST)))
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def wrap_words(text: str, width: float) -> list[str]:
+    """Return a text in lines that are at most so wide, but for words that are wider."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and estimate_text_width(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def draw_figure(height: float, name: str, *parts: Element, width: float = WIDTH) -> Markup:
+    """Return a whole SVG. It is a picture to screen readers, or a group if there are links in it."""
     head = (draw_element("title", escape_text(name)), draw_element("style", escape_text(STYLE)))
     drawn = draw_element(
         "svg",
         join_lines([*head, *parts]),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {width:g} {height:g}",
-        role="img",
+        role="group" if any("<a " in part for part in parts) else "img",
         font_family="system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif",
         font_size=AXIS_FONT_PX,
     )
@@ -182,21 +214,22 @@ STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800,
 
 
 @lru_cache(maxsize=4096)
-def format_time(at: float, form: str = "%H:%M:%S") -> str:
-    """Format a time in UTC. Cached, as a report writes each in two plots and a table."""
-    return to_datetime(at).strftime(form)
+def format_time(at: float, form: str = "%H:%M:%S", zone: tzinfo = UTC) -> str:
+    """Format a time. Cached, as a report writes each in two plots and a table."""
+    return to_datetime(at).astimezone(zone).strftime(form)
 
 
 LONG = "%Y-%m-%d %H:%M:%S"
 
 
-def choose_time_format(begin: float, end: float) -> str:
+def choose_time_format(begin: float, end: float, zone: tzinfo = UTC) -> str:
     """Return the strftime format for times between two: with the date if they span several days."""
-    return "%H:%M:%S" if format_time(begin, "%d%m%Y") == format_time(end, "%d%m%Y") else "%m-%d %H:%M:%S"
+    day = "%d%m%Y"
+    return "%H:%M:%S" if format_time(begin, day, zone) == format_time(end, day, zone) else "%m-%d %H:%M:%S"
 
 
-def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float) -> Element:
-    """Return an axis with round times of day in UTC below it."""
+def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: float, zone: tzinfo = UTC) -> Element:
+    """Return an axis with round times of day in ``zone`` below it."""
     most = max((right - left) / 75, 1)
     step = next(
         (seconds for seconds in STEPS_S if (end - begin) / seconds <= most),
@@ -204,8 +237,32 @@ def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: fl
     )
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
     parts = [draw_line(left, y, right, y, "soft")]
-    for at in range(math.ceil(begin / step), math.floor(end / step) + 1):
-        x = left + (at * step - begin) / (end - begin) * (right - left)
+    for at in list_round_times(begin, end, step, zone):
+        x = left + (at - begin) / (end - begin) * (right - left)
         middle = max(min(x, right - 22), left + 22)  # inside, at either end
-        parts += [draw_line(x, y, x, y + 5, "soft"), draw_text(format_time(at * step, form), middle, y + 20, "soft")]
+        parts += [draw_line(x, y, x, y + 5, "soft"), draw_text(format_time(at, form, zone), middle, y + 20, "soft")]
     return join_elements(parts)
+
+
+def list_round_times(begin: float, end: float, step: float, zone: tzinfo = UTC) -> list[float]:
+    """Return the times between two at which the clocks of ``zone`` show a multiple of ``step`` seconds.
+
+    A time that they show twice, as in autumn, is there once, and one that they leave out is not there.
+    """
+    shifts = [_get_shift(at, zone) for at in (begin, end)]
+    first, last = math.ceil((begin + min(shifts)) / step), math.floor((end + max(shifts)) / step)
+    times = [_find_clock_time(number * step, zone) for number in range(first, last + 1)]
+    return [at for at in times if at is not None and begin <= at <= end]
+
+
+def _get_shift(at: float, zone: tzinfo) -> float:
+    shift = to_datetime(at).astimezone(zone).utcoffset()
+    return 0.0 if shift is None else shift.total_seconds()
+
+
+def _find_clock_time(shown: float, zone: tzinfo) -> float | None:
+    """Return when the clocks of a zone show what those of UTC show at ``shown``; None: they leave it out."""
+    if zone is UTC:
+        return shown
+    at = datetime.fromtimestamp(bound_time(shown), UTC).replace(tzinfo=zone).timestamp()
+    return at if at + _get_shift(at, zone) == shown else None
