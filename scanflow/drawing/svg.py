@@ -113,6 +113,40 @@ def draw_halo(text: str, middle: float, y: float) -> Element:
     return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
+SHAPES = ("circle", "square", "triangle", "diamond", "ring", "cross")
+"""The shapes of points: the first, second … series has its own, so that they differ without colours, too."""
+
+
+def draw_marker(shape: str, x: float, y: float, colour: str, *, words: str = "", size: float = 3.5) -> Element:
+    """Return a point of one of :data:`SHAPES`, with a tooltip if there are words."""
+    title = [draw_element("title", escape_text(words))] if words else []
+    if shape == "circle":
+        return draw_element("circle", *title, cx=x, cy=y, r=size, **paint(colour))
+    if shape == "ring":
+        return draw_element("circle", *title, cx=x, cy=y, r=size, stroke_width=2, **paint("paper", stroke=colour))
+    if shape == "cross":
+        path = f"M{_format_places((x - size, y - size), (x + size, y + size))}"
+        path += f"M{_format_places((x - size, y + size), (x + size, y - size))}"
+        return draw_element("path", *title, d=path, stroke_width=3, **paint(stroke=colour))
+    wide = size * 1.2
+    corners = {
+        "square": ((-size, -size), (size, -size), (size, size), (-size, size)),
+        "triangle": ((0.0, -wide), (wide, size), (-wide, size)),
+        "diamond": ((0.0, -wide), (wide, 0.0), (0.0, wide), (-wide, 0.0)),
+    }[shape]
+    places = _format_places(*((x + right, y + down) for right, down in corners))
+    return draw_element("path", *title, d=f"M{places}Z", **paint(colour))
+
+
+def _format_places(*places: tuple[float, float]) -> str:
+    return "L".join(f"{format_number(x)} {format_number(y)}" for x, y in places)
+
+
+def draw_path(places: Sequence[tuple[float, float]], colour: str, **more: object) -> Element:
+    """Return a line through places."""
+    return draw_element("path", d=f"M{_format_places(*places)}", **more, **paint(stroke=colour))
+
+
 def draw_titled(words: str, *content: Element) -> Element:
     """Return elements with a tooltip in common."""
     return draw_element("g", draw_element("title", escape_text(words)), *content)
@@ -158,9 +192,9 @@ def draw_figure(height: float, name: str, *parts: Element, width: float = WIDTH)
     return Markup(drawn)  # noqa: S704 - elements, escaped as they were made
 
 
-def draw_dot(colour: str) -> Markup:
-    """Return the dot of a legend, to stand in a line of text."""
-    spot = draw_element("circle", cx=5, cy=5, r=5, **paint(colour))
+def draw_dot(colour: str, shape: str = "circle") -> Markup:
+    """Return the point of a legend, to stand in a line of text."""
+    spot = draw_marker(shape, 5, 5, colour, size=5 if shape == "circle" else 4)
     style = draw_element("style", escape_text(STYLE))
     return Markup(draw_element("svg", style, spot, class_="dot", viewBox="0 0 10 10"))  # noqa: S704 - as above
 

@@ -37,6 +37,11 @@ class TimeBar(NamedTuple):
     words: str = ""
     """Its tooltip; empty: that of its row."""
 
+    label: str = ""
+    """Stands in it, if there is room."""
+
+    address: str = ""
+
 
 class Density(NamedTuple):
     """How many things there were over the time of a row's first bar: shares from 0 to 1, drawn as an area in it."""
@@ -170,10 +175,13 @@ def _find_end(bar: TimeBar, frame: _Frame) -> float:
 
 
 def _draw_bar(bar: TimeBar, y: float, frame: _Frame) -> svg.Element:
-    x = frame.scale_x(bar.begin)
-    title = [svg.draw_element("title", svg.escape_text(bar.words))] if bar.words else []
+    x, end = frame.scale_x(bar.begin), _find_end(bar, frame)
     colour = svg.paint(stroke=bar.colour) if bar.outline else svg.paint(bar.colour)
-    return svg.draw_element("rect", *title, x=x, y=y, width=_find_end(bar, frame) - x, height=BAR_PX, rx=2, **colour)
+    parts = [svg.draw_element("rect", x=x, y=y, width=end - x, height=BAR_PX, rx=2, **colour)]
+    label = svg.shorten(bar.label, end - x - 6)
+    if len(label) > 1:
+        parts.append(svg.draw_text(label, (x + end) / 2, y + BAR_PX - 4, "ink" if bar.outline else "paper"))
+    return svg.draw_link(bar.address, bar.words, *parts) if bar.words else svg.join_elements(parts)
 
 
 def _draw_density(density: Density, bar: TimeBar, y: float, frame: _Frame) -> svg.Element:

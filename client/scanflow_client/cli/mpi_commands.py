@@ -121,7 +121,7 @@ def gantt(
     if svg is None:
         say(*draw_jobs(jobs, shutil.get_terminal_size().columns))
         return
-    from scanflow.reports.gantt import draw_gantt as chart
+    from scanflow.reports.job_drawings import draw_gantt as chart
 
     if not jobs:
         raise UsageError("No MPI job has run yet, so there is nothing to chart. Run one: scanflow run app.py")
