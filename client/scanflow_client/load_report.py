@@ -174,7 +174,7 @@ def render_load(report: LoadReport) -> str:
 def draw_load(report: LoadReport) -> str:
     """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
     from scanflow.drawing import svg
-    from scanflow.reports.series import Point, draw_chart
+    from scanflow.drawing.line_chart import LinePanel, Point, draw_panels
 
     result = report.result
     begin = min(result.due, default=0.0)
@@ -192,8 +192,7 @@ def draw_load(report: LoadReport) -> str:
         return svg.draw_figure(
             40.0, name, svg.draw_text(f"{name}: no request succeeded", 12.0, 24.0, "ink", anchor="start")
         )
-    drawn = {key: points for key, points in lines.items() if points}
-    return draw_chart(name, drawn, [], span=span, form="{:.3g} ms", limits=(0.0, None), legend=True, width=svg.WIDTH)
+    return draw_panels(name, [LinePanel(name="latency", lines=lines, form="{:.3g} ms")], span=span)
 
 
 def _format_percentiles(metrics: LoadMetrics) -> dict[str, str]:

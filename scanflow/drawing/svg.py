@@ -236,9 +236,9 @@ def choose_step(span: float, most: int) -> float:
     return next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
-def compute_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round numbers from ``low`` to ``high``, no more than ``most`` + 1."""
-    step = choose_step(high - low, most)
+def compute_ticks(low: float, high: float, most: int, least: float = 0.0) -> list[float]:
+    """Return round numbers from ``low`` to ``high``, no more than ``most`` + 1, and at least ``least`` apart."""
+    step = max(choose_step(high - low, most), least)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(at * step, 10) for at in range(first, last + 1)]

@@ -21,8 +21,8 @@ LANES = (
     "no drift (grey)."
 )
 POINTS = (
-    "Green: promoted versions, in the order of their use; grey: versions that were never promoted. Each figure is "
-    "from the version's first comparison; bars: 95 % confidence intervals."
+    "Green, joined: promoted versions, in the order of their use; grey rings: versions that were never promoted. Each "
+    "figure is from the version's first comparison; bars: 95 % confidence intervals."
 )
 
 

@@ -11,15 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from scanflow.drawing import svg
+from scanflow.drawing.line_chart import STYLES, EventLine, LineStyle, Point, draw_chart
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
-from scanflow.reports.series import LINES, EventLine, Point, draw_chart
 from scanflow.reports.tracker_links import Link, TrackerLinks
 from scanflow.text.markup import Templates
 
 MAX_POINTS = 40  # of a line over time; what is closer is added up
 MAX_SAMPLES, MAX_VALUES = 12, 8
+NEVER_USED = LineStyle("soft", shape="ring")
 PNG = b"\x89PNG\r\n\x1a\n"
 NO_ANSWERS = "No sample that was drawn at random from a drifted window is labelled yet. Label samples: scanflow labels"
 NO_REQUESTS = "The requests to the service are unknown: the executor agent reports them while it is running."
@@ -150,16 +151,16 @@ def draw_history(versions: Sequence[Version], *, width: float = svg.WIDTH) -> Ma
         )  # who chooses first where there is little room
     ]
     used = sorted((use.began, version.version) for version in ordered for use in version.uses)
-    lines = [[points[number] for _, number in used]]
-    lines += [[points[version.version]] for version in ordered if not version.promoted]
+    lines = {"in use": [points[number] for _, number in used]}
+    lines |= {f"V{version.version}": [points[version.version]] for version in ordered if not version.promoted}
     return draw_chart(
         "Accuracy of the model versions",
-        {str(at): line for at, line in enumerate(lines)},
+        lines,
         marks,
         span=(-0.5, len(ordered) - 0.5),
         form="{:.0%}",
         names=[f"V{version.version}" for version in ordered],
-        colours=["green", *("soft" for _ in ordered)],
+        styles=dict.fromkeys(lines, NEVER_USED) | {"in use": LineStyle("green")},
         width=width,
     )
 
@@ -204,7 +205,8 @@ def render_missing(words: str) -> Markup:
 
 
 def _make_legend(lines: Iterable[str]) -> list[tuple[Markup, str]]:
-    return [(svg.draw_dot(LINES[at % len(LINES)]), name) for at, name in enumerate(lines)]
+    styles = (STYLES[at % len(STYLES)] for at, _ in enumerate(lines))
+    return [(svg.draw_dot(style.colour, style.shape), name) for style, name in zip(styles, lines, strict=True)]
 
 
 def format_share(value: float, n: int | None, interval: tuple[float | None, float | None] | None) -> str:

@@ -1,0 +1,335 @@
+"""Lines of values over time: points with their intervals, thresholds, periods, and marks of events.
+
+Several panels stand below each other over one axis of time, as values of different units do not share an axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, tzinfo
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from scanflow.drawing import svg
+from scanflow.drawing.downsampling import downsample
+from scanflow.drawing.plot_frame import PlotFrame, choose_limits, compute_left, draw_legend
+
+RIGHT, TOP, HEIGHT, BOTTOM = 14.0, 10.0, 150.0, 32.0
+ROWS, ROW_PX = 3, 16.0
+HEAD_PX, GAP_PX = 28.0, 18.0
+POINT_PX = 6.0
+"""Points that are nearer than this to each other, on average, are a line without dots."""
+
+
+class Point(NamedTuple):
+    """A value at a time, and its tooltip; ``low`` and ``high``: its interval. NaN: not known, which breaks the line."""
+
+    at: float
+    value: float
+    words: str
+    low: float | None = None
+    high: float | None = None
+
+
+class EventLine(NamedTuple):
+    """An event, drawn as a dashed line."""
+
+    at: float
+    words: str
+    colour: str
+    mark: str = ""
+    """One character, which is drawn even where there is no room for the words."""
+
+    detail: str = ""
+    """Its tooltip; empty: its words."""
+
+    address: str = ""
+
+
+class Period(NamedTuple):
+    """A time that is marked: a fail-over, a cool-down."""
+
+    begin: float
+    end: float | None
+    """None: it goes on."""
+
+    words: str
+    colour: str
+    address: str = ""
+
+
+class Threshold(NamedTuple):
+    """A value that matters, drawn across. One that changes over time is a line with steps."""
+
+    value: float
+    words: str
+    colour: str = "red"
+
+
+class LineStyle(NamedTuple):
+    colour: str
+    dashes: str = ""
+    shape: str = "circle"
+    """Of its points: one of :data:`scanflow.drawing.svg.SHAPES`."""
+
+    stepped: bool = False
+    """Whether a value holds until the next."""
+
+
+STYLES = (
+    LineStyle("blue"),
+    LineStyle("green", "7 4", "square"),
+    LineStyle("violet", "2 3", "triangle"),
+    LineStyle("amber", "9 3 2 3", "diamond"),
+)
+"""The styles of the first, second … series; then repeated. They differ without colours, too."""
+
+STEPS = LineStyle("ink", "4 2", "square", stepped=True)
+"""What was set: a number of instances, a threshold that was changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinePanel:
+    """Lines of one unit."""
+
+    name: str
+    """What the values are: ``requests/s``."""
+
+    lines: Mapping[str, Sequence[Point]]
+    form: str = "{:,.6g}"
+    """Writes a value at the axis."""
+
+    limits: tuple[float | None, float | None] = (0.0, None)
+    """The ends of the axis. None: the values say it."""
+
+    styles: Mapping[str, LineStyle] = field(default_factory=dict)
+    """Of lines by name; the others have those of :data:`STYLES` in turn."""
+
+    thresholds: Sequence[Threshold] = ()
+    height: float = HEIGHT
+
+
+def draw_chart(
+    name: str,
+    lines: Mapping[str, Sequence[Point]],
+    marks: Sequence[EventLine] = (),
+    *,
+    span: tuple[float, float],
+    form: str,
+    limits: tuple[float | None, float | None] = (None, None),
+    names: Sequence[str] = (),
+    styles: Mapping[str, LineStyle] | None = None,
+    width: float = svg.NARROW,
+    zone: tzinfo = UTC,
+) -> Markup:
+    """Draw series with at least one point each, in order, as SVG.
+
+    ``span`` are the ends of the axis of time, in seconds since the epoch; or of one along which ``names`` are 0, 1, 2 …
+    ``form`` writes a value at the other axis, ``{:.0%}``; where an end of its ``limits`` is None, the figures say it.
+    """
+    panel = LinePanel(name="", lines=lines, form=form, limits=limits, styles=styles or {})
+    return draw_panels(name, [panel], marks, span=span, names=names, width=width, zone=zone)
+
+
+def draw_panels(
+    name: str,
+    panels: Sequence[LinePanel],
+    marks: Sequence[EventLine] = (),
+    periods: Sequence[Period] = (),
+    *,
+    span: tuple[float, float] | None = None,
+    names: Sequence[str] = (),
+    width: float = svg.WIDTH,
+    zone: tzinfo = UTC,
+) -> Markup:
+    """Draw panels below each other over one axis of time. Marks and periods run through all of them.
+
+    ``span`` are the ends of that axis; None: those of all points.
+    """
+    begin, end = compute_span(panels) if span is None else span
+    right = width - RIGHT
+    limits = [choose_limits(_list_values(panel), panel.form, panel.limits) for panel in panels]
+    left = compute_left((panel.form, own) for panel, own in zip(panels, limits, strict=True))
+    axis = PlotFrame(left=left, right=right, top=TOP, bottom=TOP, x=(begin, max(end, begin + 1)), y=(0, 1))
+    head, labels = _draw_labels(marks, periods, axis)
+    frames = list(_lay_out(panels, limits, axis, top=TOP + head))
+    parts = [
+        *(part for period in periods for part in _draw_period(period, frames)),
+        *(part for panel, frame in zip(panels, frames, strict=True) for part in frame.draw_grid(panel.form)),
+        *(_draw_mark(mark, frames) for mark in marks),
+        *(part for panel, frame in zip(panels, frames, strict=True) for part in _draw_panel(panel, frame)),
+        *labels,
+        *_draw_names(names, frames[-1], width),
+    ]
+    foot = frames[-1].bottom
+    if not names:
+        parts.append(svg.draw_time_axis(*axis.x, left=left, right=right, y=foot, zone=zone))
+    return svg.draw_figure(foot + BOTTOM, name, *parts, width=width)
+
+
+def compute_span(panels: Iterable[LinePanel]) -> tuple[float, float]:
+    """Return the first and the last time of all points."""
+    times = [point.at for panel in panels for points in panel.lines.values() for point in points]
+    return min(times, default=0.0), max(times, default=1.0)
+
+
+def _list_values(panel: LinePanel) -> list[float]:
+    points = [point for line in panel.lines.values() for point in line]
+    ends = [end for point in points for end in (point.value, point.low, point.high) if end is not None]
+    return [*ends, *(threshold.value for threshold in panel.thresholds)]
+
+
+def _lay_out(
+    panels: Sequence[LinePanel], limits: Iterable[tuple[float, float]], axis: PlotFrame, *, top: float
+) -> Iterator[PlotFrame]:
+    for panel, own in zip(panels, limits, strict=True):
+        first = top + (HEAD_PX if panel.name else 0)
+        yield replace(axis, top=first, bottom=first + panel.height, y=own)
+        top = first + panel.height + GAP_PX
+
+
+def _draw_labels(
+    marks: Sequence[EventLine], periods: Sequence[Period], axis: PlotFrame
+) -> tuple[float, list[svg.Element]]:
+    """Return the words above the panels, and how much room they take."""
+    middles = [(axis.scale_x(period.begin) + axis.scale_x(_get_end(period, axis))) / 2 for period in periods]
+    wishes: list[tuple[EventLine | Period, float]] = [
+        *zip(periods, middles, strict=True),
+        *((mark, axis.scale_x(mark.at)) for mark in marks),
+    ]
+    places = svg.place_labels(
+        [(middle, svg.estimate_text_width(item.words)) for item, middle in wishes],
+        left=axis.left,
+        right=axis.right,
+        rows=ROWS,
+        gap=4,
+    )
+    low = ROW_PX if any(mark.mark for mark in marks) else 0.0
+    head = low + ROW_PX * max((1 + label.row for label in places if label), default=0)
+    base = axis.top + head - 8 - low
+    lines, texts = list[svg.Element](), list[svg.Element]()
+    for (item, middle), label in zip(wishes, places, strict=True):
+        if isinstance(item, EventLine) and item.mark:
+            texts.append(svg.draw_text(item.mark, middle, axis.top + head - 6, item.colour, font_weight=600))
+        if label is None:
+            continue
+        y = base - label.row * ROW_PX
+        if isinstance(item, EventLine) and label.row:
+            lines.append(svg.draw_line(middle, y + 4, middle, base + 4, item.colour, stroke_dasharray="4 4"))
+            texts.append(svg.draw_halo(item.words, label.middle, y))
+        texts.append(svg.draw_text(item.words, label.middle, y, item.colour))
+    return head, [*lines, *texts]
+
+
+def _get_end(period: Period, axis: PlotFrame) -> float:
+    return axis.x[1] if period.end is None else period.end
+
+
+def _draw_mark(mark: EventLine, frames: Sequence[PlotFrame]) -> svg.Element:
+    x = frames[0].scale_x(mark.at)
+    line = svg.draw_line(x, frames[0].top - 4, x, frames[-1].bottom, mark.colour, stroke_dasharray="4 4")
+    return svg.draw_link(mark.address, mark.detail or mark.words, line)
+
+
+def _draw_period(period: Period, frames: Sequence[PlotFrame]) -> list[svg.Element]:
+    x = frames[0].scale_x(period.begin)
+    wide = max(frames[0].scale_x(_get_end(period, frames[0])) - x, 1.0)
+    bar = svg.draw_element("rect", x=x, y=frames[0].top - 5, width=wide, height=3.0, **svg.paint(period.colour))
+    bands = [
+        svg.draw_element(
+            "rect",
+            x=x,
+            y=frame.top,
+            width=wide,
+            height=frame.bottom - frame.top,
+            opacity=0.14,
+            **svg.paint(period.colour),
+        )
+        for frame in frames
+    ]
+    return [svg.draw_link(period.address, period.words, bar, *bands)]
+
+
+def _draw_panel(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
+    lines = {name: points for name, points in panel.lines.items() if points}
+    styles = {name: panel.styles.get(name, STYLES[place % len(STYLES)]) for place, name in enumerate(panel.lines)}
+    parts = _draw_heading(panel, [(name, styles[name]) for name in lines], frame) if panel.name else []
+    for name, points in lines.items():
+        parts += _draw_line(name, points, styles[name], panel.form, frame)
+    return [*parts, *(part for threshold in panel.thresholds for part in _draw_threshold(threshold, frame))]
+
+
+def _draw_heading(panel: LinePanel, styles: Sequence[tuple[str, LineStyle]], frame: PlotFrame) -> list[svg.Element]:
+    """Draw what the values are, and the names of the lines."""
+    y = frame.top - 12
+    head = svg.draw_text(panel.name, 2.0, y, "ink", anchor="start", font_weight=600)
+    entries = [(name, _draw_swatch(style)) for name, style in styles if name != panel.name]
+    left = max(frame.left, 2 + svg.estimate_text_width(panel.name) * 1.1 + 12)
+    return [head, *draw_legend(entries, left=left, right=frame.right, y=y)]
+
+
+def _draw_swatch(style: LineStyle) -> svg.Element:
+    dashes = {"stroke_dasharray": style.dashes} if style.dashes else {}
+    line = svg.draw_path([(-12, 0), (12, 0)], style.colour, stroke_width=2, **dashes)
+    return svg.join_elements([line, svg.draw_marker(style.shape, 0, 0, style.colour)])
+
+
+def _draw_threshold(threshold: Threshold, frame: PlotFrame) -> list[svg.Element]:
+    y = frame.scale_y(threshold.value)
+    line = svg.draw_line(frame.left, y, frame.right, y, threshold.colour, stroke_dasharray="8 3")
+    x = frame.right - svg.estimate_text_width(threshold.words) / 2 - 4
+    above = y - 5 if y - frame.top > 14 else y + 14
+    label = svg.draw_text(threshold.words, x, above, threshold.colour)
+    return [svg.draw_titled(threshold.words, line), svg.draw_halo(threshold.words, x, above), label]
+
+
+def _draw_line(
+    name: str, points: Sequence[Point], style: LineStyle, form: str, frame: PlotFrame
+) -> Iterator[svg.Element]:
+    """Draw a line through points, with dots if they are far enough apart to be pointed at."""
+    columns = max(int(frame.right - frame.left), 1)
+    shown = downsample(points, *frame.x, columns)
+    dotted = len(shown) * POINT_PX <= columns
+    dashes = {"stroke_dasharray": style.dashes} if style.dashes else {}
+    for is_gap, group in groupby(shown, lambda point: math.isnan(point.value)):
+        places = [(frame.scale_x(point.at), frame.scale_y(point.value)) for point in group if not is_gap]
+        if style.stepped and places:
+            places = [*_step(places), places[-1]]
+        if places:
+            line = svg.draw_path(places, style.colour, stroke_width=2, stroke_linejoin="round", **dashes)
+            yield line if dotted else svg.draw_titled(_summarize(name, points, form), line)
+    if dotted:
+        for point in shown:
+            if not math.isnan(point.value):
+                yield from _draw_point(point, style, frame)
+
+
+def _step(places: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    for (x, y), (following, _) in pairwise(places):
+        yield from ((x, y), (following, y))
+
+
+def _summarize(name: str, points: Sequence[Point], form: str) -> str:
+    values = [point.value for point in points if not math.isnan(point.value)]
+    least, most = form.format(min(values)), form.format(max(values))
+    return f"{name}: {least} to {most}, last {form.format(values[-1])}".removeprefix(": ")
+
+
+def _draw_point(point: Point, style: LineStyle, frame: PlotFrame) -> Iterator[svg.Element]:
+    x, y = frame.scale_x(point.at), frame.scale_y(point.value)
+    if point.low is not None and point.high is not None:
+        low, high = frame.scale_y(point.low), frame.scale_y(point.high)
+        yield svg.draw_line(x, low, x, high, style.colour, width=5, opacity=0.4)
+    yield svg.draw_marker(style.shape, x, y, style.colour, words=point.words)
+
+
+def _draw_names(names: Sequence[str], frame: PlotFrame, width: float) -> list[svg.Element]:
+    """Draw names at 0, 1, 2 … of the level axis, where there is room."""
+    wishes = [(frame.scale_x(at), svg.estimate_text_width(text)) for at, text in enumerate(names)]
+    places = svg.place_labels(wishes, left=0, right=width, rows=1)
+    named = [(text, place) for text, place in zip(names, places, strict=True) if place]
+    return [svg.draw_text(text, place.middle, frame.bottom + 20, "soft") for text, place in named]
