@@ -117,13 +117,19 @@ SHAPES = ("circle", "square", "triangle", "diamond", "ring", "cross")
 """The shapes of points: the first, second … series has its own, so that they differ without colours, too."""
 
 
-def draw_marker(shape: str, x: float, y: float, colour: str, *, words: str = "", size: float = 3.5) -> Element:
-    """Return a point of one of :data:`SHAPES`, with a tooltip if there are words."""
+def draw_marker(
+    shape: str, x: float, y: float, colour: str, *, words: str = "", size: float = 3.5, edge: bool = False
+) -> Element:
+    """Return a point of one of :data:`SHAPES`, with a tooltip if there are words.
+
+    ``edge``: it is parted from points near to it by a line in the colour of the paper.
+    """
     title = [draw_element("title", escape_text(words))] if words else []
-    if shape == "circle":
-        return draw_element("circle", *title, cx=x, cy=y, r=size, **paint(colour))
+    paints = {"stroke_width": 2, **paint(colour, stroke="paper")} if edge else paint(colour)
     if shape == "ring":
-        return draw_element("circle", *title, cx=x, cy=y, r=size, stroke_width=2, **paint("paper", stroke=colour))
+        paints = {"stroke_width": 2, **paint("paper", stroke=colour)}
+    if shape in ("circle", "ring"):
+        return draw_element("circle", *title, cx=x, cy=y, r=size, **paints)
     if shape == "cross":
         path = f"M{_format_places((x - size, y - size), (x + size, y + size))}"
         path += f"M{_format_places((x - size, y + size), (x + size, y - size))}"
@@ -135,7 +141,7 @@ def draw_marker(shape: str, x: float, y: float, colour: str, *, words: str = "",
         "diamond": ((0.0, -wide), (wide, 0.0), (0.0, wide), (-wide, 0.0)),
     }[shape]
     places = _format_places(*((x + right, y + down) for right, down in corners))
-    return draw_element("path", *title, d=f"M{places}Z", **paint(colour))
+    return draw_element("path", *title, d=f"M{places}Z", **paints)
 
 
 def _format_places(*places: tuple[float, float]) -> str:

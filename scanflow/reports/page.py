@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from scanflow.drawing.svg import LONG, choose_time_format, format_time
 from scanflow.reports import sections
+from scanflow.reports.agent_lanes import draw_agent_lanes
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.sections import TEMPLATES, render_missing, render_part
-from scanflow.reports.timeline import draw_timeline
 from scanflow.reports.tracker_links import TrackerLinks
 
 MAX_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
@@ -58,7 +58,7 @@ def render_report(
     when = f"From {format_time(span[0], LONG)} to {format_time(span[1], LONG)}. All times are UTC."
     marks = sections.build_event_lines(events)
     history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
-    activity = _render_plot(LANES, draw_timeline, events) if events else render_missing("No activity yet.")
+    activity = _render_plot(LANES, draw_agent_lanes, events) if events else render_missing("No activity yet.")
     drifts = [render_outcome(outcome, tracker) for outcome in outcomes] or [render_missing("No drift was found.")]
     return TEMPLATES.render(
         "report.html.jinja",

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.drawing.svg import COLOURS, compute_ticks, place_labels
+from scanflow.reports.agent_lanes import build_lane, draw_agent_lanes
 from scanflow.reports.page import render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, Version
 from scanflow.reports.sections import draw_history
-from scanflow.reports.timeline import build_markers, draw_timeline
 
 HERE = Path(__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +67,7 @@ def use(began: float, ended: float | None = None) -> ModelUse:
     return ModelUse(began=BEGIN + began, ended=None if ended is None else BEGIN + ended)
 
 
-DRAWINGS = {"timeline.svg": draw_timeline(loop()), "model_history.svg": draw_history(versions())}
+DRAWINGS = {"timeline.svg": draw_agent_lanes(loop()), "model_history.svg": draw_history(versions())}
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -140,7 +140,7 @@ VERSIONS = st.builds(
 
 @given(EVENTS)
 def test_whatever_happened_can_be_drawn_and_no_labels_overlap(events: list[LoopEvent]) -> None:
-    assert overlaps(draw_timeline(events)) == []
+    assert overlaps(draw_agent_lanes(events)) == []
 
 
 @given(VERSIONS)
@@ -189,7 +189,7 @@ def test_each_look_has_a_dashed_line_whether_it_found_drift_or_not() -> None:
         event(100, "checker", "detection", "drift: 300 outliers", 300),
     ]
 
-    assert list_guides(draw_timeline(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
+    assert list_guides(draw_agent_lanes(events)) == [("blue", 84.0), ("soft", 510.0), ("red", 936.0)]
     page = render_report(title="Loop", events=events, versions=[])
     assert "drift was found (red), a detection found no drift (grey)" in page
 
@@ -222,15 +222,15 @@ def test_neighbours_of_a_kind_become_one_that_adds_them_up() -> None:
     events = [event(at, "tracker", "predictions", "200 predictions", 200) for at in range(5)]
     events.append(event(300, "tracker", "predictions", "7 predictions", 7))
 
-    markers = build_markers("tracker", events, begin=BEGIN, scale=2.0)
+    lane = build_lane("tracker", events, scale=2.0)
 
-    assert [marker.text for marker in markers] == ["1,000 predictions", "7 predictions"]
+    assert [event.text for event in lane] == ["1,000 predictions", "7 predictions"]
 
 
 def test_agents_of_the_loop_come_in_its_order_and_others_after_them() -> None:
     events = [event(0, name, "other", "x") for name in ("watch", "executor", "checker", "tracker", "planner")]
 
-    svg = draw_timeline(events)
+    svg = draw_agent_lanes(events)
 
     lanes = re.findall(r'font-weight="600"[^>]*>(\w+)<', svg)
     assert lanes == ["tracker", "checker", "planner", "executor", "watch"]
