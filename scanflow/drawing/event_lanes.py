@@ -21,7 +21,7 @@ class LaneEvent(NamedTuple):
 
     at: float
     text: str
-    """A few words, which are left out where there is no room."""
+    """A few words, which are left out where there is no room; empty: it is a mark only."""
 
     words: str
     """Its tooltip."""
@@ -70,13 +70,36 @@ def draw_lanes(
 ) -> tuple[list[svg.Element], float]:
     """Return the lanes, and where the last ends. ``rows``: of labels above each."""
     drawn = list[svg.Element]()
-    for name, events in lanes.items():
+    for name, all_events in lanes.items():
+        events = merge_near(all_events, axis)
         labels = _place_labels(events, axis, rows)
         tall = 1 + max((label.row for label in labels if label), default=0)
         height = tall * ROW_PX + 2 * LANE_PAD_PX + MARKER_PX
         drawn.append(_draw_lane(name, events, labels, axis, base=top + height - LANE_PAD_PX))
         top += height
     return drawn, top
+
+
+def merge_near(events: Sequence[LaneEvent], axis: LaneAxis) -> list[LaneEvent]:
+    """Return the events with those as one that are marks only, look the same and would cover each other."""
+    merged, counts = list[LaneEvent](), list[int]()
+    for event in events:
+        last = merged[-1] if merged else None
+        if last is None or _get_look(last) != _get_look(event) or (event.at - last.at) * axis.scale >= MARKER_PX:
+            merged.append(event)
+            counts.append(0)
+        else:
+            counts[-1] += 1
+    return [
+        event._replace(words=f"{event.words}, and {count:,} more") if count else event
+        for event, count in zip(merged, counts, strict=True)
+    ]
+
+
+def _get_look(event: LaneEvent) -> tuple[object, ...]:
+    """Return what must be the same of two events that are drawn as one; each with words or a link is its own."""
+    only_mark = not (event.text or event.address)
+    return (event.colour, event.shape, event.guide) if only_mark else (event,)
 
 
 def draw_guides(events: Iterable[LaneEvent], axis: LaneAxis, top: float, bottom: float) -> svg.Element:
@@ -93,7 +116,14 @@ def _shorten(words: str, axis: LaneAxis) -> str:
 
 def _place_labels(events: Sequence[LaneEvent], axis: LaneAxis, rows: int) -> list[svg.PlacedLabel | None]:
     labels = [(axis.scale_x(event.at), svg.estimate_text_width(_shorten(event.text, axis))) for event in events]
-    return svg.place_labels(labels, left=axis.left - MARKER_PX, right=axis.right + RIGHT - MARKER_PX, rows=rows)
+    places = svg.place_labels(
+        [label for label, event in zip(labels, events, strict=True) if event.text],
+        left=axis.left - MARKER_PX,
+        right=axis.right + RIGHT - MARKER_PX,
+        rows=rows,
+    )
+    placed = iter(places)
+    return [next(placed) if event.text else None for event in events]
 
 
 def _draw_lane(

@@ -150,11 +150,29 @@ def draw_panels(
 
     ``span`` are the ends of that axis; None: those of all points.
     """
+    parts, frames = build_panels(panels, marks, periods, span=span, width=width)
+    last = frames[-1]
+    if names:
+        parts += _draw_names(names, last, width)
+    else:
+        parts.append(svg.draw_time_axis(*last.x, left=last.left, right=last.right, y=last.bottom, zone=zone))
+    return svg.draw_figure(last.bottom + BOTTOM, name, *parts, width=width)
+
+
+def build_panels(
+    panels: Sequence[LinePanel],
+    marks: Sequence[EventLine] = (),
+    periods: Sequence[Period] = (),
+    *,
+    span: tuple[float, float] | None,
+    width: float,
+    left: float = 0.0,
+) -> tuple[list[svg.Element], list[PlotFrame]]:
+    """Return panels without their axis of time, and the frame of each. ``left``: the least room for the axes."""
     begin, end = compute_span(panels) if span is None else span
-    right = width - RIGHT
     limits = [choose_limits(_list_values(panel), panel.form, panel.limits) for panel in panels]
-    left = compute_left((panel.form, own) for panel, own in zip(panels, limits, strict=True))
-    axis = PlotFrame(left=left, right=right, top=TOP, bottom=TOP, x=(begin, max(end, begin + 1)), y=(0, 1))
+    left = max(left, compute_left((panel.form, own) for panel, own in zip(panels, limits, strict=True)))
+    axis = PlotFrame(left=left, right=width - RIGHT, top=TOP, bottom=TOP, x=(begin, max(end, begin + 1)), y=(0, 1))
     head, labels = _draw_labels(marks, periods, axis)
     frames = list(_lay_out(panels, limits, axis, top=TOP + head))
     parts = [
@@ -163,12 +181,8 @@ def draw_panels(
         *(_draw_mark(mark, frames) for mark in marks),
         *(part for panel, frame in zip(panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *labels,
-        *_draw_names(names, frames[-1], width),
     ]
-    foot = frames[-1].bottom
-    if not names:
-        parts.append(svg.draw_time_axis(*axis.x, left=left, right=right, y=foot, zone=zone))
-    return svg.draw_figure(foot + BOTTOM, name, *parts, width=width)
+    return parts, frames
 
 
 def compute_span(panels: Iterable[LinePanel]) -> tuple[float, float]:
@@ -258,9 +272,12 @@ def _draw_panel(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
     lines = {name: points for name, points in panel.lines.items() if points}
     styles = {name: panel.styles.get(name, STYLES[place % len(STYLES)]) for place, name in enumerate(panel.lines)}
     parts = _draw_heading(panel, [(name, styles[name]) for name in lines], frame) if panel.name else []
+    for threshold in panel.thresholds:
+        line = _draw_bound(threshold, frame.left, frame.right, frame.scale_y(threshold.value))
+        parts.append(svg.draw_titled(threshold.words, line))
     for name, points in lines.items():
         parts += _draw_line(name, points, styles[name], panel.form, frame)
-    return [*parts, *(part for threshold in panel.thresholds for part in _draw_threshold(threshold, frame))]
+    return parts
 
 
 def _draw_heading(panel: LinePanel, styles: Sequence[tuple[str, LineStyle]], frame: PlotFrame) -> list[svg.Element]:
@@ -268,6 +285,7 @@ def _draw_heading(panel: LinePanel, styles: Sequence[tuple[str, LineStyle]], fra
     y = frame.top - 12
     head = svg.draw_text(panel.name, 2.0, y, "ink", anchor="start", font_weight=600)
     entries = [(name, _draw_swatch(style)) for name, style in styles if name != panel.name]
+    entries += [(threshold.words, _draw_bound(threshold, -12, 12, 0)) for threshold in panel.thresholds]
     left = max(frame.left, 2 + svg.estimate_text_width(panel.name) * 1.1 + 12)
     return [head, *draw_legend(entries, left=left, right=frame.right, y=y)]
 
@@ -278,13 +296,8 @@ def _draw_swatch(style: LineStyle) -> svg.Element:
     return svg.join_elements([line, svg.draw_marker(style.shape, 0, 0, style.colour)])
 
 
-def _draw_threshold(threshold: Threshold, frame: PlotFrame) -> list[svg.Element]:
-    y = frame.scale_y(threshold.value)
-    line = svg.draw_line(frame.left, y, frame.right, y, threshold.colour, stroke_dasharray="8 3")
-    x = frame.right - svg.estimate_text_width(threshold.words) / 2 - 4
-    above = y - 5 if y - frame.top > 14 else y + 14
-    label = svg.draw_text(threshold.words, x, above, threshold.colour)
-    return [svg.draw_titled(threshold.words, line), svg.draw_halo(threshold.words, x, above), label]
+def _draw_bound(threshold: Threshold, left: float, right: float, y: float) -> svg.Element:
+    return svg.draw_line(left, y, right, y, threshold.colour, width=2, stroke_dasharray="10 3")
 
 
 def _draw_line(

@@ -38,7 +38,7 @@ class PlotFrame:
     def draw_grid(self, form: str, *, ticks: int = TICKS) -> list[svg.Element]:
         """Return a line at each round number of the upright axis; ``form`` writes it: ``{:.0%}``."""
         parts = []
-        for tick in compute_grid(self.y, form, ticks):
+        for tick in compute_grid(self.y, form, ticks) if self.bottom > self.top else ():
             y = self.scale_y(tick)
             parts.append(svg.draw_line(self.left, y, self.right, y, "line"))
             parts.append(svg.draw_text(form.format(tick), self.left - 8, y + 4, "soft", anchor="end"))
