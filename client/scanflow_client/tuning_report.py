@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ from markupsafe import Markup
 
 from scanflow.app.quantities import format_count
 from scanflow.drawing import svg
+from scanflow.drawing.scatter import Cut, ScatterPoint, draw_cuts, draw_frontier
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow_client.formatting.text import format_latency
 from scanflow_client.formatting.text_table import Screen, Table, render_html
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.tuning_target import TuningTarget
 
-_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 64.0, 24.0, 40.0, 56.0
 _WORDS = {"throughput": "requests/s", "latency": "p90 of a single caller", "cost": "requests/s of each core"}
 
 
@@ -187,91 +185,65 @@ def format_shape_options(candidate: Candidate) -> str:
 
 
 def render_tuning(report: TuningReport) -> str:
-    """Return the result with its plot as HTML, for a notebook."""
-    return render_html(format_tuning(report)) + draw_tuning(report)
+    """Return the result with its plots as HTML, for a notebook."""
+    return render_html(format_tuning(report)) + draw_tuning(report) + draw_tuning_cuts(report)
 
 
-def draw_tuning(report: TuningReport) -> Markup:
+def draw_tuning(report: TuningReport, *, width: float = svg.WIDTH) -> Markup:
     """Return requests per second over the 99th percentile of the latency as SVG, with the Pareto frontier."""
     result = report.result
-    points: dict[Candidate, tuple[float, float]] = {}
-    arms = [(trial.candidate, trial.measured) for trial in result.trials if not trial.failed]
-    if result.defaults:
-        arms.insert(0, (result.default, tuple(result.defaults)))
-    for candidate, measured in arms:
-        points[candidate] = (
-            median(measurement.p99_s for measurement in measured) * 1000,
-            fmean(measurement.rate for measurement in measured),
-        )
-    name = f"Configurations of {report.target.workflow.name}"
-    if not points:
-        return svg.draw_figure(40.0, name, svg.draw_text(f"{name}: no measurement", 12.0, 24.0, "ink", anchor="start"))
-    x_most, y_most = (1.15 * max(point[place] for point in points.values()) for place in (0, 1))
-    right, bottom = svg.WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    points = []
+    for candidate, measured in _list_arms(result):
+        if not any(measurement.failed for measurement in measured):
+            latency = median(measurement.p99_s for measurement in measured) * 1000
+            rate = fmean(measurement.rate for measurement in measured)
+            words = f"{describe(candidate)}: {rate:.4g} requests/s, p99 {latency:.3g} ms"
+            points.append(
+                ScatterPoint(latency, rate, _format_label(candidate, result), words, *_get_look(candidate, result))
+            )
+    points.sort(key=lambda point: point.colour == "blue")  # the others' labels are placed first
+    return draw_frontier(
+        f"Configurations of {report.target.workflow.name}",
+        points,
+        x_name="p99 of the latency, ms",
+        y_name="requests/s",
+        bound=None if result.goal.p99_s is None else result.goal.p99_s * 1000,
+        width=width,
+    )
 
-    def place_point(x: float, y: float) -> tuple[float, float]:
-        return _LEFT + x / x_most * (right - _LEFT), bottom - y / y_most * (bottom - _TOP)
 
-    parts = [
-        *_draw_axes(x_most, y_most, right, bottom, result.goal),
-        *_draw_frontier(list(points.values()), place_point),
-    ]
-    ends = sorted(points.items(), key=lambda arm: arm[1])
-    widths = [
-        (place_point(*point)[0], svg.estimate_text_width(_format_label(candidate, result))) for candidate, point in ends
-    ]
-    rows = svg.place_labels(widths, left=_LEFT, right=right, rows=len(ends))
-    for (candidate, point), label in zip(ends, rows, strict=True):
-        x, y = place_point(*point)
-        colour = "green" if candidate == result.winner else "ink" if candidate == result.default else "blue"
-        words = f"{describe(candidate)}: {point[1]:.4g} requests/s, p99 {point[0]:.3g} ms"
-        mark = svg.draw_element(
-            "circle", svg.draw_element("title", svg.escape_text(words)), cx=x, cy=y, r=5.0, **svg.paint(colour)
-        )
-        parts.append(mark)
-        if label is not None:
-            parts.append(svg.draw_text(_format_label(candidate, result), label.middle, y - 10 - 14 * label.row, colour))
-    return svg.draw_figure(_HEIGHT, name, *parts)
+def draw_tuning_cuts(report: TuningReport, *, width: float = svg.WIDTH) -> Markup:
+    """Return how each measured candidate divides the cores, and its requests per second, as SVG; the best first."""
+    result = report.result
+    cuts = []
+    for candidate, measured in _list_arms(result):
+        failed = any(measurement.failed for measurement in measured)
+        rate = None if failed else fmean(measurement.rate for measurement in measured)
+        words = "failed" if rate is None else f"{rate:.4g}"
+        colour, _ = _get_look(candidate, result)
+        mark = "✗" if failed else "✓" if candidate == result.winner else ""
+        colour = "red" if failed else colour
+        name = f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}"
+        title = f"{name}: {words}" + ("" if failed else " requests/s")
+        cuts.append(Cut(name, title, candidate.instances, candidate.cores, rate, words, mark, colour))
+    cuts.sort(key=lambda cut: -(cut.value or 0.0))
+    name = f"How configurations of {report.target.workflow.name} divide the cores"
+    return draw_cuts(name, cuts, cores=report.cores, value_name="requests/s", width=width)
+
+
+def _list_arms(result: TuningResult) -> list[tuple[Candidate, tuple[Measurement, ...]]]:
+    arms = [(trial.candidate, tuple(trial.measured)) for trial in result.trials if trial.measured]
+    return [(result.default, tuple(result.defaults)), *arms] if result.defaults else arms
+
+
+def _get_look(candidate: Candidate, result: TuningResult) -> tuple[str, str]:
+    """Return the colour and the shape of a candidate."""
+    if candidate == result.winner:
+        return "green", "diamond"
+    return ("ink", "square") if candidate == result.default else ("blue", "circle")
 
 
 def _format_label(candidate: Candidate, result: TuningResult) -> str:
     if candidate == result.winner:
         return f"✓ {describe(candidate)}"
     return f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}"
-
-
-def _draw_axes(x_most: float, y_most: float, right: float, bottom: float, goal: Goal) -> list[svg.Element]:
-    parts = [
-        svg.draw_line(_LEFT, bottom, right, bottom, "soft"),
-        svg.draw_text("requests/s", 8.0, 20.0, "soft", anchor="start"),
-    ]
-    for tick in svg.compute_ticks(0.0, x_most, 8):
-        x = _LEFT + tick / x_most * (right - _LEFT)
-        parts += [svg.draw_line(x, bottom, x, bottom + 5, "soft"), svg.draw_text(f"{tick:g}", x, bottom + 20, "soft")]
-    for tick in svg.compute_ticks(0.0, y_most, 5):
-        y = bottom - tick / y_most * (bottom - _TOP)
-        parts += [
-            svg.draw_line(_LEFT, y, right, y, "line"),
-            svg.draw_text(f"{tick:g}", _LEFT - 8, y + 4, "soft", anchor="end"),
-        ]
-    parts.append(svg.draw_text("p99 of the latency, ms", right, bottom + 40, "soft", anchor="end"))
-    if goal.p99_s is not None and goal.p99_s * 1000 <= x_most:
-        x = _LEFT + goal.p99_s * 1000 / x_most * (right - _LEFT)
-        parts += [
-            svg.draw_line(x, _TOP, x, bottom, "red", stroke_dasharray="4 4"),
-            svg.draw_text("bound", x, _TOP - 6, "red"),
-        ]
-    return parts
-
-
-def _draw_frontier(
-    points: list[tuple[float, float]], place_point: Callable[[float, float], tuple[float, float]]
-) -> list[svg.Element]:
-    """Return the line through the Pareto frontier of latency and throughput."""
-    best, line = -math.inf, list[tuple[float, float]]()
-    for x, y in sorted(points, key=lambda point: (point[0], -point[1])):
-        if y > best:
-            best = y
-            line.append(place_point(x, y))
-    pairs = pairwise(line)
-    return [svg.draw_line(x1, y1, x2, y2, "soft", width=2, stroke_dasharray="2 3") for (x1, y1), (x2, y2) in pairs]

@@ -5,20 +5,18 @@ No colour is needed to read them: what the source published is hatched, and curv
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
 from scanflow.drawing import svg
+from scanflow.drawing.line_chart import LinePanel, Point, build_panels
+from scanflow.drawing.plot_frame import PlotFrame
 from scanflow_research.figure import FigurePanel, FigureResult, Measurements
 
 _WIDTH, _PANEL_H = 960.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 150.0, 40.0, 44.0
-_DASHES = ("none", "7 4", "2 3", "9 3 2 3", "14 4", "1 5", "5 2 1 2")
-_COLOURS = ("blue", "red", "green", "violet", "amber", "ink")
-_POINTS = 200
 
 _HATCH = svg.draw_element(
     "defs",
@@ -59,13 +57,11 @@ def _draw_bars(panel: FigurePanel, result: FigureResult, top: float) -> list[svg
     published = _compute_published_heights(panel, result)
     most = 1.15 * max([*(max(several) for several in values.values()), *published.values()])
     most = most if most > 0 else 1.0
-    parts = [*_draw_axes(panel.label, most, top)]
-    place_width = (_WIDTH - _LEFT - _RIGHT) / len(values)
     bottom = top + _PANEL_H - _BOTTOM
-
-    def scale_y(value: float) -> float:
-        return bottom - value / most * (_PANEL_H - _TOP - _BOTTOM)
-
+    frame = PlotFrame(left=_LEFT, right=_WIDTH - _RIGHT, top=top + _TOP, bottom=bottom, x=(0.0, 1.0), y=(0.0, most))
+    parts = _draw_axes(panel.label, frame)
+    place_width = (_WIDTH - _LEFT - _RIGHT) / len(values)
+    scale_y = frame.scale_y
     for place, (arm, several) in enumerate(values.items()):
         middle = _LEFT + (place + 0.5) * place_width
         width = min(46.0, 0.34 * place_width)
@@ -125,41 +121,22 @@ def _draw_curves(panel: FigurePanel, measured: Measurements, top: float) -> list
         curves = {arm: own[arm] for arm in (panel.arms or own) if len(own.get(arm, ())) > 1}
     if not curves:
         return []
-    most = 1.1 * max(max(values) for values in curves.values()) or 1.0
-    right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
-    parts = [*_draw_axes(panel.label, most, top)]
+    lines = {arm: [Point(at, value, "") for at, value in enumerate(values, 1)] for arm, values in curves.items()}
     longest = max(len(values) for values in curves.values())
-    for place, (arm, values) in enumerate(curves.items()):
-        step = max(1, math.ceil(len(values) / _POINTS))
-        points = " ".join(
-            f"{svg.format_number(_LEFT + number / (longest - 1) * (right - _LEFT))},"
-            f"{svg.format_number(bottom - value / most * (_PANEL_H - _TOP - _BOTTOM))}"
-            for number, value in enumerate(values)
-            if number % step == 0
-        )
-        colour, dashes = _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
-        style = {**svg.paint(stroke=colour), "stroke_dasharray": dashes, "stroke_width": 2}
-        parts.append(svg.draw_element("polyline", points=points, **style))
-        y = top + _TOP + 18.0 * place + 8
-        parts.append(svg.draw_line(right + 14, y, right + 44, y, colour, width=2, stroke_dasharray=dashes))
-        parts.append(svg.draw_text(arm, right + 50, y + 4, "ink", anchor="start"))
-    parts += [svg.draw_text(f"{longest:,}", right, bottom + 18, "soft"), svg.draw_text("1", _LEFT, bottom + 18, "soft")]
-    return parts
-
-
-def _draw_axes(label: str, most: float, top: float) -> list[svg.Element]:
-    right, bottom = _WIDTH - _RIGHT, top + _PANEL_H - _BOTTOM
-    parts = [
-        svg.draw_text(label, 8.0, top + 18, "ink", anchor="start"),
-        svg.draw_line(_LEFT, bottom, right, bottom, "soft"),
+    height = _PANEL_H - _TOP - _BOTTOM
+    panels = [LinePanel(name=panel.label, lines=lines, height=height, dotted=False)]
+    parts, (frame,) = build_panels(panels, span=(1, longest), width=_WIDTH, left=_LEFT)
+    foot = frame.bottom + 18
+    parts += [
+        svg.draw_text(f"{longest:,}", frame.right - 12, foot, "soft"),
+        svg.draw_text("1", frame.left, foot, "soft"),
     ]
-    for tick in svg.compute_ticks(0.0, most, 4):
-        y = bottom - tick / most * (_PANEL_H - _TOP - _BOTTOM)
-        parts += [
-            svg.draw_line(_LEFT, y, right, y, "line"),
-            svg.draw_text(_format_number(tick), _LEFT - 8, y + 4, "soft", anchor="end"),
-        ]
-    return parts
+    return [svg.draw_element("g", *parts, transform=f"translate(0 {top:g})")]
+
+
+def _draw_axes(label: str, frame: PlotFrame) -> list[svg.Element]:
+    line = svg.draw_line(frame.left, frame.bottom, frame.right, frame.bottom, "soft")
+    return [svg.draw_text(label, 8.0, frame.top - _TOP + 18, "ink", anchor="start"), *frame.draw_grid("{:,.6g}"), line]
 
 
 def _format_number(value: float) -> str:

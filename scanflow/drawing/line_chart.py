@@ -85,6 +85,8 @@ STYLES = (
     LineStyle("green", "7 4", "square"),
     LineStyle("violet", "2 3", "triangle"),
     LineStyle("amber", "9 3 2 3", "diamond"),
+    LineStyle("red", "14 4", "ring"),
+    LineStyle("ink", "1 5", "cross"),
 )
 """The styles of the first, second … series; then repeated. They differ without colours, too."""
 
@@ -111,6 +113,8 @@ class LinePanel:
 
     thresholds: Sequence[Threshold] = ()
     height: float = HEIGHT
+    dotted: bool = True
+    """Whether points are drawn where there is room for them."""
 
 
 def draw_chart(
@@ -164,8 +168,8 @@ def build_panels(
     marks: Sequence[EventLine] = (),
     periods: Sequence[Period] = (),
     *,
-    span: tuple[float, float] | None,
-    width: float,
+    span: tuple[float, float] | None = None,
+    width: float = svg.WIDTH,
     left: float = 0.0,
 ) -> tuple[list[svg.Element], list[PlotFrame]]:
     """Return panels without their axis of time, and the frame of each. ``left``: the least room for the axes."""
@@ -183,6 +187,18 @@ def build_panels(
         *labels,
     ]
     return parts, frames
+
+
+def build_points(
+    values: Iterable[tuple[float, float | None]], form: str = "{:,.6g}", *, zone: tzinfo = UTC
+) -> list[Point]:
+    """Return points with a tooltip of time and value. A value of None is not known, and breaks the line."""
+    return [
+        Point(at, math.nan, "")
+        if value is None
+        else Point(at, value, f"{svg.format_time(at, zone=zone)} {form.format(value)}")
+        for at, value in values
+    ]
 
 
 def compute_span(panels: Iterable[LinePanel]) -> tuple[float, float]:
@@ -260,12 +276,17 @@ def _draw_period(period: Period, frames: Sequence[PlotFrame]) -> list[svg.Elemen
             y=frame.top,
             width=wide,
             height=frame.bottom - frame.top,
-            opacity=0.14,
+            opacity=0.1,
             **svg.paint(period.colour),
         )
         for frame in frames
     ]
-    return [svg.draw_link(period.address, period.words, bar, *bands)]
+    edges = [
+        svg.draw_line(edge, frame.top - 5, edge, frame.bottom, period.colour, stroke_dasharray="1 3")
+        for frame in frames
+        for edge in (x, x + wide)
+    ]
+    return [svg.draw_link(period.address, period.words, bar, *bands, *edges)]
 
 
 def _draw_panel(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
@@ -276,7 +297,7 @@ def _draw_panel(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
         line = _draw_bound(threshold, frame.left, frame.right, frame.scale_y(threshold.value))
         parts.append(svg.draw_titled(threshold.words, line))
     for name, points in lines.items():
-        parts += _draw_line(name, points, styles[name], panel.form, frame)
+        parts += _draw_line(name, points, styles[name], panel, frame)
     return parts
 
 
@@ -301,12 +322,12 @@ def _draw_bound(threshold: Threshold, left: float, right: float, y: float) -> sv
 
 
 def _draw_line(
-    name: str, points: Sequence[Point], style: LineStyle, form: str, frame: PlotFrame
+    name: str, points: Sequence[Point], style: LineStyle, panel: LinePanel, frame: PlotFrame
 ) -> Iterator[svg.Element]:
     """Draw a line through points, with dots if they are far enough apart to be pointed at."""
     columns = max(int(frame.right - frame.left), 1)
     shown = downsample(points, *frame.x, columns)
-    dotted = len(shown) * POINT_PX <= columns
+    dotted = panel.dotted and len(shown) * POINT_PX <= columns
     dashes = {"stroke_dasharray": style.dashes} if style.dashes else {}
     for is_gap, group in groupby(shown, lambda point: math.isnan(point.value)):
         places = [(frame.scale_x(point.at), frame.scale_y(point.value)) for point in group if not is_gap]
@@ -314,7 +335,7 @@ def _draw_line(
             places = [*_step(places), places[-1]]
         if places:
             line = svg.draw_path(places, style.colour, stroke_width=2, stroke_linejoin="round", **dashes)
-            yield line if dotted else svg.draw_titled(_summarize(name, points, form), line)
+            yield line if dotted else svg.draw_titled(_summarize(name, points, panel.form), line)
     if dotted:
         for point in shown:
             if not math.isnan(point.value):

@@ -23,14 +23,16 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2430", "#e7e9ee"),
     "soft": ("#5b6372", "#a4acba"),
     "line": ("#d5d9e0", "#3a414d"),
-    "blue": ("#1d63c4", "#7db1ff"),
-    "red": ("#c22f3d", "#ff8a92"),
-    "green": ("#1b7f4b", "#5fd398"),
-    "amber": ("#9a6200", "#f0b95a"),
-    "violet": ("#7440b5", "#c3a1ff"),
+    "blue": ("#1558e0", "#7fb2f7"),
+    "red": ("#b02a30", "#f2726a"),
+    "green": ("#2a8259", "#74f0bb"),
+    "amber": ("#9a5b00", "#f7cb66"),
+    "violet": ("#55216e", "#ab6bf5"),
     "paper": ("#ffffff", "#171a20"),
 }
-"""Name: (on white, on black). Each has a contrast of 4.5 or more against its background, except ``line``."""
+"""Name: (on white, on black). Each has a contrast of 4.5 or more against its background, except ``line``.
+
+They differ in lightness where the colour-blind see the same hue: tests/unit/drawing/test_colours.py."""
 
 STYLE = (
     "@media screen and (prefers-color-scheme: dark){"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, tzinfo
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -44,34 +46,37 @@ def render_report(
     facts: Mapping[str, str] | None = None,
     lead: str = "",
     links: TrackerLinks | None = None,
+    zone: tzinfo = UTC,
 ) -> str:
     """Render the report page, without scripts and external resources; missing data is named as such.
 
     ``counted`` is a sentence on which ``answers`` are known; ``columns`` are as ``drift.found`` has them, ``picked`` as
     the label queue has them. ``facts`` are shown first; without them, what can be counted is. ``lead`` is a sentence,
-    and ``links`` are where the tracker shows runs and versions.
+    and ``links`` are where the tracker shows runs and versions. All times are those of ``zone``.
     """
     tracker = links or TrackerLinks()
     shown = dict(facts) if facts is not None else compute_totals(events, versions)
     times = [record.at for part in (events, answers, asked) for record in part]
     span = (min(times), max(times)) if times else (0.0, 0.0)
-    when = f"From {format_time(span[0], LONG)} to {format_time(span[1], LONG)}. All times are UTC."
+    first, last = (format_time(end, LONG, zone) for end in span)
+    when = f"From {first} to {last}. All times are {format_time(span[1], '%Z', zone)}."
     marks = sections.build_event_lines(events)
     history = _render_plot(POINTS, sections.draw_history, versions) if versions else render_missing(_NOT_COMPARED)
-    activity = _render_plot(LANES, draw_agent_lanes, events) if events else render_missing("No activity yet.")
-    drifts = [render_outcome(outcome, tracker) for outcome in outcomes] or [render_missing("No drift was found.")]
+    draw_lanes = partial(draw_agent_lanes, zone=zone)
+    activity = _render_plot(LANES, draw_lanes, events) if events else render_missing("No activity yet.")
+    drifts = [render_outcome(outcome, tracker, zone) for outcome in outcomes] or [render_missing("No drift was found.")]
     return TEMPLATES.render(
         "report.html.jinja",
         title=title,
         lead=f"{when} {lead}".strip() if times else "No activity yet.",
         facts=shown,
         sections={
-            "Accuracy of the served versions": [sections.render_accuracy(answers, counted, marks, span)],
+            "Accuracy of the served versions": [sections.render_accuracy(answers, counted, marks, span, zone)],
             "Drifted columns": [sections.render_columns(columns)],
             "Selected samples": [sections.render_samples(picked, columns)],
-            "Requests": [sections.render_requests(asked, marks, span)],
-            "Model versions": [sections.render_versions(asked, answers, versions, tracker), history],
-            "Agent activity": [activity, render_events(events)],
+            "Requests": [sections.render_requests(asked, marks, span, zone)],
+            "Model versions": [sections.render_versions(asked, answers, versions, tracker, zone), history],
+            "Agent activity": [activity, render_events(events, zone)],
             "Outcome of each drift": drifts,
         }.items(),
     )
@@ -94,24 +99,24 @@ def compute_totals(events: Sequence[LoopEvent], versions: Sequence[Version]) -> 
     return facts
 
 
-def render_events(events: Sequence[LoopEvent]) -> Markup:
+def render_events(events: Sequence[LoopEvent], zone: tzinfo = UTC) -> Markup:
     rows = sorted(events, key=lambda event: event.at)
     if not rows:
         return Markup()
     omitted = len(rows) - MAX_ROWS
-    form = choose_time_format(rows[0].at, rows[-1].at)
-    body = [(format_time(event.at, form), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
+    form = choose_time_format(rows[0].at, rows[-1].at, zone)
+    body = [(format_time(event.at, form, zone), event.agent, event.text, event.detail) for event in rows[-MAX_ROWS:]]
     return render_part("events", len(rows), omitted, sections.render_table(("time", "agent", "what", "more"), body))
 
 
-def render_outcome(outcome: DriftOutcome, links: TrackerLinks) -> Markup:
-    form = choose_time_format(outcome.at, outcome.steps[-1][0])
+def render_outcome(outcome: DriftOutcome, links: TrackerLinks, zone: tzinfo = UTC) -> Markup:
+    form = choose_time_format(outcome.at, outcome.steps[-1][0], zone)
     steps = [
-        (format_time(at, form), what, figures, f"scanflow show {run}" if run else "", links.run(run))
+        (format_time(at, form, zone), what, figures, f"scanflow show {run}" if run else "", links.run(run))
         for at, what, figures, run in outcome.steps
     ]
     listed = sections.render_table(("time", "what", "figures", "more", ""), steps)
-    return render_part("outcome", format_time(outcome.at, LONG), listed, outcome.verdict)
+    return render_part("outcome", format_time(outcome.at, LONG, zone), listed, outcome.verdict)
 
 
 def _render_plot(words: str, draw: Callable[..., Markup], drawn: Sequence[Any]) -> Markup:

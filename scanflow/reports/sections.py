@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, tzinfo
 from itertools import groupby
 from typing import Any
 
 from markupsafe import Markup
 
 from scanflow.drawing import svg
+from scanflow.drawing.histograms import BEFORE, NOW
 from scanflow.drawing.line_chart import STYLES, EventLine, LineStyle, Point, draw_chart
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
@@ -30,13 +32,15 @@ TEMPLATES = Templates("scanflow.reports")
 Span = tuple[float, float]
 
 
-def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Sequence[EventLine], span: Span) -> Markup:
+def render_accuracy(
+    answers: Sequence[ScoredAnswers], counted: str, marks: Sequence[EventLine], span: Span, zone: tzinfo = UTC
+) -> Markup:
     """Render each version's share of correct answers over time, with its interval; ``counted``: the points used."""
     lines: dict[str, list[Point]] = {}
     for answer in answers:
         low, high = compute_interval(answer.right, answer.n)
         words = (
-            f"{svg.format_time(answer.at)} {answer.version}: "
+            f"{svg.format_time(answer.at, zone=zone)} {answer.version}: "
             f"{format_share(answer.right / answer.n, answer.n, (low, high))}"
         )
         lines.setdefault(answer.version, []).append(Point(answer.at, answer.right / answer.n, words, low, high))
@@ -45,7 +49,7 @@ def render_accuracy(answers: Sequence[ScoredAnswers], counted: str, marks: Seque
 
     wide, narrow = _draw_both_widths(
         lambda width: draw_chart(
-            "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=(None, 1.0), width=width
+            "Accuracy over time", lines, marks, span=span, form="{:.0%}", limits=(None, 1.0), width=width, zone=zone
         )
     )
     return render_part("accuracy", counted, _make_legend(lines), wide, narrow)
@@ -55,7 +59,7 @@ def render_columns(drifted: Sequence[Mapping[str, Any]]) -> Markup:
     if not drifted:
         return render_missing("No detection reported columns.")
     figures = [draw_column(column) for column in drifted[:MAX_COLUMNS]]
-    return render_part("columns", svg.draw_dot("blue"), svg.draw_dot("amber"), figures, len(drifted) - MAX_COLUMNS)
+    return render_part("columns", svg.draw_dot(BEFORE, "ring"), svg.draw_dot(NOW), figures, len(drifted) - MAX_COLUMNS)
 
 
 def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> Markup:
@@ -75,7 +79,9 @@ def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[
     return render_part("rows", len(rows), render_table([*names, "prediction"], values))
 
 
-def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span) -> Markup:
+def render_requests(
+    asked: Sequence[RequestCounts], marks: Sequence[EventLine], span: Span, zone: tzinfo = UTC
+) -> Markup:
     """Render request rate, failed requests and latency over time."""
     if not asked:
         return render_missing(NO_REQUESTS)
@@ -90,13 +96,13 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
             sum(counts.requests for counts in group),
             sum(counts.errors for counts in group),
         )
-        rate, when = count / max(at - group[0].since, 1e-3), svg.format_time(at)
+        rate, when = count / max(at - group[0].since, 1e-3), svg.format_time(at, zone=zone)
         rates.setdefault(version, []).append(Point(at, rate, f"{when} {rate:.3g} a second"))
         errors.setdefault(version, []).append(Point(at, failed, f"{when} {failed:,} of {count:,} failed"))
         p95 = [1000 * counts.p95_s for counts in group if counts.p95_s is not None]
         slow.setdefault(version, []).extend(Point(at, latency, f"{when} {latency:.3g} ms") for latency in p95[-1:])
     drawn = [
-        (name, draw_chart(name, lines, marks, span=span, form="{:,.6g}", limits=(0.0, None)))
+        (name, draw_chart(name, lines, marks, span=span, form="{:,.6g}", limits=(0.0, None), zone=zone))
         for name, lines in plots.items()
         if any(lines.values())
     ]
@@ -104,7 +110,11 @@ def render_requests(asked: Sequence[RequestCounts], marks: Sequence[EventLine], 
 
 
 def render_versions(
-    asked: Sequence[RequestCounts], answers: Sequence[ScoredAnswers], versions: Sequence[Version], links: TrackerLinks
+    asked: Sequence[RequestCounts],
+    answers: Sequence[ScoredAnswers],
+    versions: Sequence[Version],
+    links: TrackerLinks,
+    zone: tzinfo = UTC,
 ) -> Markup:
     compared, rows = {f"V{version.version}": version for version in versions}, list[list[str | Link]]()
     names = {*compared, *(record.version for record in asked), *(record.version for record in answers)}
@@ -115,8 +125,9 @@ def render_versions(
         figures = ("", "", "")
         if own_counts:
             count, failed = sum(counts.requests for counts in own_counts), sum(counts.errors for counts in own_counts)
-            form = svg.choose_time_format(own_counts[0].since, own_counts[-1].at)
-            times = f"{svg.format_time(own_counts[0].since, form)} to {svg.format_time(own_counts[-1].at, form)}"
+            ends = (own_counts[0].since, own_counts[-1].at)
+            form = svg.choose_time_format(*ends, zone)
+            times = " to ".join(svg.format_time(end, form, zone) for end in ends)
             figures = (times, f"{count:,}", f"{failed:,}")
         live = format_share(right / n, n, compute_interval(right, n)) if n else ""
         judged = format_share(version.accuracy, version.n, version.interval) if version else ""

@@ -10,6 +10,7 @@ import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -258,6 +259,13 @@ def test_a_page_counts_when_it_is_given_no_numbers() -> None:
     assert "<dt>champion</dt><dd>V7, 93.0%</dd>" in page
     assert DRIFT in page
     assert "2025-10-09 08:53:20" in page
+
+
+def test_all_times_of_a_page_are_the_readers() -> None:
+    page = render_report(title="Loop", events=loop(), versions=versions(), zone=ZoneInfo("Asia/Tokyo"))
+
+    assert "From 2025-10-09 17:53:20 to 2025-10-09 17:55:12. All times are JST." in page
+    assert "08:53" not in page
 
 
 def test_a_page_of_nothing_says_so() -> None:

@@ -1,0 +1,92 @@
+"""Distributions before and now: the shares of each bin beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from scanflow.drawing import svg
+from scanflow.drawing.plot_frame import draw_legend
+
+WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
+LETTERS = 44  # of the widest line over a histogram
+BEFORE, NOW, WHEN, LEGEND_PX = "blue", "amber", ("before", "now"), 16.0
+
+
+class Histogram(NamedTuple):
+    name: str
+    note: str
+    """A line below its name."""
+
+    bins: Sequence[str] = ()
+    before: Sequence[float] = ()
+    now: Sequence[float] = ()
+    """The share of each bin, 0 to 1."""
+
+    summary: str = ""
+    """What is known if there are no bins."""
+
+    colour: str = "ink"
+    """Of its name."""
+
+
+def draw_histograms(name: str, histograms: Sequence[Histogram], *, width: float = 2 * WIDTH + 3 * GAP) -> Markup:
+    """Draw histograms in rows, as many beside each other as there is room for. Before is hollow, now is filled."""
+    columns = max(1, int((width - GAP) / (WIDTH + GAP)))
+    left = GAP if width >= WIDTH + 2 * GAP else max((width - WIDTH) / 2, 0.0)
+    top = GAP + LEGEND_PX
+    height = top + -(-len(histograms) // columns) * (HEIGHT + GAP)
+    legend = [(when, svg.draw_element("rect", x=-6, y=-6, width=12, height=12, **_paint(when))) for when in WHEN]
+    parts = [svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))]
+    parts += draw_legend(legend, left=left - 8, right=width, y=GAP)
+    for at, histogram in enumerate(histograms):
+        x, y = left + at % columns * (WIDTH + GAP), top + at // columns * (HEIGHT + GAP)
+        parts.append(svg.draw_element("g", _draw_parts(histogram), transform=f"translate({x:g} {y:g})"))
+    return svg.draw_figure(height, name, *parts, width=width)
+
+
+def draw_histogram(histogram: Histogram) -> Markup:
+    return svg.draw_figure(HEIGHT, f"Distribution of {histogram.name}", _draw_parts(histogram), width=WIDTH)
+
+
+def _draw_parts(histogram: Histogram) -> svg.Element:
+    bins, base, step = histogram.bins, HEIGHT - FOOT, WIDTH / max(len(histogram.bins), 1)
+    tallest = max([*histogram.before, *histogram.now, 1e-9])
+    name = svg.draw_text(_shorten(histogram.name), 0, 12, histogram.colour, anchor="start", font_weight="bold")
+    parts = [
+        name if len(histogram.name) <= LETTERS else svg.draw_titled(histogram.name, name),
+        svg.draw_text(_shorten(histogram.note), 0, 28, "soft", anchor="start"),
+        svg.draw_line(0, base, WIDTH, base, "line"),
+    ]
+    if not bins:
+        parts.append(svg.draw_text(_shorten(histogram.summary), 0, TOP + 24, "ink", anchor="start"))
+    for place, pair in enumerate(zip(histogram.before, histogram.now, strict=True)):
+        for when, share, shift in zip(WHEN, pair, (0.1, 0.5), strict=True):
+            tall = share / tallest * (base - TOP)
+            title = svg.draw_element("title", svg.escape_text(f"{bins[place]}, {when}: {share:.1%}"))
+            where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
+            parts.append(svg.draw_element("rect", title, **where, **_paint(when)))
+    return svg.Element("".join([*parts, *_draw_bins(bins, base + 15, step)]))
+
+
+def _paint(when: str) -> dict[str, object]:
+    hollow = {"fill_opacity": 0.2, "stroke_width": 1.5}
+    return {**hollow, **svg.paint(BEFORE, stroke=BEFORE)} if when == "before" else {**svg.paint(NOW)}
+
+
+def _draw_bins(bins: Sequence[str], y: float, step: float) -> list[svg.Element]:
+    """Draw the names of bins, or those of both ends where there is room for no more."""
+    letters = int(step / svg.estimate_text_width("x"))
+    if letters > 3 or (bins and max(map(len, bins)) <= letters):
+        names = [_shorten(name, letters) for name in bins]
+        return [svg.draw_text(name, (at + 0.5) * step, y, "soft") for at, name in enumerate(names)]
+    if not bins:
+        return []
+    first, last = (_shorten(bins[end], LETTERS // 2) for end in (0, -1))
+    return [svg.draw_text(first, 0, y, "soft", anchor="start"), svg.draw_text(last, WIDTH, y, "soft", anchor="end")]
+
+
+def _shorten(words: str, most: int = LETTERS) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"

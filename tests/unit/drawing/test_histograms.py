@@ -1,0 +1,54 @@
+"""Distributions before and now: shares to scale, hollow and filled, and what is known where there are no bins."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from scanflow.drawing import svg
+from scanflow.drawing.histograms import Histogram, draw_histogram, draw_histograms
+from scanflow.reports.distributions import build_histogram, draw_column
+
+SVG = "{http://www.w3.org/2000/svg}"
+COLUMN = {
+    "name": "pixel",
+    "test": "ks",
+    "p": 0.001,
+    "effect": 0.4,
+    "shares": {"bins": ["0", "1"], "reference": [0.75, 0.25], "current": [0.25, 0.75]},
+}
+
+
+def test_before_is_hollow_and_now_is_filled_to_one_scale() -> None:
+    rects = list(ET.fromstring(draw_histogram(build_histogram(COLUMN))).iter(f"{SVG}rect"))
+    heights = [float(rect.get("height", "")) for rect in rects]
+    assert heights[0] == heights[3] == pytest.approx(3 * heights[1], abs=0.3)
+    assert [rect.get("fill-opacity") for rect in rects] == ["0.2", None] * 2
+    assert [rect.findtext(f"{SVG}title") for rect in rects[:2]] == ["0, before: 75.0%", "0, now: 25.0%"]
+
+
+def test_a_column_without_bins_says_its_means() -> None:
+    column = {"name": "x", "reference": {"mean": 3.0, "sd": 1.0}, "current": {"mean": 4.0}}
+    assert build_histogram(column) == Histogram("x", "", [], [], [], "mean 3 ± 1 → mean 4")
+    assert "mean 3 ± 1 → mean 4" in draw_column(column)
+    assert build_histogram({"name": "x"}).summary == "unknown → unknown"
+
+
+def test_of_values_the_commonest_are_drawn() -> None:
+    column = {"name": "kind", "reference": {"a": 0.1, "b": 0.9}, "current": {"b": 0.5, "c": 0.5}}
+    histogram = build_histogram(column)
+    assert (histogram.bins, histogram.before, histogram.now) == (["b", "c", "a"], [0.9, 0.0, 0.1], [0.5, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(("width", "columns"), [(752.0, 2), (svg.NARROW, 1)])
+def test_on_a_phone_they_stand_below_each_other(width: float, columns: int) -> None:
+    drawn = draw_histograms("Columns", [Histogram("a", "")] * 4, width=width)
+    places = [
+        group.get("transform")
+        for group in ET.fromstring(drawn).findall(f"{SVG}g")
+        if group.find(f"{SVG}line") is not None
+    ]
+    assert len({str(place).partition(" ")[0] for place in places}) == columns
+    texts = [text.text for text in ET.fromstring(drawn).iter(f"{SVG}text")]
+    assert texts[:2] == ["before", "now"]
