@@ -7,6 +7,7 @@ one slot of its layer, and a layer is one slot high.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import NamedTuple
 
 from scanflow.graphs import compute_levels
 
-SWEEPS = 8
-"""How often the layers are ordered and moved, downwards and upwards in turn."""
+SWEEPS, MOVES = 8, 24
+"""How often the layers are ordered, and how often they are moved, downwards and upwards in turn."""
 
 PASS_WIDTH = 0.25
 """What an edge takes of a layer that it passes, in slots."""
@@ -53,8 +54,9 @@ def lay_out(parents: Mapping[str, Sequence[str]]) -> Layout:
     above, below = _collect_neighbours(links)
     layers, crossings = _order_layers(layers, above, below)
     x = _place_layers(layers, above, below)
-    left = min((x[place] - _get_width(place) / 2 for place in x), default=0.0)
-    points = {place: Position(x[place] - left, row + 0.5) for row, layer in enumerate(layers) for place in layer}
+    _straighten(ways.values(), layers, x)
+    leftmost = min((x[place] - _get_width(place) / 2 for place in x), default=0.0)
+    points = {place: Position(x[place] - leftmost, row + 0.5) for row, layer in enumerate(layers) for place in layer}
     return Layout(
         nodes={place: point for place, point in points.items() if isinstance(place, str)},
         edges={edge: tuple(points[place] for place in way) for edge, way in ways.items()},
@@ -141,11 +143,34 @@ def _place_layers(layers: Sequence[Sequence[Place]], above: _Neighbours, below: 
     x: dict[Place, float] = {}
     for layer in layers:
         x |= _spread(layer, dict.fromkeys(layer, 0.0))
-    for sweep in range(SWEEPS):
+    for sweep in range(MOVES):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
             wishes = {place: _compute_middle(place, x, above, below) for place in layer}
             x |= _spread(layer, wishes)
     return x
+
+
+def _straighten(ways: Iterable[Sequence[Place]], layers: Sequence[Sequence[Place]], x: dict[Place, float]) -> None:
+    """Move each edge to one place of all layers that it passes, where its neighbours leave it one."""
+    beside = {place: (before, after) for layer in layers for before, place, after in _list_triples(layer)}
+    for way in ways:
+        inner = way[1:-1]
+        if len(inner) < 2:
+            continue
+        least = max(_get_edge(before, x, 1) for before, _ in map(beside.__getitem__, inner)) + PASS_WIDTH / 2
+        most = min(_get_edge(after, x, -1) for _, after in map(beside.__getitem__, inner)) - PASS_WIDTH / 2
+        if least <= most:
+            mean = sum(x[place] for place in inner) / len(inner)
+            x |= dict.fromkeys(inner, max(least, min(most, mean)))
+
+
+def _list_triples(layer: Sequence[Place]) -> Iterable[tuple[Place | None, Place, Place | None]]:
+    return zip([None, *layer[:-1]], layer, [*layer[1:], None], strict=True)
+
+
+def _get_edge(place: Place | None, x: Mapping[Place, float], side: int) -> float:
+    """Return where a place ends at one side; without one, that there is no limit."""
+    return -side * math.inf if place is None else x[place] + side * _get_width(place) / 2
 
 
 def _compute_middle(place: Place, x: Mapping[Place, float], above: _Neighbours, below: _Neighbours) -> float:

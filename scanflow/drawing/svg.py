@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
@@ -17,7 +18,6 @@ WIDTH, NARROW = 960.0, 350.0
 """Width of a plot on a wide page, and on a phone."""
 
 AXIS_FONT_PX = 12
-WIDEST = 0.62  # of a letter, on average, as a share of the font's size: an upper bound for the usual sans-serif fonts
 GAP_PX = 8.0
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2430", "#e7e9ee"),
@@ -104,9 +104,48 @@ def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "mid
     return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
 
 
+_CHARACTER_WIDTHS: Mapping[str, float] = {
+    character: width
+    for width, characters in {
+        0.3: "'ijl",
+        0.36: "IJ,. ·/:;\\|f-",
+        0.44: 't()[]!r"',
+        0.54: "*_`–sz?",
+        0.62: "aceghknopquvxybdFLPTYSE",
+        0.7: "0123456789${}KAVBRXZC",
+        0.8: "UHNDGOQ&",
+        1.0: "mMW@%…■●",
+    }.items()
+    for character in characters
+}
+_OTHER_WIDTH, _WIDE_WIDTH = 0.86, 1.05
+
+
 def estimate_text_width(text: str, font_px: float = AXIS_FONT_PX) -> float:
-    """Return an upper bound of a text's width, in pixels."""
-    return len(text) * font_px * WIDEST
+    """Return about the width of a text in pixels, in the widest of the usual sans-serif fonts, DejaVu Sans."""
+    return font_px * sum(map(_estimate_character_width, text))
+
+
+@lru_cache(maxsize=4096)
+def _estimate_character_width(character: str) -> float:
+    if character in _CHARACTER_WIDTHS:
+        return _CHARACTER_WIDTHS[character]
+    if unicodedata.combining(character):
+        return 0.0
+    return _WIDE_WIDTH if unicodedata.east_asian_width(character) in {"W", "F"} else _OTHER_WIDTH
+
+
+def shorten_text(text: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
+    """Return a text that is no wider than ``width`` pixels: its middle is left out, as names differ at their ends."""
+    if estimate_text_width(text, font_px) <= width + 1e-6:
+        return text
+    used, head, tail = estimate_text_width("…", font_px), 0, len(text)
+    while used <= width + 1e-6:
+        is_first = head <= len(text) - tail
+        used += estimate_text_width(text[head] if is_first else text[tail - 1], font_px)
+        if used <= width + 1e-6:
+            head, tail = (head + 1, tail) if is_first else (head, tail - 1)
+    return f"{text[:head]}…{text[tail:]}" if head else ""
 
 
 def draw_halo(text: str, middle: float, y: float) -> Element:
