@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from scanflow.app.quantities import format_duration
 from scanflow.names import RunName, StepName
@@ -128,6 +128,8 @@ class RunRecord(Record):
 
     error: str | None = None
     tasks: tuple[TaskRecord, ...] = ()
+    parents: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    """The steps that each step of its workflow depends on. Like ``tasks``, only if a single run was requested."""
 
     @property
     def folder(self) -> str:

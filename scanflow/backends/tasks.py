@@ -30,6 +30,11 @@ def split_task(task: str) -> tuple[str, int | None]:
     return step, int(index) if index else None
 
 
+def add_details(record: RunRecord, workflow: Workflow, tasks: Iterable[TaskRecord]) -> RunRecord:
+    """Return the record of a run with what only the record of a single run has: its tasks and its graph."""
+    return record.model_copy(update={"tasks": tuple(tasks), "parents": dict(workflow.parents)})
+
+
 def add_pending_tasks(workflow: Workflow, records: Iterable[TaskRecord]) -> tuple[TaskRecord, ...]:
     """Return all tasks of a run in the order of its graph; steps that were not reached are one pending task each."""
     tasks = list(records) if workflow.type == "mpi" else select_current_tasks(workflow, records)

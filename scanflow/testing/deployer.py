@@ -199,6 +199,8 @@ class RunsContract:
         assert deployer.outputs(good.name, "total") == {"result": 6}
         assert deployer.outputs(good.name, "double") == [{"result": 0}, {"result": 2}, {"result": 4}]
         assert deployer.show(good.name) == deployer.show("@latest") == good
+        assert good.parents == {"load": (), "double": ("load",), "total": ("double",)}
+        assert deployer.runs(limit=1)[0].parents == {}, "a list has neither tasks nor graphs"
         assert _text(deployer.logs(TaskLog(good.name, "load"))) == b"loading 3\n"
         assert _text(deployer.logs(TaskLog(good.name, "load", stream="stderr"))) == b"a word of warning\n"
         assert _text(deployer.logs(TaskLog(good.name, "load"), follow=True)) == b"loading 3\n"

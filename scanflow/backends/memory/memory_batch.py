@@ -40,6 +40,7 @@ from scanflow.backends.run_records import (
 from scanflow.backends.step_schedule import StepProgress
 from scanflow.backends.task_parameters import RESULT, Resolved, StepInputs
 from scanflow.backends.tasks import (
+    add_details,
     add_pending_tasks,
     arrange_outputs,
     build_empty_record,
@@ -102,7 +103,7 @@ class _Run:
     @property
     def complete(self) -> RunRecord:
         tasks = add_pending_tasks(self.definition.workflow, self.tasks.values())
-        return self.shown.model_copy(update={"tasks": tasks})
+        return add_details(self.shown, self.definition.workflow, tasks)
 
 
 class MemoryBatch:

@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from itertools import combinations, pairwise
-from typing import NamedTuple
-from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markupsafe import Markup
 
 from scanflow.drawing import svg
 from scanflow.drawing.graph_boxes import GraphNode, NodeKind
 from scanflow.drawing.graph_drawing import draw_graph
 from scanflow.drawing.graph_edges import GraphEdge
 from scanflow.errors import InvalidError
+from tests.drawn_graphs import SVG, read_graph
 
-SVG = "{http://www.w3.org/2000/svg}"
 STATES = ["succeeded", "failed", "running", "pending", "skipped", None]
-
-
-class DrawnText(NamedTuple):
-    words: str
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-
-class DrawnBox(NamedTuple):
-    title: str
-    left: float
-    right: float
-    texts: list[DrawnText]
-
-    @property
-    def number(self) -> int:
-        match = re.match(r"(\d+) nodes", self.title)
-        return int(match[1]) if match else 1
-
-
-class Drawn(NamedTuple):
-    root: ET.Element
-    boxes: list[DrawnBox]
-    edges: dict[str, ET.Element]
-    """By their tooltips."""
-
-    labels: list[DrawnText]
-
-
-def read(drawing: Markup) -> Drawn:
-    root = ET.fromstring(drawing)
-    groups = [element for element in root if element.tag in {f"{SVG}g", f"{SVG}a"}]
-    edges = {
-        str(group.findtext(f"{SVG}title")): group
-        for group in groups
-        if group.find(f"{SVG}path[@stroke-width]") is not None and group.find(f"{SVG}text") is None
-    }
-    boxes = [read_box(group) for group in groups if group.find(f"{SVG}text") is not None]
-    return Drawn(root, boxes, edges, [read_text(element) for element in root if element.tag == f"{SVG}text"])
-
-
-def read_box(group: ET.Element) -> DrawnBox:
-    spans = [(float(rect.attrib["x"]), float(rect.attrib["width"])) for rect in group.iter(f"{SVG}rect")]
-    xs = [edge for left, width in spans for edge in (left, left + width)]
-    for polygon in group.iter(f"{SVG}polygon"):
-        xs += [float(corner.partition(",")[0]) for corner in polygon.attrib["points"].split()]
-    texts = [read_text(text) for text in group.iter(f"{SVG}text")]
-    return DrawnBox(str(group.findtext(f"{SVG}title")), min(xs), max(xs), texts)
-
-
-def read_text(element: ET.Element) -> DrawnText:
-    size = float(element.attrib.get("font-size", svg.AXIS_FONT_PX))
-    words = "".join(element.itertext())
-    gaps = sum(float(span.attrib["dx"]) for span in element)
-    width = svg.estimate_text_width(words, size) + gaps
-    x, y = float(element.attrib["x"]), float(element.attrib["y"])
-    left = x - width / 2 if element.attrib.get("text-anchor") == "middle" else x
-    return DrawnText(words, left, left + width, y - size * 0.8, y + size * 0.2)
 
 
 @st.composite
@@ -122,7 +58,7 @@ def test_every_node_is_drawn_or_counted_in_a_group_and_every_text_is_in_its_box(
     graph: tuple[list[GraphNode], list[GraphEdge]], width: float
 ) -> None:
     nodes, edges = graph
-    drawn = read(draw_graph(nodes, edges, title="A graph", width=width))
+    drawn = read_graph(draw_graph(nodes, edges, title="A graph", width=width))
     assert sum(box.number for box in drawn.boxes) == len(nodes)
     assert len(drawn.boxes) <= 40
     if len(drawn.boxes) == len(nodes):
@@ -136,7 +72,7 @@ def test_every_node_is_drawn_or_counted_in_a_group_and_every_text_is_in_its_box(
 @settings(max_examples=50)
 @given(drawn_graphs(12))
 def test_labels_of_edges_are_not_drawn_over_each_other(graph: tuple[list[GraphNode], list[GraphEdge]]) -> None:
-    drawn = read(draw_graph(*graph, title="A graph"))
+    drawn = read_graph(draw_graph(*graph, title="A graph"))
     for first, second in combinations(drawn.labels, 2):
         apart = first.right <= second.left + 0.1 or second.right <= first.left + 0.1
         assert apart or first.bottom <= second.top + 2 or second.bottom <= first.top + 2
@@ -146,28 +82,28 @@ def test_a_thousand_nodes_are_few_boxes_on_one_screen() -> None:
     names = [f"step-{number}" for number in range(1000)]
     edges = [GraphEdge(source=names[number // 2], target=names[number]) for number in range(1, 1000)]
     drawing = draw_graph([GraphNode(name=name, state="pending") for name in names], edges, title="A graph")
-    drawn = read(drawing)
+    drawn = read_graph(drawing)
     assert 1 < len(drawn.boxes) <= 40
     assert sum(box.number for box in drawn.boxes) == 1000
     assert float(drawn.root.attrib["viewBox"].split()[3]) <= 1600
 
 
 def test_what_failed_in_a_group_is_seen() -> None:
-    drawn = read(draw_graph(*make_fan(["succeeded"] * 900 + ["failed"] * 60), title="A fan-out"))
-    words = [text.words for box in drawn.boxes for text in box.texts]
+    drawn = read_graph(draw_graph(*make_fan(["succeeded"] * 900 + ["failed"] * 60), title="A fan-out"))
+    words = [text.text for box in drawn.boxes for text in box.texts]
     assert {"item ×900", "item ×60", "900 ✓", "60 ✗"} <= set(words)
     nodes = [
         GraphNode(name="train", counts={"succeeded": 9997, "running": 1, "failed": 2, "pending": 44444, "lost": 1})
     ]
-    [box] = read(draw_graph(nodes, title="A fan-out", width=120.0)).boxes
-    assert [text.words for text in box.texts] == ["t… ×54445", "✗", "3 ✗1 ●…"]
+    [box] = read_graph(draw_graph(nodes, title="A fan-out", width=120.0)).boxes
+    assert [text.text for text in box.texts] == ["t… ×54445", "✗", "3 ✗1 ●…"]
     assert box.title.startswith("train: 2 failed, 1 lost, 1 running, 44444 pending, 9997 succeeded")
 
 
 def test_a_few_that_fail_or_run_among_many_keep_boxes_of_their_own() -> None:
     states = ["succeeded"] * 300
     states[7], states[123] = "failed", "running"
-    titles = [box.title for box in read(draw_graph(*make_fan(states), title="A fan-out")).boxes]
+    titles = [box.title for box in read_graph(draw_graph(*make_fan(states), title="A fan-out")).boxes]
     assert {"item-7: failed", "item-123: running"} <= set(titles)
     assert sum(title.startswith("298 nodes: 298 succeeded\n") for title in titles) == 1
 
@@ -176,7 +112,7 @@ def test_the_tooltip_of_a_group_names_its_members_the_most_urgent_first() -> Non
     nodes = [
         GraphNode(name=f"n{number:02}", state="failed" if number in {30, 31} else "succeeded") for number in range(40)
     ]
-    [box] = read(draw_graph(nodes, title="A graph", most=1)).boxes
+    [box] = read_graph(draw_graph(nodes, title="A graph", most=1)).boxes
     lines = box.title.splitlines()
     assert lines[:4] == ["40 nodes: 2 failed, 38 succeeded", "n30 (failed)", "n31 (failed)", "n00 (succeeded)"]
     assert lines[-1] == "and 20 more"
@@ -185,7 +121,7 @@ def test_the_tooltip_of_a_group_names_its_members_the_most_urgent_first() -> Non
 def test_skipped_nodes_are_dashed_and_so_are_their_edges() -> None:
     nodes = [GraphNode(name="a", state="succeeded"), GraphNode(name="b", state="skipped"), GraphNode(name="c")]
     edges = [GraphEdge(source="a", target="b"), GraphEdge(source="a", target="c")]
-    drawn = read(draw_graph(nodes, edges, title="A graph"))
+    drawn = read_graph(draw_graph(nodes, edges, title="A graph"))
     assert sum("stroke-dasharray" in rect.attrib for rect in drawn.root.iter(f"{SVG}rect")) == 1
     dashed = [name for name, edge in drawn.edges.items() if "stroke-dasharray" in edge[1].attrib]
     assert dashed == ["a → b"]
@@ -197,21 +133,21 @@ def test_traffic_is_wide_and_errors_are_red_and_dashed() -> None:
         GraphEdge(source="a", target="b", weight=90.0, label="90/s"),
         GraphEdge(source="a", target="c", weight=10.0, label="10/s · 1 % errors", has_errors=True),
     ]
-    drawn = read(draw_graph(nodes, edges, title="A graph"))
+    drawn = read_graph(draw_graph(nodes, edges, title="A graph"))
     busy, failing = (drawn.edges[f"a → {edge.target}: {edge.label}"][1].attrib for edge in edges)
     assert float(busy["stroke-width"]) > 2 * float(failing["stroke-width"])
     assert (failing["class"], "stroke-dasharray" in failing) == ("s-red", True)
     assert (busy["class"], "stroke-dasharray" in busy) == ("s-soft", False)
-    assert [text.words for text in drawn.labels] == ["90/s", "10/s", "1 % errors"]
+    assert [text.text for text in drawn.labels] == ["90/s", "10/s", "1 % errors"]
 
 
 def test_the_orientation_is_the_one_that_folds_and_cuts_less() -> None:
-    fan = read(draw_graph(*make_fan(["running"] * 30), title="A fan-out"))
+    fan = read_graph(draw_graph(*make_fan(["running"] * 30), title="A fan-out"))
     assert len(fan.boxes) == 32  # below each other: 30 do not fit beside each other
     chain = [GraphNode(name=f"a-step-with-a-name-{number}") for number in range(12)]
     edges = [GraphEdge(source=node.name, target=after.name) for node, after in pairwise(chain)]
-    down = read(draw_graph(chain, edges, title="A chain"))
-    assert [box.texts[0].words for box in down.boxes] == [node.name for node in chain]
+    down = read_graph(draw_graph(chain, edges, title="A chain"))
+    assert [box.texts[0].text for box in down.boxes] == [node.name for node in chain]
     assert len({box.left for box in down.boxes}) == 1
 
 
@@ -219,7 +155,7 @@ def test_an_edge_that_closes_a_cycle_leads_back() -> None:
     nodes = [GraphNode(name=name) for name in ("workflow", "model", "agent")]
     pairs = [("workflow", "model"), ("model", "agent"), ("agent", "workflow"), ("agent", "agent")]
     edges = [GraphEdge(source=source, target=target) for source, target in pairs]
-    drawn = read(draw_graph(nodes, edges, title="A loop", sideways=False))
+    drawn = read_graph(draw_graph(nodes, edges, title="A loop", sideways=False))
     tops = [box.texts[0].top for box in drawn.boxes]
     assert tops == sorted(tops)
     assert drawn.edges.keys() == {"workflow → model", "model → agent", "agent → workflow"}
@@ -231,7 +167,7 @@ def test_hostile_text_stays_text() -> None:
     hostile = "</title><script>alert(1)</script>\"'&"
     node = GraphNode(name=hostile, state=hostile, detail=hostile, tooltip=hostile, address=f"/runs/{hostile}")
     edge = GraphEdge(source=hostile, target="b", label=hostile, tooltip=hostile)
-    drawn = read(draw_graph([node, GraphNode(name="b")], [edge], title=hostile))
+    drawn = read_graph(draw_graph([node, GraphNode(name="b")], [edge], title=hostile))
     assert {element.tag.removeprefix(SVG) for element in drawn.root.iter()} <= {
         "svg", "title", "style", "g", "a", "rect", "text", "path", "polygon"
     }  # fmt: skip
@@ -242,7 +178,7 @@ def test_hostile_text_stays_text() -> None:
 
 def test_a_drawing_with_links_is_a_group_that_readers_can_enter() -> None:
     plain, linked = (
-        read(draw_graph([GraphNode(name="a", address=address)], title="A graph")).root.attrib["role"]
+        read_graph(draw_graph([GraphNode(name="a", address=address)], title="A graph")).root.attrib["role"]
         for address in (None, "/runs/a")
     )
     assert (plain, linked) == ("img", "group")

@@ -69,6 +69,7 @@ from scanflow.backends.run_records import (
 )
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
+    add_details,
     add_pending_tasks,
     cut_down,
     list_spin_inputs,
@@ -496,8 +497,9 @@ class KubernetesBatch(ClusterRuns):
             with suppress(ScanflowError):  # too many for its ConfigMap: they are in its Workflows, while those are kept
                 Facts(journal, run, home).refresh(self._cluster, self._get_namespace(run))
             recorded = journal.read_tasks(run)
-        tasks = add_pending_tasks(read_definition(run).workflow, recorded.values())
-        return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
+        workflow = read_definition(run).workflow
+        tasks = add_pending_tasks(workflow, recorded.values())
+        return self._add_details(add_details(self._load_without_tasks(journal, run), workflow, tasks))
 
 
 def _is_running(live: LiveWorkflow | None) -> bool:

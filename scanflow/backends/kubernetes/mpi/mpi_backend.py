@@ -48,6 +48,7 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import FINAL_STATES, Observer, RunEnded, RunRecord, RunStarted
 from scanflow.backends.step_process import build_task_tags
 from scanflow.backends.tasks import (
+    add_details,
     add_pending_tasks,
     get_logged_task,
     list_output_tasks,
@@ -410,11 +411,12 @@ class KubernetesMPI(ClusterRuns):
         return super()._add_details(record).with_details(type=MPI)
 
     def _load_with_tasks(self, journal: Journal, run: JournalRun) -> RunRecord:
-        tasks = add_pending_tasks(read_definition(run).workflow, journal.read_tasks(run).values())
+        workflow = read_definition(run).workflow
+        tasks = add_pending_tasks(workflow, journal.read_tasks(run).values())
         ranks = build_rank_tasks(self._run_home(run).locate_outputs(tasks[0].task), tasks[0])
         place = ", ".join(sorted({rank.place for rank in ranks if rank.place})) or None
         tasks = (*ranks, tasks[0].model_copy(update={"place": place}))
-        return self._add_details(self._load_without_tasks(journal, run).model_copy(update={"tasks": tasks}))
+        return self._add_details(add_details(self._load_without_tasks(journal, run), workflow, tasks))
 
 
 def _observe_last(facts: JobFacts) -> tuple[Manifest, ObservedJob] | None:

@@ -47,6 +47,7 @@ from scanflow.backends.step_files import list_step_files
 from scanflow.backends.step_schedule import Budget, Share
 from scanflow.backends.tasks import (
     OutputsT,
+    add_details,
     add_pending_tasks,
     arrange_outputs,
     cut_down,
@@ -391,7 +392,7 @@ class LocalBackend:
 
             tasks = (*build_rank_tasks(_get_folder(run).get_outputs_folder(tasks[0].task), tasks[0]), *tasks)
             record = record.with_details(type=MPI)
-        return record.model_copy(update={"tasks": tasks})
+        return add_details(record, workflow, tasks)
 
     def _with_current_state(self, record: RunRecord) -> RunRecord:
         state = self._get_state(record)
