@@ -45,8 +45,9 @@ def test_the_loop_of_the_templates_is_drawn_by_their_defaults() -> None:
         "planner looks how serve does",
         "serve records its predictions",
         "serve-node of serve is models:/loans@champion",
-        "the step detect of detector has model_name='loans'\n"
-        "the step detect of detector has model_uri='models:/loans@champion'",
+        "\n".join(
+            f"the step detect of detector has model_{end}" for end in ("name='loans'", "uri='models:/loans@champion'")
+        ),
         "the step training-step of training has model='loans'",
         "tracker has checker='checker'",
     ]
