@@ -154,8 +154,9 @@ def _to_json(
 
 def _list_occupants(services: Sequence[ServiceRecord], grants: Sequence[Grant]) -> list[Occupant]:
     """Return the instances and their CPUs; instances on the same CPUs are merged."""
+    from scanflow.placement.topology_drawing import generate_labels
     from scanflow_client.exclusive_cpus import iterate_pinned_instances
-    from scanflow_client.formatting.topology_text import Occupant, generate_labels
+    from scanflow_client.formatting.topology_text import Occupant
 
     names_by_cpus: dict[tuple[int, ...], list[str]] = {}
     for service, instance in iterate_pinned_instances(services):

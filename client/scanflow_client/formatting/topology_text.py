@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
 from scanflow.app.quantities import format_count
@@ -33,13 +31,6 @@ class Panel(NamedTuple):
     title: str
     lines: tuple[str, ...]
     """A CPU is its number and the letter of its occupant, or another mark."""
-
-
-def generate_labels() -> Iterator[str]:
-    """Yield ``a`` to ``z``, ``A`` to ``Z``, ``aa``, ``ab`` and so on."""
-    yield from ascii_letters
-    for first, second in product(ascii_letters, repeat=2):
-        yield first + second
 
 
 def describe_topology(topology: Topology) -> list[str]:
