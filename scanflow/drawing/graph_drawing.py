@@ -250,8 +250,7 @@ def _draw(folded: _Folded, grid: _Grid, title: str, width: float, *, linked: boo
         for name, area in areas.items()
     ]
     labels = [draw_label(path, place) for path, place in placed if place is not None]
-    role = "group" if linked else "img"
-    return svg.draw_figure(grid.height, title, *lines, *boxes, *labels, width=width, role=role)
+    return svg.draw_figure(grid.height, title, *lines, *boxes, *labels, width=width)
 
 
 def _route(edge: GraphEdge, folded: _Folded, grid: _Grid) -> EdgePath:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from functools import cache, lru_cache
 from html import escape
+from itertools import accumulate
 from typing import NamedTuple, NewType
 
 from markupsafe import Markup
@@ -209,8 +210,12 @@ def draw_link(address: str, words: str, *content: Element) -> Element:
 
 def shorten(words: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
     """Return a text that is at most so wide, with an ellipsis if it is cut."""
-    most = max(1, int(width / (font_px * WIDEST)))
-    return words if len(words) <= most else words[: most - 1] + "…"
+    if estimate_text_width(words, font_px) <= width + 1e-6:
+        return words
+    widths = accumulate(
+        (estimate_text_width(letter, font_px) for letter in words), initial=estimate_text_width("…", font_px)
+    )
+    return words[: max(0, sum(used <= width + 1e-6 for used in widths) - 1)] + "…"
 
 
 def wrap_words(text: str, width: float) -> list[str]:

@@ -90,8 +90,7 @@ def draw_topology(topology: Topology, processes: Iterable[PlacedProcess] = (), *
         y += canvas.measure_socket(socket) + BLOCK_GAP_PX
     legend, height = _draw_legend(topology, occupants, y, width)
     title = f"CPUs of {topology.title or 'a machine'} and what runs on them"
-    linked = any(occupant.address for occupant in occupants)
-    return svg.draw_figure(y + height, title, *parts, legend, width=width, role="group" if linked else "img")
+    return svg.draw_figure(y + height, title, *parts, legend, width=width)
 
 
 def _list_occupants(processes: Iterable[PlacedProcess]) -> list[_Occupant]:
