@@ -114,7 +114,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    sessions = Sessions(app.state.callers.find_caller)
+    sessions = Sessions(context, app.state.callers.find_holder)
     app.add_middleware(Pages, context=context, engine=engine, sessions=sessions)
     app.add_middleware(MlflowProxy, context=context, callers=app.state.callers.find_caller, sessions=sessions)
     app.add_middleware(UnreadBodies)

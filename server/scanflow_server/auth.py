@@ -40,12 +40,14 @@ class Callers:
 
     async def find_caller(self, token: str) -> TokenHolder | None:
         """Return the holder of a token; the home's is its user's, an admin. None: the token is not valid."""
-        if (step := self._find_step(token)) is not None:
-            return step
-        digest = hash_token(token)
-        if self._is_outdated(digest):
+        step = self._find_step(token)
+        return await self.find_holder(hash_token(token)) if step is None else step
+
+    async def find_holder(self, token_hash: str) -> TokenHolder | None:
+        """Return the holder of a token by its hash; None: it is not valid, or a step's."""
+        if self._is_outdated(token_hash):
             await run_in_threadpool(self.reload)
-        holder, expires = self._holders.get(digest, (None, None))
+        holder, expires = self._holders.get(token_hash, (None, None))
         return None if expires is not None and self._context.clock() >= expires else holder
 
     def _find_step(self, token: str) -> TokenHolder | None:

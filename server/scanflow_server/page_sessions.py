@@ -4,20 +4,29 @@ A session is identified by a cookie, which a browser sends to every port of the 
 read and label, and change nothing else. What changes more also needs the session's key, which a page gets at the login
 and keeps where no other port's pages can read it. A session is valid as long as the token that it began with: one that
 a person sent, or one that this server made for a person who signed in at the provider, and that leaves it nowhere.
+
+Sessions are in the database, so that they outlast the server and all servers of a database share them. It has hashes
+of the cookie, the key and the token alone.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
+from starlette.concurrency import run_in_threadpool
+
+from scanflow.http.home_token import hash_token
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import session_store
+from scanflow_server.store.session_store import SessionRow
 from scanflow_server.token_roles import TokenHolder
 
 COOKIE: Final = "scanflow_session"
 SESSION_S: Final = 12 * 3600.0
-_MAX_SESSIONS = 1000
+MAX_SESSIONS: Final = 1000
 
 FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
 
@@ -34,46 +43,63 @@ class NewSession(NamedTuple):
     """What a form sends that changes more than labels."""
 
 
-class _Session(NamedTuple):
-    token: str
-    ends: float
-    is_own: bool
-    """Whether the token is for it alone."""
-
-    key: str
-
-
 class Sessions:
-    """The sessions of this server: valid for twelve hours, or as said, and no longer than the token is."""
+    """The sessions of browsers: valid for twelve hours, or as said, and no longer than the token is.
 
-    def __init__(self, callers: FindCaller, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._find, self._clock = callers, clock
-        self._sessions: dict[str, _Session] = {}
+    ``find_holder`` returns the holder of a token by the token's hash; None: it is not valid. Of no step's token, which
+    is stored nowhere: a step needs no pages.
+    """
+
+    def __init__(self, context: ServerContext, find_holder: FindCaller) -> None:
+        self._context, self._find_holder = context, find_holder
 
     async def begin(self, token: str, lifetime_s: float = SESSION_S, *, is_own: bool = False) -> NewSession | None:
         """Return a new session; None: the token is not valid. ``is_own``: the token is for it alone."""
-        if not token or await self._find(token) is None:
+        token_hash = hash_token(token)
+        if await self._find_holder(token_hash) is None:
             return None
-        while len(self._sessions) >= _MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
         session = NewSession(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        self._sessions[session.id] = _Session(token, self._clock() + lifetime_s, is_own, session.key)
+        row = SessionRow(
+            id_hash=hash_token(session.id), key_hash=hash_token(session.key), token_hash=token_hash, is_own=is_own,
+            ends=self._context.clock() + lifetime_s,
+        )  # fmt: skip
+        await run_in_threadpool(self._add, row)
         return session
 
     async def find_caller(self, session: str) -> TokenHolder | None:
-        if (current := self._sessions.get(session)) is None:
+        """Return the holder of a session's token, and end a session whose token is not valid any more."""
+        row = await run_in_threadpool(self._find, session)
+        if row is None:
             return None
-        caller = await self._find(current.token) if self._clock() < current.ends else None
+        caller = await self._find_holder(row.token_hash)
         if caller is None:
-            self.end(session)
+            await run_in_threadpool(self._forget, row)
         return caller
 
-    def has_key(self, session: str, key: str) -> bool:
+    async def has_key(self, session: str, key: str) -> bool:
         """Return whether that is the key of a session."""
-        current = self._sessions.get(session)
-        return current is not None and secrets.compare_digest(current.key.encode(), key.encode())
+        row = await run_in_threadpool(self._find, session)
+        return row is not None and hmac.compare_digest(row.key_hash, hash_token(key))
 
-    def end(self, session: str) -> str | None:
-        """End a session, and return the token that is for it alone; None: there is none."""
-        current = self._sessions.pop(session, None)
-        return current.token if current is not None and current.is_own else None
+    async def end(self, session: str) -> str | None:
+        """End a session, and return the hash of the token that is for it alone; None: there is none."""
+        row = await run_in_threadpool(self._find, session)
+        if row is None:
+            return None
+        await run_in_threadpool(self._forget, row)
+        return row.token_hash if row.is_own else None
+
+    def _find(self, session: str) -> SessionRow | None:
+        if not session:
+            return None
+        with self._context.store.read() as connection:
+            row = session_store.find(connection, hash_token(session))
+        return row if row is not None and self._context.clock() < row.ends else None
+
+    def _add(self, row: SessionRow) -> None:
+        with self._context.store.write() as connection:
+            session_store.add(connection, row, most=MAX_SESSIONS)
+
+    def _forget(self, row: SessionRow) -> None:
+        with self._context.store.write() as connection:
+            session_store.forget(connection, row.id_hash)

@@ -12,6 +12,7 @@ from scanflow_server.auth import register_home
 from scanflow_server.server_context import ServerContext, make_context
 from scanflow_server.server_settings import ServerSettings
 from scanflow_server.store.migrations import migrate
+from tests.security.two_teams import HTTP, Two
 from tests.unit.server.answering import answering
 
 
@@ -28,3 +29,14 @@ def context(home: Path) -> Iterator[ServerContext]:
 def url(context: ServerContext) -> Iterator[str]:
     with answering(context) as address:
         yield f"{address}/api/v1"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def closed_client() -> Iterator[None]:
+    yield
+    HTTP.close()
+
+
+@pytest.fixture
+def two(context: ServerContext, url: str) -> Two:
+    return Two(context, url)

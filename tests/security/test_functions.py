@@ -13,8 +13,7 @@ import pytest
 from scanflow.deployer.functions_by_value import MAX_BYTES, read_versions
 from scanflow.names import RunName
 from scanflow_server.function_owners import FunctionOwners
-from scanflow_server.server_context import ServerContext
-from tests.security.test_teams import HTTP, Two, batch
+from tests.security.two_teams import HTTP, Two, batch
 
 
 class Trap:
@@ -23,11 +22,6 @@ class Trap:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.mark),)
-
-
-@pytest.fixture
-def two(context: ServerContext, url: str) -> Two:
-    return Two(context, url)
 
 
 def send(two: Two, headers: dict[str, str], content: bytes) -> str:

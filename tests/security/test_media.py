@@ -15,9 +15,9 @@ from hypothesis import HealthCheck
 
 from scanflow.backends.log_reader import LogPage, LogPart
 from scanflow_server.app import create_app
-from scanflow_server.server_context import ServerContext
 from tests.http_requests import http_client
-from tests.security.test_teams import ROUTES, Two
+from tests.security.test_teams import ROUTES
+from tests.security.two_teams import Two
 from tests.waiting import patient, wait_until
 
 HTTP = http_client(timeout=patient(60))
@@ -34,11 +34,6 @@ EXAMPLES = hypothesis.settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-@pytest.fixture
-def two(context: ServerContext, url: str) -> Two:
-    return Two(context, url)
 
 
 def test_a_body_of_several_parts_is_refused_by_each_route_with_what_to_send(two: Two) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,22 +12,22 @@ import pytest
 from scanflow.backends.agent_hosting import HostedAgent
 from scanflow.http.home_token import Role, read_home_token
 from scanflow_server.app import create_app
+from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.control.agent_controller import AgentsController
-from scanflow_server.dashboard.pages import Pages
+from scanflow_server.dashboard.page import LIVE
+from scanflow_server.dashboard.pages import ACTIONS, PAGES, Pages
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
-from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store
-from scanflow_server.store.label_store import LabelCandidate
+from scanflow_server.store import label_store
 from scanflow_server.token_roles import PERMISSIONS, Permission, TokenHolder, explain_refusal
 from tests.http_requests import http_client
+from tests.page_reader import log_in
 from tests.permissions import permit_strategies
+from tests.security.two_teams import APP, HTTP, INTENT, SENT, Two, batch
 from tests.server import bearer
 from tests.unit.server.answering import a_service
-from tests.unit.server.server_rows import make_action_row, make_request_row
 from tests.waiting import patient
-
-HTTP = http_client(timeout=patient(60))
 
 NEEDED: Mapping[Permission, tuple[str, ...]] = {
     "read": (
@@ -55,47 +54,6 @@ NEEDED: Mapping[Permission, tuple[str, ...]] = {
 }  # fmt: skip
 """What each route needs. Who adds a route decides here, and below what names its path and what it is sent."""
 
-APP: dict[str, Any] = {
-    "schema": "scanflow/v1",
-    "name": "alpha-app",
-    "team": "alpha",
-    "app_dir": "/nowhere",
-    "workflows": [
-        {"name": "alpha-work", "nodes": [{"kind": "executor", "name": "fit", "mainfile": "fit.py"}]},
-        {
-            "name": "alpha-service",
-            "type": "online",
-            "nodes": [{"kind": "service", "name": "m", "model": "models:/alpha-model/1"}],
-        },
-    ],
-    "agents": [{"name": "alpha-agent", "template": "tracker"}],
-}
-INTENT = {
-    "id": "i9", "app": "alpha-app", "team": "alpha", "agent": "a", "strategy": "s", "primitive": "run_workflow",
-    "arguments": {"workflow": "alpha-work"}, "target": "workflow/alpha-work", "fields": ["running"], "key": "k9",
-    "at": 5.0,
-}  # fmt: skip
-SENT: Mapping[str, Any] = {
-    "POST /events": [{"at": 1.0, "type": "x", "app": "alpha-app", "subject": "s"}],
-    "POST /intents": INTENT,
-    "POST /labels": {"app": "alpha-app", "team": "alpha", "items": [{"id": "alpha-sample"}]},
-    "POST /labels/{id}": {"label": 3},
-    "PATCH /labels": {"labels": [{"id": "alpha-sample", "label": 3}]},
-    "POST /agents/{app}/{agent}/heartbeat": {"url": "http://127.0.0.1:9", "pid": 5},
-    "PUT /agents/{app}/{agent}/strategies": [],
-    "POST /runs": {"application": APP, "workflow": "alpha-work"},
-    "POST /runs/plan": {"application": APP, "workflow": "alpha-work"},
-    "POST /runs/{run}/spin": {"step": "fit"},
-    "POST /functions": {"pickled": "AAAA", "python": "0", "cloudpickle": "0", "scanflow": "0"},
-    "POST /services": {"application": APP, "workflow": "alpha-service"},
-    "PATCH /services/{name}": {"instances": 2},
-    "PUT /applications/{app}": {"application": APP},
-    "PUT /agents/{app}/{agent}": {"application": APP},
-    "POST /intents/{id}/approve": {},
-    "POST /intents/{id}/refuse": {},
-    "POST /intents/{id}/revert": {},
-    "POST /tokens": {"name": "eve", "team": "alpha"},
-}
 SAYS_THE_TEAM = {
     "POST /intents", "POST /labels", "POST /runs", "POST /runs/plan", "POST /services", "PUT /applications/{app}",
     "PUT /agents/{app}/{agent}", "POST /tokens",
@@ -103,101 +61,8 @@ SAYS_THE_TEAM = {
 """Those whose body says another team: they are refused with 403. All others answer as if nothing were there."""
 
 
-def batch(app: str, team: str) -> dict[str, Any]:
-    step = {"kind": "executor", "name": "fit", "function": "math:sqrt", "parameters": {"x": 1}}
-    return {**APP, "name": app, "team": team, "workflows": [{"name": "alpha-work", "nodes": [step]}], "agents": []}
-
-
 ROUTES = [route for routes in NEEDED.values() for route in routes]
 NAMED = [route for route in ROUTES if "{" in route and route not in SAYS_THE_TEAM]
-
-
-class Two:
-    """A server with a bit of everything of the team alpha, and nothing of the team beta."""
-
-    def __init__(self, context: ServerContext, url: str) -> None:
-        self.context, self.url, self.root = context, url, url.removesuffix("/api/v1")
-        self.home = bearer(str(read_home_token(context.settings.home)))
-        self._fill()
-
-    def token(self, team: str | None, role: str, **more: Any) -> dict[str, str]:
-        body = {"name": f"{team or 'all'}-{role}", "team": team, "role": role, **more}
-        response = HTTP.post(f"{self.url}/tokens", json=body, headers=self.home)
-        assert response.status_code in {201, 503, 409}, response.text
-        return bearer(response.json()["token"])
-
-    def enter_run(self, team: str, app: str) -> str:
-        """Return the name of a run that was asked for, and that no controller drives."""
-        response = HTTP.post(f"{self.url}/runs", json={"application": batch(app, team)}, headers=self.home)
-        assert response.status_code == 201, response.text
-        return str(response.json()["name"])
-
-    def ask(self, route: str, headers: dict[str, str], names: Mapping[str, str], **more: Any) -> httpx2.Response:
-        method, _, path = route.partition(" ")
-        for name in re.findall(r"{(\w+)}", path):
-            path = path.replace(f"{{{name}}}", names[f"{path.split('/')[1]}.{name}"])
-        address = self.root + path if path == "/metrics" else self.url + path
-        sent = {"json": SENT[route]} if route in SENT else {}
-        return HTTP.request(method, address, headers=headers, **{**sent, **more})
-
-    @property
-    def alphas(self) -> dict[str, str]:
-        return {
-            "runs.run": self.run, "runs.step": "fit", "runs.task": "fit", "services.name": "alpha-service",
-            "operations.id": "deploy-aaaaaaaaaaaa", "applications.app": "alpha-app", "agents.app": "alpha-app",
-            "agents.agent": "alpha-agent", "intents.id": "alpha-intent", "labels.id": "alpha-sample",
-            "tokens.name": "alpha-viewer",
-        }  # fmt: skip
-
-    @property
-    def nobodys(self) -> dict[str, str]:
-        """Names of nothing: what is asked of them is to be answered as what is asked of the alphas'."""
-        others = {name: value.replace("alpha", "omega") for name, value in self.alphas.items()}
-        return others | {"runs.run": "x" * len(self.run), "operations.id": "deploy-bbbbbbbbbbbb"}
-
-    def count_rows(self) -> list[int]:
-        """Return how many rows there are of everything that could be changed or made."""
-        with self.context.store.read() as connection:
-            return [
-                len(rows)
-                for rows in (
-                    run_store.list_active(connection),
-                    intent_store.list_open_changes(connection),
-                    application_store.list_all(connection),
-                    agent_store.list_all(connection),
-                    intent_store.list_actions(connection),
-                    label_store.list_labels(connection, state="wanted"),
-                    event_store.list_after(connection, 0, team="alpha"),
-                )
-            ]
-
-    def _fill(self) -> None:
-        context = self.context
-        whose: dict[str, Any] = {"app": "alpha-app", "team": "alpha"}
-        with context.store.write() as connection:
-            agent_store.put(connection, app="alpha-app", name="alpha-agent", team="alpha", document=APP, source=None)
-        self.run = self.enter_run("alpha", "alpha-app")
-        service = a_service("alpha-service", "ready").model_copy(update=whose)
-        context.deployer.services = lambda *_, **__: [service]  # type: ignore[method-assign]
-        context.deployer.service = lambda name: service  # type: ignore[method-assign]
-        with context.store.write() as connection:
-            intent_store.add(connection, make_request_row("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
-            application_store.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
-            intent_store.add(connection, make_action_row("alpha-intent", "pending", "approve", **whose, key="alpha"))
-            label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
-            label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
-            event_store.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def closed_labels() -> Iterator[None]:
-    yield
-    HTTP.close()
-
-
-@pytest.fixture
-def two(context: ServerContext, url: str) -> Two:
-    return Two(context, url)
 
 
 def test_every_route_is_among_those_that_are_attacked(context: ServerContext) -> None:
@@ -363,7 +228,8 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
         with http_client(
             base_url=two.root, follow_redirects=True, headers={"origin": two.root}, timeout=patient(60)
         ) as browser:
-            shown[team] = browser.post("/login", data={"token": token, "next": "/labels"}).text
+            log_in(browser, token)
+            shown[team] = browser.get("/labels").text
             key = {"app": "alpha-app", "team": "alpha", "id": "alpha-sample"}
             response = browser.post("/labels", data={**key, "label": "3"})
             assert response.status_code == (403 if team == "alpha" else 404), response.text
@@ -371,23 +237,26 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
                 assert browser.get("/labels", params=key).status_code == 404
                 assert browser.get("/labels/picture", params=key).status_code == 404
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
-    pages = Pages(_return_none, context=two.context, sessions=Sessions(_find_no_token))
-    paths = {route.path for route in pages.routes}
-    attacked = {"/", "/labels", "/labels/picture", "/reports/{app}", "/login", "/logout"}
-    assert paths == attacked, "each is attacked here"
+    in_test_dashboard_safety = (
+        {LIVE + page.path for page in PAGES} | {page.path for page in PAGES} | {action.path for action in ACTIONS}
+    )
+    attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/logout", "/static/{name}"}
+    attacked |= in_test_dashboard_safety
+    assert _list_page_paths(two.context) == attacked, "each is attacked here"
     sign_in = SignInSettings(issuer="https://id.example", groups=(GroupRule("g", "t", "viewer"),))
     two.context.settings = two.context.settings.model_copy(update={"sign_in": sign_in})
-    pages = Pages(_return_none, context=two.context, sessions=Sessions(_find_no_token))
     in_test_sign_in = {"/login/oidc", "/login/callback"}
-    assert {route.path for route in pages.routes} == attacked | in_test_sign_in
+    assert _list_page_paths(two.context) == attacked | in_test_sign_in
 
 
-async def _return_none(*_: Any) -> None:
-    return None
+def _list_page_paths(context: ServerContext) -> set[str]:
+    async def answer_nothing(*_: Any) -> None: ...
 
+    async def find_nobody(_token_hash: str) -> None: ...
 
-async def _find_no_token(_token: str) -> TokenHolder | None:
-    return None
+    sessions = Sessions(context, find_nobody)
+    pages = Pages(answer_nothing, context=context, engine=build_engine(context), sessions=sessions)
+    return {route.path for route in pages.routes}
 
 
 def test_an_admin_of_a_team_gives_no_more_than_it_has(two: Two) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
-from scanflow_server.overview_html import Overview, render_overview
 
-from scanflow.agent.agent_records import AgentView
+from scanflow.agent.agent_records import Event
 from scanflow.backends.run_records import RunRecord
-from scanflow.backends.service_records import RevisionRecord, ServiceRecord, Shape
 from scanflow.drawing.svg import draw_element, draw_figure, escape_text
 from scanflow.names import RunName
 from scanflow.reports.outcome import DriftOutcome
@@ -23,7 +23,9 @@ from scanflow.reports.page import render_frame, render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow.text.html_table import render_html_table
+from scanflow_server.dashboard.page_cells import CellTable, CommandCell, Link, StateCell
 from scanflow_server.dashboard.page_html import render, render_problem
+from scanflow_server.dashboard.page_times import TimeFormatter
 from scanflow_server.store.label_store import Label, Vote
 from scanflow_server.store.token_store import TokenRow
 from tests.unit.server.arbiter.intent_builders import action, intent
@@ -34,7 +36,7 @@ TOKEN = TokenRow(name=EVIL, person=EVIL, role="viewer", team=EVIL, created=0.0, 
 PAGES: dict[str, dict[str, Any]] = {
     "login": {"title": EVIL, "after": EVIL, "problem": EVIL, "provider": EVIL},
     "problem": {"title": EVIL, "problem": EVIL, "way_on": EVIL, "way_on_text": EVIL},
-    "signed_in": {"title": EVIL, "person": EVIL, "after": EVIL},
+    "signed_in": {"title": EVIL, "person": EVIL, "after": EVIL, "session_key": EVIL, "nonce": EVIL},
     "token": {"title": EVIL, "row": TOKEN, "token": EVIL, "server": EVIL},
     "no_labels": {"title": EVIL, "caller": EVIL},
 }
@@ -86,24 +88,31 @@ def render_evil_report() -> str:
     )
 
 
+TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, Link(EVIL, EVIL), StateCell(EVIL), CommandCell(EVIL))])
+EMPTY = CellTable((), [], EVIL, EVIL)
+
+
+def render_evil_page(template: str, **values: object) -> str:
+    """Render a page of the dashboard as a document, of values by the names of its template."""
+    return render(
+        template, layout="dashboard.html.jinja", nonce=EVIL, live=EVIL, request=SimpleNamespace(path=EVIL, query={}),
+        caller=EVIL, may=lambda *_: True, section="/", time=TimeFormatter(UTC), title=EVIL, command=EVIL, **values,
+    )  # fmt: skip
+
+
 def render_evil_overview() -> str:
-    requested = intent(EVIL, agent=EVIL)
-    revision = RevisionRecord(id="r1", models={"m": EVIL}, weight=1.0)
-    service = ServiceRecord(
-        name=EVIL, app="a", team="t", state="ready", url="", generation=1, shape=Shape(), ready=1, revisions=(revision,)
-    )
-    return render_overview(
-        Overview(
-            approvals=[action(requested, began=1.0, verdict="approve", state="pending")],
-            labels=1,
-            agents=[AgentView(name=EVIL, app=EVIL, team="t", state="running")],
-            services=[service],
-            runs=[RunRecord(name=RunName("fox-1"), app=EVIL, team="t", workflow=EVIL, state="running", created=0.0)],
-            reports=[EVIL],
-        ),
-        EVIL,
-        signs_in=True,
-    )
+    requested = action(intent(EVIL, agent=EVIL, target=EVIL), began=1.0, verdict="approve", state="pending")
+    return render_evil_page(
+        "overview", approvals=[requested], labels=1, failures=[(Link(EVIL, EVIL), EVIL, EVIL)],
+        drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
+        today=TABLE, reports=[EVIL], apps=[EVIL, "b"], teams=[EVIL, "b"], signs_in=True, format_reason=lambda _: EVIL,
+    )  # fmt: skip
+
+
+def render_evil_run() -> str:
+    run = RunRecord(name=RunName("fox-1"), app=EVIL, team=EVIL, workflow=EVIL, state="failed", created=0.0, error=EVIL)
+    failure = SimpleNamespace(summary=EVIL, lines=lambda: [EVIL])
+    return render_evil_page("run", run=run, failed=[SimpleNamespace(task=EVIL, failure=failure)], tasks=TABLE)
 
 
 def render_evil_sample(**data: Any) -> str:
@@ -130,7 +139,12 @@ def render_evil_sample(**data: Any) -> str:
     [
         pytest.param(lambda: render_html_table(EVIL, [EVIL], [[EVIL]], EVIL), 4, 0, id="table"),
         pytest.param(render_evil_report, 48, 3, id="report"),
-        pytest.param(render_evil_overview, 8, 0, id="overview"),
+        pytest.param(render_evil_overview, 30, 14, id="overview"),
+        pytest.param(render_evil_run, 15, 7, id="run"),
+        pytest.param(lambda: render_evil_page("runs", table=TABLE, newer=EVIL, older=EVIL), 8, 10, id="runs"),
+        pytest.param(
+            lambda: render_evil_page("page_problem", problem=EVIL, section_text=EVIL), 4, 2, id="problem of a page"
+        ),
         pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 12, 9, id="row"),
         pytest.param(render_evil_sample, 11, 10, id="picture"),
         pytest.param(lambda: render_problem(EVIL, EVIL, EVIL, EVIL), 3, 1, id="error"),
@@ -158,9 +172,17 @@ def test_no_template_disables_escaping_or_has_a_script() -> None:
     files = [file for top in ("scanflow", "client", "server") for file in (CHECKOUT / top).rglob("*.jinja")]
     assert len(files) > 15
     for file in files:
-        assert not re.search(r"\bsafe\b|autoescape|<script", file.read_text(encoding="utf-8")), file.name
+        text = file.read_text(encoding="utf-8").replace(OWN_SCRIPT, "")
+        assert not re.search(r"\bsafe\b|autoescape|<script|\son[a-z]+=", text), file.name
+        assert " style=" not in text or not file.is_relative_to(CHECKOUT / "server"), f"{file.name}: the CSP refuses it"
 
 
-def test_a_part_of_the_overview_is_rendered_alone() -> None:
-    assert render("overview/agents", agents=[("a:b", "running")]).count("<tr>") == 2
-    assert "<html" not in render("overview/runs", runs=[])
+OWN_SCRIPT = '<script src="{{ address }}" nonce="{{ nonce }}" defer></script>'
+"""A script of a page: of this server, at a version, and with the nonce of the answer."""
+
+
+def test_what_a_page_shows_is_rendered_alone_for_its_stream() -> None:
+    values: dict[str, Any] = {"table": TABLE, "newer": None, "older": None, "title": EVIL, "command": EVIL}
+    content = render("runs", layout="main_content.html.jinja", time=TimeFormatter(UTC), **values)
+    assert not {"html", "main", "style", "script", "form"} & _Page(content).tags
+    assert content.strip() in render_evil_page("runs", table=TABLE, newer=None, older=None)

@@ -22,7 +22,7 @@ from scanflow_server.function_owners import FunctionOwners
 from scanflow_server.intent_identity import compute_lookback_s, get_start_time, is_accepted
 from scanflow_server.server_context import ServerContext
 from scanflow_server.server_settings import ServerSettings
-from scanflow_server.store import audit_store, event_store, pruning, run_store, token_store, usage
+from scanflow_server.store import audit_store, event_store, pruning, run_store, session_store, token_store, usage
 from scanflow_server.store.intent_store import ActionRow
 from scanflow_server.store.keys import OWN_PREFIX
 
@@ -148,6 +148,7 @@ class RetentionController:
             yield from self._forget_keys()
         if self._keep.keep_audit_days > 0:
             yield from self._forget_audit()
+        yield from self._forget_sessions()
 
     def _forget_events(self) -> Iterator[None]:
         store, keep, now = self._context.store, self._keep, self._context.clock()
@@ -272,6 +273,13 @@ class RetentionController:
         while True:
             with self._context.store.write() as connection:
                 if audit_store.forget_older(connection, before, most=BATCH) == 0:
+                    return
+            yield
+
+    def _forget_sessions(self) -> Iterator[None]:
+        while True:
+            with self._context.store.write() as connection:
+                if session_store.forget_ended(connection, self._context.clock(), most=BATCH) == 0:
                     return
             yield
 

@@ -12,6 +12,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
+from scanflow.reports.loop_events import TYPES
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.page import Page, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
@@ -38,12 +39,13 @@ def load(request: PageRequest) -> PageView:
     applications = application_routes.applications(request.context, request.caller)
     with request.context.store.read() as connection:
         labels = label_store.count_waiting(connection, own=team)
-        drifts = event_store.list_after(connection, 0, type="drift.found", app=app, team=team, limit=_MAX_ACTIONS)
+        drifts = event_store.list_newest(connection, type=["drift.found"], app=app, team=team, limit=_MAX_ACTIONS)
+        reports = event_store.list_apps(connection, type=TYPES, team=team)
     return PageView(
         title="Overview",
         command="scanflow status",
         values={
-            "approvals": [action for action in actions if is_waiting(action)],
+            "approvals": list_actions(request, app=app, team=team, state="pending", verdict="approve"),
             "labels": labels,
             "failures": [*_list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
             "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
@@ -51,6 +53,7 @@ def load(request: PageRequest) -> PageView:
             "services": _build_service_table(services),
             "agents": _build_agent_table(agents),
             "today": build_action_table([action for action in actions if (action.began or 0) >= today]),
+            "reports": [name for name in reports if app in {None, name}],
             "apps": sorted({row.name for row in applications}),
             "teams": sorted({row.team for row in applications}),
             "signs_in": request.signs_in,

@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from scanflow.errors import ForbiddenError, NotFoundError, ScanflowError
-from scanflow.http.home_token import hash_token
 from scanflow.http.problems import build_problem
 from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_loopback_host, parse_host_name
 from scanflow.reports.event_report import report_page
@@ -53,7 +52,11 @@ ACTIONS: Final[tuple[PageAction, ...]] = (*run_pages.ACTIONS,)
 
 _PAGE_PATHS: Final = {
     *("/labels", "/reports", "/login", "/logout", LIVE, assets.PATH),
-    *(f"/{place.path.split('/')[1]}" for place in (*PAGES, *ACTIONS) if place.path != "/"),
+    *(
+        f"/{path.split('/')[1]}"
+        for path in (*(page.path for page in PAGES), *(act.path for act in ACTIONS))
+        if path != "/"
+    ),
 }
 _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_EVENTS: Final = 1_000
@@ -94,7 +97,12 @@ class Pages:
         async def find_caller(scope: Scope, receive: Receive, send: Send) -> None:
             # Who comes back from the provider is not yet known, whoever's session the browser has.
             session = "" if scope["path"] == CALLBACK else Request(scope).cookies.get(COOKIE, "")
-            scope.setdefault("state", {})["caller"] = await sessions.find_caller(session)
+            caller = await sessions.find_caller(session)
+
+            async def is_still_valid() -> bool:  # while a stream lasts
+                return await sessions.find_caller(session) == caller
+
+            scope.setdefault("state", {}).update(caller=caller, still=is_still_valid)
             await shared(scope, receive, send)
 
         self._pages = RequestGuard(find_caller, hosts=context.settings.names, landing_paths={CALLBACK})
@@ -128,16 +136,16 @@ class Pages:
         return answer
 
     async def _logout(self, request: Request) -> Response:
-        token = self._sessions.end(request.cookies.get(COOKIE, ""))
-        if token is not None:
-            await run_in_threadpool(self._revoke, token)
+        token_hash = await self._sessions.end(request.cookies.get(COOKIE, ""))
+        if token_hash is not None:
+            await run_in_threadpool(self._revoke, token_hash)
         answer = redirect("/login")
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
 
-    def _revoke(self, token: str) -> None:
+    def _revoke(self, token_hash: str) -> None:
         with self._context.store.write() as connection:
-            row = token_store.find_by_hash(connection, hash_token(token))
+            row = token_store.find_by_hash(connection, token_hash)
             if row is not None:
                 token_store.revoke(connection, row, at=self._context.clock())
         self._context.token_notifier.notify()
@@ -164,7 +172,7 @@ class Pages:
     def _make_action_route(self, action: PageAction) -> Route:
         async def perform(request: Request) -> Response:
             page_request, form = await self._read_request(request), await read_form(request)
-            if not self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", "")):
+            if not await self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", "")):
                 raise ForbiddenError(
                     "The form came without the key that this browser got when you logged in. Nothing was changed. Log "
                     "out and in again, with scripts allowed for this page."
@@ -236,7 +244,9 @@ def _demand_tls(send: Send) -> Send:
 
 
 async def _redirect_to_login(request: Request, _error: Exception) -> Response:
-    after = check_next(request.url.path)
+    if request.url.path.startswith(f"{LIVE}/"):  # a script would follow to a page that is no stream
+        return Response("You are not logged in.", 401, headers=page_html.get_headers(), media_type="text/plain")
+    after = check_next(f"{request.url.path}?{request.url.query}".removesuffix("?"))
     return redirect("/login" if after == "/" else f"/login?{urlencode({'next': after})}")
 
 

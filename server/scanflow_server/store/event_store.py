@@ -93,9 +93,9 @@ def list_after(
 
 
 def list_newest(
-    connection: Connection, *, type: Sequence[str], app: str, team: str | None = None, limit: int
+    connection: Connection, *, type: Sequence[str], app: str | None = None, team: str | None = None, limit: int
 ) -> list[Event]:
-    """Return the newest events of an application that are of these types, the oldest of them first."""
+    """Return the newest events of these types, of an application or of all, the oldest of them first."""
     newest = events.c.id.desc()
     return _load(connection, _select_matching(connection, 0, type, app, team, newest, limit), newest)[::-1]
 

@@ -151,6 +151,17 @@ tokens = Table(
 )
 """Hashes of the tokens that this server accepts, never the tokens."""
 
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id_hash", String(64), primary_key=True),  # of the cookie's value: SHA-256, in hexadecimal
+    Column("key_hash", String(64), nullable=False),
+    Column("token_hash", String(64), nullable=False),
+    Column("is_own", Boolean, nullable=False),  # whether the token is for it alone
+    Column("ends", Float, nullable=False, index=True),
+)
+"""Sessions of browsers, of which only hashes are here: no row lets anyone in."""
+
 # Literally as in the index, without bound values: else no database uses the partial index.
 OPEN = text("(state IN ('pending', 'running') OR guard_until IS NOT NULL OR reverting IS NOT NULL)")
 """Intents that are open: waiting, running, guarded or being reverted."""

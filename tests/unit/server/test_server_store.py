@@ -82,6 +82,7 @@ def test_a_database_that_is_there_already_is_left_as_it_is_also_where_it_is_newe
 
 def make_operations_table(connection: Connection, *more: Column[Any]) -> Table:
     """Make the table of operations, as of step 0009 or a later one, beside intents without what it had."""
+    connection.execute(text("DROP TABLE sessions"))
     for name in ("request", "progress", "drivers", "record", "problem"):
         connection.execute(text(f"ALTER TABLE intents DROP COLUMN {name}"))
     required: dict[str, Any] = {

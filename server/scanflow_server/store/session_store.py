@@ -1,0 +1,48 @@
+"""Sessions of browsers: hashes of their cookies, keys and tokens, and when they end."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from scanflow_server.store.base import Row
+from scanflow_server.store.tables import sessions
+
+
+class SessionRow(Row):
+    """One session, without what opens it."""
+
+    id_hash: str
+    """The hash of its cookie's value."""
+
+    key_hash: str
+    """The hash of what a form sends that changes more than labels."""
+
+    token_hash: str
+    is_own: bool
+    """Whether the token is for it alone."""
+
+    ends: float
+    """In seconds since the epoch."""
+
+
+def add(connection: Connection, session: SessionRow, *, most: int) -> None:
+    """Store a session. At most so many are kept: of more, those that end first go."""
+    count = int(connection.execute(select(func.count()).select_from(sessions)).scalar_one())
+    if count >= most:
+        first = select(sessions.c.id_hash).order_by(sessions.c.ends).limit(count + 1 - most)
+        connection.execute(delete(sessions).where(sessions.c.id_hash.in_(first.scalar_subquery())))
+    connection.execute(insert(sessions).values(**session.model_dump()))
+
+
+def find(connection: Connection, id_hash: str) -> SessionRow | None:
+    return SessionRow.load_first(connection, select(sessions).where(sessions.c.id_hash == id_hash))
+
+
+def forget(connection: Connection, id_hash: str) -> None:
+    connection.execute(delete(sessions).where(sessions.c.id_hash == id_hash))
+
+
+def forget_ended(connection: Connection, at: float, *, most: int) -> int:
+    """Delete sessions that ended by a time, and return their count."""
+    ended = select(sessions.c.id_hash).where(sessions.c.ends <= at).limit(most)
+    return connection.execute(delete(sessions).where(sessions.c.id_hash.in_(ended.scalar_subquery()))).rowcount

@@ -1,0 +1,156 @@
+"""Sessions of pages: what ends them, what is stored of them, and that they outlast the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import httpx2
+import pytest
+from sqlalchemy import select
+
+from scanflow.http.home_token import hash_token
+from scanflow_server import page_sessions
+from scanflow_server.auth import Callers
+from scanflow_server.control.retention import RetentionController
+from scanflow_server.page_sessions import COOKIE, SESSION_S, NewSession, Sessions
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import session_store, token_store
+from scanflow_server.store.tables import sessions as table
+from scanflow_server.store.token_store import TokenRow
+from scanflow_server.token_roles import TokenHolder
+from tests.http_requests import http_client
+from tests.page_reader import log_in
+from tests.unit.server.answering import answering
+from tests.unit.server.server_rows import Api
+from tests.waiting import patient
+
+DATABASES = ["sqlite", "postgresql"]
+ADA = TokenHolder("ada", "editor")
+T = TypeVar("T")
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def make_sessions(context: ServerContext) -> Sessions:
+    """Return the sessions as a server of that database has them."""
+    return Sessions(context, Callers(context).find_holder)
+
+
+def begin(sessions: Sessions, token: str = "secret", **options: Any) -> NewSession:
+    session = wait_for(sessions.begin(token, **options))
+    assert session is not None
+    return session
+
+
+@pytest.fixture
+def sessions(context: ServerContext) -> Sessions:
+    with context.store.write() as connection:
+        row = TokenRow(name="ada", role="editor", created=0.0)
+        token_store.add(connection, row, hash_token("secret"))
+    return make_sessions(context)
+
+
+def revoke(context: ServerContext) -> None:
+    with context.store.write() as connection:
+        row = token_store.find(connection, "ada")
+        assert row is not None
+        token_store.revoke(connection, row, at=1.0)
+    context.token_notifier.notify()
+
+
+def test_a_session_ends_with_its_token_and_after_half_a_day(context: ServerContext, sessions: Sessions) -> None:
+    assert wait_for(sessions.begin("other")) is None
+    assert wait_for(sessions.begin("")) is None
+    session, now = begin(sessions), context.clock()
+    assert wait_for(sessions.find_caller(session.id)) == ADA
+    assert [wait_for(sessions.find_caller(other)) for other in ("", "é", session.key)] == [None, None, None]
+    context.clock = lambda: now + SESSION_S - 1
+    assert wait_for(sessions.find_caller(session.id)) == ADA
+    context.clock = lambda: now + SESSION_S
+    assert wait_for(sessions.find_caller(session.id)) is None
+    assert not wait_for(sessions.has_key(session.id, session.key))
+    second = begin(sessions)
+    revoke(context)
+    assert wait_for(sessions.find_caller(second.id)) is None
+    with context.store.read() as connection:
+        assert session_store.find(connection, hash_token(second.id)) is None, "it does not come back with the token"
+
+
+def test_a_form_needs_the_key_of_its_own_session(sessions: Sessions) -> None:
+    session, other = begin(sessions), begin(sessions)
+    keys = (session.key, other.key, "", session.id, "é")
+    assert [wait_for(sessions.has_key(session.id, key)) for key in keys] == [True, False, False, False, False]
+    assert not wait_for(sessions.has_key("", session.key))
+
+
+def test_of_too_many_sessions_those_that_end_first_go(
+    context: ServerContext, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_sessions, "MAX_SESSIONS", 3)
+    short, *long = begin(sessions, lifetime_s=60.0), begin(sessions), begin(sessions), begin(sessions)
+    callers = [wait_for(sessions.find_caller(session.id)) for session in (short, *long)]
+    assert callers == [None, ADA, ADA, ADA]
+
+
+def test_sessions_outlast_the_server_and_servers_share_them(context: ServerContext, sessions: Sessions) -> None:
+    session = begin(sessions, is_own=True)
+    other = make_sessions(context)
+    assert wait_for(other.find_caller(session.id)) == ADA
+    assert wait_for(other.has_key(session.id, session.key))
+    assert wait_for(other.end(session.id)) == hash_token("secret"), "a token of its own is to be revoked"
+    assert wait_for(sessions.find_caller(session.id)) is None
+    assert wait_for(sessions.end(session.id)) is None
+    assert wait_for(sessions.end(begin(sessions).id)) is None, "a token that a person sent stays valid"
+
+
+def test_no_row_of_a_session_lets_anyone_in(context: ServerContext, sessions: Sessions) -> None:
+    session = begin(sessions)
+    with context.store.read() as connection:
+        rows = [dict(row) for row in connection.execute(select(table)).mappings()]
+    assert {"secret", session.id, session.key}.isdisjoint(map(str, rows[0].values()))
+    for value in rows[0].values():
+        assert wait_for(sessions.find_caller(str(value))) is None
+        assert not wait_for(sessions.has_key(session.id, str(value)))
+
+
+def test_ended_sessions_are_deleted(context: ServerContext, sessions: Sessions) -> None:
+    short, long = begin(sessions, lifetime_s=60.0), begin(sessions)
+    now = context.clock()
+    context.clock = lambda: now + 60.0
+    RetentionController(context).forget()
+    with context.store.read() as connection:
+        rows = [session_store.find(connection, hash_token(session.id)) for session in (short, long)]
+    assert [row is None for row in rows] == [True, False]
+
+
+def test_a_page_goes_on_after_a_restart_of_the_server_and_its_stream_too(api: Api) -> None:
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), timeout=patient(60)) as browser:
+        log_in(browser, token)
+        cookies = {"cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}
+    with answering(api.context) as url, http_client(base_url=url, headers=cookies, timeout=patient(60)) as browser:
+        assert browser.get("/runs").status_code == 200
+        with browser.stream("GET", "/live/runs") as stream:
+            assert "No run yet." in next(stream.iter_text())
+
+
+@pytest.mark.parametrize("end", ["log out", "revoke"])
+def test_a_stream_shows_nothing_more_when_its_session_ends(api: Api, end: str) -> None:
+    token = api.post("/tokens", json={"name": "ada"}).json()["token"]
+    with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), timeout=patient(60)) as browser:
+        log_in(browser, token)
+        with browser.stream("GET", "/live/") as stream:
+            blocks = stream.iter_text()
+            assert "Nothing is waiting." in next(blocks)
+            if end == "revoke":
+                api.delete("/tokens/ada").raise_for_status()
+            else:
+                assert browser.post("/logout").status_code == 303
+            api.post("/labels", json={"app": "mnist", "items": [{"id": "later"}]}).raise_for_status()
+            with pytest.raises(httpx2.RemoteProtocolError):  # it is cut off
+                assert not any("1 sample" in block for block in blocks)
+        assert browser.get("/live/").status_code == 401
