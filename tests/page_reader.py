@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from typing import NamedTuple
 
 import httpx2
+
+from tests.http_requests import NO_AUTHORITIES
+from tests.waiting import patient
 
 VOID = {"meta", "link", "input", "img", "br", "hr"}
 
@@ -27,6 +32,9 @@ class PageReader(HTMLParser):
         """The addresses of links by their texts."""
 
         self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: set[str] = set()
+        """The texts of elements, without spaces around them."""
+
         self.feed(text)
         self.close()
         assert self.open == []
@@ -50,8 +58,27 @@ class PageReader(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
+        self.texts.add(data.strip())
         if self.open and self.open[-1] == "a":
             self.links[data] = str(self.tags[-1][1]["href"])
+
+
+class PageBrowser(httpx2.Client):
+    """A browser of who has logged in: it keeps the key of the session, and sends it with forms."""
+
+    session_key: str
+
+    def submit(self, path: str, **fields: str) -> httpx2.Response:
+        """Send a form, and return the page to which its answer leads."""
+        return self.post(path, data={**fields, "session_key": self.session_key}, follow_redirects=True)
+
+
+@contextmanager
+def browse(url: str, token: str) -> Iterator[PageBrowser]:
+    """Log in, and browse while inside."""
+    with PageBrowser(base_url=url, timeout=patient(60), verify=NO_AUTHORITIES) as browser:
+        browser.session_key = log_in(browser, token)
+        yield browser
 
 
 def log_in(browser: httpx2.Client, token: str, after: str = "/") -> str:

@@ -15,12 +15,12 @@ class StateLook(NamedTuple):
 
 
 _LOOKS: Mapping[StateLook, str] = {
-    StateLook("✓", "green"): "succeeded ready",
+    StateLook("✓", "green"): "succeeded ready valid",
     StateLook("✗", "red"): "failed lost",
     StateLook("●", "blue"): "running",
     StateLook("·", "soft"): "pending starting draining",
-    StateLook("–", "soft"): "skipped empty idle observed",
-    StateLook("■", "violet"): "stopped refused",
+    StateLook("–", "soft"): "skipped empty idle observed expired",
+    StateLook("■", "violet"): "stopped refused revoked",
     StateLook("!", "amber"): "interrupted degraded backup",
     StateLook("≡", "green"): "reused",
     StateLook("↻", "amber"): "waiting reverted",

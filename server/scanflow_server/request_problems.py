@@ -82,7 +82,7 @@ async def _handle_scanflow_error(request: Request, error: Exception) -> Response
 
 async def _handle_validation_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return make_problem_response(InvalidError(_format_errors(error.errors())))
+    return make_problem_response(InvalidError(format_errors(error.errors())))
 
 
 async def _handle_http_error(_request: Request, error: Exception) -> Response:
@@ -96,7 +96,8 @@ async def _handle_defect(request: Request, error: Exception) -> Response:
     return make_problem_response(error)
 
 
-def _format_errors(errors: Sequence[Any]) -> str:
+def format_errors(errors: Sequence[Any]) -> str:
+    """Return what pydantic found wrong in a body, in words."""
     lines = []
     for error in errors[:_MAX_SHOWN]:
         where = ".".join(str(part) for part in error["loc"] if part != "body") or "the body"

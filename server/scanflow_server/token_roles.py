@@ -28,7 +28,7 @@ PERMISSIONS: Mapping[Holder, frozenset[Permission]] = {
 TEAM_KEYS = "team/"
 """The prefix of teams' idempotency keys, which clients may not send."""
 
-_DOING: Mapping[Permission, str] = {
+ACTIVITIES: Mapping[Permission, str] = {
     "read": "read",
     "propose": "send events, intents and samples to label",
     "change": "run, deploy, stop or change anything",
@@ -36,6 +36,7 @@ _DOING: Mapping[Permission, str] = {
     "administer": "make, list or revoke tokens",
     "log": "write to MLflow",
 }
+"""What each permission lets its holder do, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def explain_refusal(caller: TokenHolder, permission: Permission, team: str | Non
         least = next(role for role in ("viewer", "editor", "admin") if permission in PERMISSIONS[role])
         team_option = "" if caller.team is None else f" --team {caller.team}"
         return (
-            f"The token {caller.name!r} has the role {caller.role!r}, which cannot {_DOING[permission]}. "
+            f"The token {caller.name!r} has the role {caller.role!r}, which cannot {ACTIVITIES[permission]}. "
             f"That requires the role {least!r}. {_describe_issuer(caller.team)}: scanflow token make "
             f"NAME{team_option} --role {least}"
         )

@@ -37,8 +37,7 @@ PAGES: dict[str, dict[str, Any]] = {
     "login": {"title": EVIL, "after": EVIL, "problem": EVIL, "provider": EVIL},
     "problem": {"title": EVIL, "problem": EVIL, "way_on": EVIL, "way_on_text": EVIL},
     "signed_in": {"title": EVIL, "person": EVIL, "after": EVIL, "session_key": EVIL, "nonce": EVIL},
-    "token": {"title": EVIL, "row": TOKEN, "token": EVIL, "server": EVIL},
-    "no_labels": {"title": EVIL, "caller": EVIL},
+    "token": {"title": EVIL, "row": TOKEN, "token": EVIL, "server": EVIL, "back": EVIL},
 }
 
 
@@ -94,8 +93,9 @@ EMPTY = CellTable((), [], EVIL, EVIL)
 
 def render_evil_page(template: str, **values: object) -> str:
     """Render a page of the dashboard as a document, of values by the names of its template."""
+    request = SimpleNamespace(path=EVIL, query={"who": EVIL}, build_address=lambda: EVIL)
     return render(
-        template, layout="dashboard.html.jinja", nonce=EVIL, live=EVIL, request=SimpleNamespace(path=EVIL, query={}),
+        template, layout="dashboard.html.jinja", nonce=EVIL, live=EVIL, request=request,
         caller=EVIL, may=lambda *_: True, section="/", time=TimeFormatter(UTC), title=EVIL, command=EVIL, **values,
     )  # fmt: skip
 
@@ -128,9 +128,23 @@ def render_evil_sample(**data: Any) -> str:
     }
     values |= {"purpose": "train", "disputed": True, "row": None, "data": {}, "picture": None} | data
     sample = Label.model_construct(**values)
-    return render(
-        "labels", title=EVIL, label=sample, caller=EVIL, position=1, labelled=0, total=1, remaining=1, before=EVIL,
+    return render_evil_page(
+        "labels", label=sample, may_label=True, position=1, labelled=0, total=1, remaining=1, before=EVIL,
         after=EVIL, picture=EVIL, size=EVIL, choices=[EVIL, {EVIL: EVIL}], own=EVIL,
+    )  # fmt: skip
+
+
+def render_evil_settings() -> str:
+    return render_evil_page(
+        "settings", is_admin=True, caller_role=EVIL, scope=EVIL, zone=EVIL, roles=TABLE, webhooks=TABLE, usage=EMPTY,
+        server=[(EVIL, EVIL)], started=0.0, signs_in=True,
+    )  # fmt: skip
+
+
+def render_evil_tokens() -> str:
+    return render_evil_page(
+        "tokens", is_admin=True, tokens=[(TOKEN, EVIL), (TOKEN, "valid")], roles=[EVIL], home="home", own_team=None,
+        format_team=str, newer=EVIL, older=EVIL,
     )  # fmt: skip
 
 
@@ -145,8 +159,13 @@ def render_evil_sample(**data: Any) -> str:
         pytest.param(
             lambda: render_evil_page("page_problem", problem=EVIL, section_text=EVIL), 4, 2, id="problem of a page"
         ),
-        pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 12, 9, id="row"),
-        pytest.param(render_evil_sample, 11, 10, id="picture"),
+        pytest.param(lambda: render_evil_sample(row={EVIL: EVIL}), 14, 15, id="row"),
+        pytest.param(render_evil_sample, 13, 16, id="picture"),
+        pytest.param(render_evil_settings, 16, 4, id="settings"),
+        pytest.param(render_evil_tokens, 9, 5, id="tokens"),
+        pytest.param(
+            lambda: render_evil_page("audit", is_admin=True, table=TABLE, newer=EVIL, older=EVIL), 8, 10, id="audit"
+        ),
         pytest.param(lambda: render_problem(EVIL, EVIL, EVIL, EVIL), 3, 1, id="error"),
         pytest.param(lambda: render_frame(EVIL, Markup(EVIL)), 0, 2, id="frame"),
         pytest.param(

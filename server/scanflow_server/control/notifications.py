@@ -36,6 +36,9 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 5.0, 300.0
 GIVE_UP_S = 86_400.0
 """How long a message is retried, in seconds."""
 
+FAILED = "notification.failed"
+"""The event of a message that a webhook did not receive."""
+
 _MAX_BATCH = 500
 
 
@@ -160,9 +163,7 @@ class NotificationsController:
         with self._context.store.write() as connection:
             data: dict[str, Any] = {"event": event.id, "type": event.type, "error": str(error), "then": then}
             at, subject = self._context.clock(), f"application/{target.app}"
-            event_store.record(
-                connection, "notification.failed", subject, at=at, app=target.app, team=target.team, data=data
-            )
+            event_store.record(connection, FAILED, subject, at=at, app=target.app, team=target.team, data=data)
 
 
 def build_targets(row: ApplicationRow) -> list[_Target]:

@@ -1,110 +1,84 @@
-"""The pages of the label queue in a browser."""
+"""The page of the label queue: one sample after the other."""
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlencode
-
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_server.bodies import check_text
-from scanflow_server.dashboard.page_html import get_headers, render
-from scanflow_server.dashboard.page_requests import make_page_response, read_form, redirect
+from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.routes.label_routes import LabelBody, record_label
-from scanflow_server.server_context import ServerContext
 from scanflow_server.store import label_store
 from scanflow_server.store.label_store import Label
-from scanflow_server.token_roles import TokenHolder
 
 PATH: Final = "/labels"
 _MAX_CHOICES: Final = 12
 
 
-class LabelPages:
-    """The pages below ``/labels``. ``find_caller`` returns the caller of a session; NoSessionError: there is none."""
-
-    def __init__(self, context: ServerContext, find_caller: Callable[[Request], Awaitable[TokenHolder]]) -> None:
-        self._context, self._caller = context, find_caller
-        self.routes = [
-            Route(PATH, self._show, methods=["GET"]),
-            Route(PATH, self._record_labels, methods=["POST"]),
-            Route(f"{PATH}/picture", self._serve_picture, methods=["GET"]),
-        ]
-
-    async def _show(self, request: Request) -> Response:
-        caller = await self._caller(request)
-        return make_page_response(await run_in_threadpool(self._render, dict(request.query_params), caller))
-
-    async def _serve_picture(self, request: Request) -> Response:
-        caller = await self._caller(request)
-
-        def find() -> Label:
-            with self._context.store.read() as connection:
-                return label_store.get(connection, *_get_key(dict(request.query_params)), own=caller.team)
-
-        picture = (await run_in_threadpool(find)).picture
-        if picture is None:
-            raise NotFoundError("The sample has no picture.")
-        return Response(b64decode(picture), headers=get_headers(), media_type="image/png")
-
-    async def _record_labels(self, request: Request) -> Response:
-        caller = await self._caller(request)
-        caller.check("propose", caller.team)
-        form = await read_form(request)
-        label = check_text(_parse_label(form))
-
-        def give() -> str:
-            at = self._context.clock()
-            with self._context.store.write() as connection:
-                sample = label_store.get(connection, *_get_key(form), own=caller.team)
-                how = LabelBody(label=label, app=sample.app, team=sample.team, replace=True)
-                record_label(connection, sample.id, label, how, caller, at=at)
-                return _build_url(_find_next(label_store.list_picked_with(connection, sample), sample.id))
-
-        return redirect(await run_in_threadpool(give))
-
-    def _render(self, query: dict[str, str], caller: TokenHolder) -> str:
-        with self._context.store.read() as connection:
-            remaining = label_store.count_waiting(connection, own=caller.team)
-            if "id" in query:
-                sample = label_store.get(connection, *_get_key(query), own=caller.team)
-            elif first := label_store.list_labels(
-                connection, app=query.get("app"), team=query.get("team"), own=caller.team, state="wanted", limit=1
-            ):
-                sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
-            else:
-                return render("no_labels", title="Labels", caller=caller.name)
-            batch = label_store.list_picked_with(connection, sample)
-        at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
-        before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
-        shape = sample.data.get("shape")
-        return render(
-            "labels",
-            title="Labels",
-            label=sample,
-            caller=caller.name,
-            position=at + 1,
-            labelled=sum(other.state == "given" for other in batch),
-            total=len(batch),
-            remaining=remaining,
-            before=None if before is None else _build_url(before),
-            after=None if after is None else _build_url(after),
-            picture=None if sample.picture is None else _build_url(sample, "/picture"),
-            size="×".join(map(str, shape)) if isinstance(shape, list) else "",
-            choices=_list_choices(batch),
-            own=next((vote.label for vote in reversed(sample.votes or []) if vote.voter == caller.name), None),
-        )
+def load(request: PageRequest) -> PageView:
+    caller, query = request.caller, request.query
+    may_label = request.may("propose", caller.team)
+    with request.context.store.read() as connection:
+        remaining = label_store.count_waiting(connection, own=caller.team)
+        if "id" in query:
+            sample = label_store.get(connection, *_get_key(query), own=caller.team)
+        elif first := label_store.list_labels(
+            connection, app=query.get("app"), team=query.get("team"), own=caller.team, state="wanted", limit=1
+        ):
+            sample = label_store.get(connection, first[0].app, first[0].team, first[0].id)
+        else:
+            return PageView(title="Labels", command="scanflow labels", values={"label": None, "may_label": may_label})
+        batch = label_store.list_picked_with(connection, sample)
+    at = next((at for at, other in enumerate(batch) if other.id == sample.id), 0)
+    before, after = batch[at - 1] if at else None, batch[at + 1] if at + 1 < len(batch) else None
+    shape = sample.data.get("shape")
+    return PageView(
+        title="Labels",
+        command="scanflow labels",
+        address=_build_url(sample),  # whatever others label meanwhile, what is typed is for the sample that is seen
+        values={
+            "label": sample,
+            "may_label": may_label,
+            "position": at + 1,
+            "labelled": sum(other.state == "given" for other in batch),
+            "total": len(batch),
+            "remaining": remaining,
+            "before": None if before is None else _build_url(before),
+            "after": None if after is None else _build_url(after),
+            "picture": None if sample.picture is None else _build_url(sample, "/picture"),
+            "size": "×".join(map(str, shape)) if isinstance(shape, list) else "",
+            "choices": _list_choices(batch),
+            "own": next((vote.label for vote in reversed(sample.votes or []) if vote.voter == caller.name), None),
+        },
+    )
 
 
-def _parse_label(form: dict[str, str]) -> JSON:
+def get_picture(request: PageRequest) -> bytes:
+    """Return the picture of the sample that an address names; NotFoundError: it has none."""
+    with request.context.store.read() as connection:
+        picture = label_store.get(connection, *_get_key(request.query), own=request.caller.team).picture
+    if picture is None:
+        raise NotFoundError("The sample has no picture.")
+    return b64decode(picture)
+
+
+def give_label(request: PageRequest, form: Mapping[str, str]) -> str:
+    context, caller = request.context, request.caller
+    label = check_text(_parse_label(form))
+    at = context.clock()
+    with context.store.write() as connection:
+        sample = label_store.get(connection, *_get_key(form), own=caller.team)
+        how = LabelBody(label=label, app=sample.app, team=sample.team, replace=True)
+        record_label(connection, sample.id, label, how, caller, at=at)
+        return _build_url(_find_next(label_store.list_picked_with(connection, sample), sample.id))
+
+
+def _parse_label(form: Mapping[str, str]) -> JSON:
     """Return the label of a form: JSON as its value, other text as it is."""
     text = form.get("pick") or form.get("label", "").strip()
     if not text:
@@ -119,7 +93,7 @@ def _parse_label(form: dict[str, str]) -> JSON:
     return value
 
 
-def _get_key(query: dict[str, str]) -> tuple[str, str, str]:
+def _get_key(query: Mapping[str, str]) -> tuple[str, str, str]:
     key = query.get("app", ""), query.get("team", ""), query.get("id", "")
     check_text(key)
     return key
@@ -146,3 +120,7 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
                 choices.setdefault(json.dumps(label, sort_keys=True), label)
     texts = sorted(choices, key=lambda text: (len(text), text))[:_MAX_CHOICES]
     return [choices[text] for text in texts] if len(texts) > 1 else []
+
+
+PAGES: Final = (Page(path=PATH, template="labels", section=PATH, load=load),)
+ACTIONS: Final = (PageAction(path=PATH, perform=give_label, permission="propose", needs_key=False),)

@@ -44,6 +44,9 @@ class PageRequest:
     signs_in: bool = False
     """Whether people sign in at a provider."""
 
+    describe: Callable[[str], None] = lambda _what: None
+    """Says to the audit log what an action is about, where its address does not."""
+
     @property
     def now(self) -> float:
         return self.context.clock()
@@ -69,6 +72,9 @@ class PageView:
 
     values: Mapping[str, object] = field(default_factory=dict)
     """The values of the template."""
+
+    address: str = ""
+    """The address of what is shown, where the page's own may show something else later; empty: it is the page's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +103,7 @@ class Page:
             template,
             layout="main_content.html.jinja" if nonce is None else "dashboard.html.jinja",
             nonce=nonce,
-            live=LIVE + request.build_address(),
+            live=LIVE + (view.address or request.build_address()),
             request=request,
             caller=request.caller.name,
             may=request.may,
@@ -115,4 +121,11 @@ class PageAction:
 
     path: str
     perform: Callable[[PageRequest, Mapping[str, str]], str]
-    """Called in a thread with the form's fields. Returns the address to go to. It checks the caller's permission."""
+    """Called in a thread with the form's fields. Returns the address to go to; or markup, which the page shows in its
+    place. It checks the caller's permission."""
+
+    permission: Permission = "change"
+    """What the caller needs in its own team, before the form is read."""
+
+    needs_key: bool = True
+    """Whether the form needs the session's key, too: all but labels do."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -24,10 +26,9 @@ from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_l
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
-from scanflow_server.audit import CALLBACK
+from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.bodies import check_text
-from scanflow_server.dashboard import assets, overview_page, page_html, run_pages
-from scanflow_server.dashboard.label_pages import LabelPages
+from scanflow_server.dashboard import assets, label_pages, overview_page, page_html, run_pages, settings_pages
 from scanflow_server.dashboard.live_pages import stream_page
 from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageRequest
 from scanflow_server.dashboard.page_requests import (
@@ -47,11 +48,11 @@ from scanflow_server.store import event_store, label_store, token_store
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
-PAGES: Final[tuple[Page, ...]] = (*overview_page.PAGES, *run_pages.PAGES)
-ACTIONS: Final[tuple[PageAction, ...]] = (*run_pages.ACTIONS,)
+PAGES: Final[tuple[Page, ...]] = (*overview_page.PAGES, *run_pages.PAGES, *label_pages.PAGES, *settings_pages.PAGES)
+ACTIONS: Final[tuple[PageAction, ...]] = (*run_pages.ACTIONS, *label_pages.ACTIONS, *settings_pages.ACTIONS)
 
 _PAGE_PATHS: Final = {
-    *("/labels", "/reports", "/login", "/logout", LIVE, assets.PATH),
+    *("/reports", "/login", "/logout", LIVE, assets.PATH),
     *(
         f"/{path.split('/')[1]}"
         for path in (*(page.path for page in PAGES), *(act.path for act in ACTIONS))
@@ -86,7 +87,7 @@ class Pages:
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
-            *LabelPages(context, self._authenticate).routes,
+            Route(f"{label_pages.PATH}/picture", self._serve_picture, methods=["GET"]),
             *([] if settings is None else SignInPages(context, sessions).routes),
         ]
         pages = Starlette(
@@ -171,14 +172,18 @@ class Pages:
 
     def _make_action_route(self, action: PageAction) -> Route:
         async def perform(request: Request) -> Response:
-            page_request, form = await self._read_request(request), await read_form(request)
-            if not await self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", "")):
+            page_request = await self._read_request(request)
+            page_request.caller.check(action.permission, page_request.caller.team)
+            form = await read_form(request)
+            has_key = await self._sessions.has_key(request.cookies.get(COOKIE, ""), form.pop("session_key", ""))
+            if action.needs_key and not has_key:
                 raise ForbiddenError(
                     "The form came without the key that this browser got when you logged in. Nothing was changed. Log "
                     "out and in again, with scripts allowed for this page."
                 )
             check_text(form)
-            return redirect(await run_in_threadpool(action.perform, page_request, form))
+            answer = await run_in_threadpool(action.perform, page_request, form)
+            return make_page_response(answer) if isinstance(answer, Markup) else redirect(answer)
 
         return Route(action.path, perform, methods=["POST"])
 
@@ -196,11 +201,16 @@ class Pages:
             query=query,
             zone=read_zone(request.cookies),
             signs_in=bool(self._provider),
+            describe=partial(setattr, request.state, WHAT),
         )
 
     async def _serve_script(self, request: Request) -> Response:
         script = assets.load_script(str(request.path_params["name"]))
         return Response(script, headers=_KEEP, media_type="text/javascript")
+
+    async def _serve_picture(self, request: Request) -> Response:
+        picture = await run_in_threadpool(label_pages.get_picture, await self._read_request(request))
+        return Response(picture, headers=page_html.get_headers(), media_type="image/png")
 
     async def _report(self, request: Request) -> Response:
         caller, app = await self._authenticate(request), str(request.path_params["app"])

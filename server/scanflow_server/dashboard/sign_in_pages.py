@@ -86,7 +86,7 @@ class SignInPages:
         )
         setattr(request.state, WHAT, f"signed in as {person.subject!r:.200}, and made the token {row.name!r}")
         title, server = "A token for the command line", self._build_base(request)
-        return make_page_response(page_html.render("token", title=title, row=row, token=token, server=server))
+        return make_page_response(page_html.render("token", title=title, row=row, token=token, server=server, back="/"))
 
     def _build_callback(self, request: Request) -> str:
         return f"{self._build_base(request)}{CALLBACK}"

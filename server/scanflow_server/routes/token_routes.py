@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.http.home_token import Role, hash_token, make_token
 from scanflow_server.api_route import ApiRoute
+from scanflow_server.audit import WHAT
 from scanflow_server.auth import Admin, get_home_owner
 from scanflow_server.bodies import TokenName
 from scanflow_server.request_problems import PROBLEMS
-from scanflow_server.server_context import ContextDep
+from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import token_store
 from scanflow_server.store.token_store import TokenRow
 from scanflow_server.token_roles import TokenHolder
@@ -57,31 +58,45 @@ def tokens(context: ContextDep, caller: Admin) -> list[TokenRow]:
 @router.post("", status_code=201)
 def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) -> NewToken:
     """Create a token, and show it once. Its permissions are at most those of the caller's token."""
-    if body.name == get_home_owner():
-        raise InvalidError(f"The name {body.name!r} is reserved for the home's own token. Choose another name.")
-    team, token, at = body.team or caller.team, make_token(), context.clock()
-    caller.check("administer", team)
-    expires = None if body.expires_s is None else at + body.expires_s
-    row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
-    request.state.audited = (
-        f"made the token {body.name!r}: {body.role}, {'all teams' if team is None else f'team {team}'}"
-    )
-    with context.store.write() as connection:
-        created = token_store.add(connection, row, hash_token(token))
-    request.app.state.callers.reload()
-    return NewToken(**created.model_dump(), token=token)
+    made = make_named_token(context, caller, body)
+    setattr(request.state, WHAT, describe_token(made))
+    return made
 
 
 @router.delete("/{name}")
-def revoke(context: ContextDep, request: Request, caller: Admin, name: TokenName) -> TokenRow:
+def revoke(context: ContextDep, caller: Admin, name: TokenName) -> TokenRow:
     """Revoke a token."""
     with context.store.write() as connection:
         own = {token.name: token for token in token_store.list_all(connection) if _is_own(caller, token)}
         if name not in own:
             raise NotFoundError(f"There is no token {name!r}.{did_you_mean(name, own)}")
         revoked = token_store.revoke(connection, own[name], at=context.clock())
-    request.app.state.callers.reload()
+    context.token_notifier.notify()
     return revoked
+
+
+def make_named_token(context: ServerContext, caller: TokenHolder, body: TokenBody) -> NewToken:
+    """Create a token of the caller's team, or of the one that is named.
+
+    Raises:
+        ForbiddenError: the caller is no admin of that team.
+        InvalidError, AlreadyRunningError: the name is reserved, or in use.
+    """
+    team, token, at = body.team or caller.team, make_token(), context.clock()
+    caller.check("administer", team)
+    if body.name == get_home_owner():
+        raise InvalidError(f"The name {body.name!r} is reserved for the home's own token. Choose another name.")
+    expires = None if body.expires_s is None else at + body.expires_s
+    row = TokenRow(name=body.name, role=body.role, team=team, created=at, expires=expires)
+    with context.store.write() as connection:
+        created = token_store.add(connection, row, hash_token(token))
+    context.token_notifier.notify()
+    return NewToken(**created.model_dump(), token=token)
+
+
+def describe_token(row: TokenRow) -> str:
+    """Return what the audit log says of a token that was made."""
+    return f"made the token {row.name!r}: {row.role}, {'all teams' if row.team is None else f'team {row.team}'}"
 
 
 def _is_own(caller: TokenHolder, token: TokenRow) -> bool:

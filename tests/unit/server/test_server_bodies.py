@@ -24,7 +24,7 @@ from scanflow.transport import ServerClient
 from scanflow_server import api_route, stream_limits
 from scanflow_server.api_route import ApiRoute
 from scanflow_server.app import BASE, create_app
-from scanflow_server.dashboard import label_pages
+from scanflow_server.dashboard import pages
 from scanflow_server.routes import (
     agent_routes,
     application_routes,
@@ -42,6 +42,7 @@ from scanflow_server.store.token_store import TokenRow
 from scanflow_server.stream_limits import UnreadBodies
 from scanflow_server.token_roles import PERMISSIONS
 from tests.http_requests import http_client
+from tests.page_reader import log_in
 from tests.server import bearer
 from tests.unit.server.server_rows import Api
 from tests.waiting import PATIENCE_S, patient
@@ -275,11 +276,12 @@ def test_a_form_of_whoever_may_not_label_is_not_read(api: Api, monkeypatch: pyte
     async def read_form(_request: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(label_pages, "read_form", read_form)
     token = api.post("/tokens", json={"name": "vi", "role": "viewer"}).json()["token"]
     with http_client(base_url=str(api.base_url).removesuffix("/api/v1/"), timeout=patient(60)) as browser:
-        browser.post("/login", data={"token": token})
+        log_in(browser, token)
+        monkeypatch.setattr(pages, "read_form", read_form)
         assert browser.post("/labels", data={"id": "x", "label": "1"}).status_code == 403
+        assert browser.post("/runs/x/stop").status_code == 403
 
 
 def answer_unread(headers: Sequence[tuple[bytes, bytes]], blocks: Iterator[bytes], *, reads: bool = False) -> list[Any]:

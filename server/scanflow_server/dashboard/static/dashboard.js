@@ -18,6 +18,7 @@ if (signedIn) {
 document.addEventListener("submit", (event) => {
   const field = event.target.elements.namedItem("session_key");
   if (field) field.value = localStorage.getItem(KEY) ?? "";
+  if (new URL(event.target.action).pathname === "/logout") localStorage.removeItem(KEY);
 });
 
 const connection = document.getElementById("connection");
