@@ -113,7 +113,8 @@ async def get_engine(request: Request) -> ArbiterEngine:
 EngineDep = Annotated[ArbiterEngine, Depends(get_engine)]
 
 
-def _get_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
+def get_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
+    """Return an action's row; NotFoundError: there is none, or it is another team's."""
     row = engine.intents.get(id)
     if not caller.can_see(row.intent.team):
         raise intent_store.make_not_found(id)
@@ -124,4 +125,4 @@ OwnRun = Annotated[str, Depends(_get_run)]
 OwnService = Annotated[str, Depends(_get_service)]
 OwnOperation = Annotated[ActionRow, Depends(_get_operation)]
 OwnAgent = Annotated[AgentRow, Depends(_get_agent)]
-OwnIntent = Annotated[ActionRow, Depends(_get_intent)]
+OwnIntent = Annotated[ActionRow, Depends(get_intent)]

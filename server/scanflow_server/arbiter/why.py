@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, tzinfo
 
 from scanflow.agent.agent_records import JSON, Action
 from scanflow.drift.promotion import format_decision
@@ -17,11 +18,12 @@ _NO_RESULT = {
 }
 
 
-def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[str]:
+def explain_action(action: Action, trail: Sequence[tuple[float, str]], *, zone: tzinfo = UTC) -> list[str]:
+    """Return the lines; what continues one is indented. Times are in ``zone``."""
     intent, sample = action.intent, action.intent.sample
     lines = []
     if intent.source == "person":
-        lines.append(f"request   by {intent.agent} at {_format_time(intent.at)}")
+        lines.append(f"request   by {intent.agent} at {_format_time(intent.at, zone)}")
         lines += [f"reason    {intent.arguments['reason']}"] if intent.arguments.get("reason") else []
     elif sample is None:
         lines += ["sample    not recorded", "trigger   not recorded"]
@@ -30,7 +32,7 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
         if intent.evidence and isinstance(shown, dict):
             shown = {name: value for name, value in shown.items() if name != "evidence"}
         value = f"failed: {sample.error}" if sample.error is not None else _shorten(shown)
-        at = _format_time(sample.at)
+        at = _format_time(sample.at, zone)
         lines += [
             f"sample    {sample.sensor} of {sample.agent} at {at}: {value} (in {sample.seconds:.3g} s)",
             f"trigger   {sample.cause}",
@@ -54,11 +56,11 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]]) -> list[s
         lines.append(f"          conflicts with {action.decision.winner}")
     if action.repeats:
         times = "once more" if action.repeats == 1 else f"{action.repeats} times more"
-        lines.append(f"          the same was decided {times}, last at {_format_time(action.repeated or 0.0)}")
-    began = "" if action.began is None else f", started at {_format_time(action.began)}"
+        lines.append(f"          the same was decided {times}, last at {_format_time(action.repeated or 0.0, zone)}")
+    began = "" if action.began is None else f", started at {_format_time(action.began, zone)}"
     took = "" if action.began is None or action.ended is None else f", ended after {action.ended - action.began:.3g} s"
     lines.append(f"action    {action.state}{began}{took}")
-    lines += [f"          {_format_time(at)} {text}" for at, text in trail]
+    lines += [f"          {_format_time(at, zone)} {text}" for at, text in trail]
     lines.append(f"effect    {_describe_effect(action)}")
     return lines
 
@@ -74,8 +76,8 @@ def _describe_effect(action: Action) -> str:
     return _NO_RESULT.get(action.state, "none")
 
 
-def _format_time(at: float) -> str:
-    return f"{to_datetime(at):%Y-%m-%d %H:%M:%SZ}"
+def _format_time(at: float, zone: tzinfo) -> str:
+    return f"{to_datetime(at).astimezone(zone):%Y-%m-%d %H:%M:%S}{'Z' if zone is UTC else ''}"
 
 
 def _shorten(value: JSON) -> str:

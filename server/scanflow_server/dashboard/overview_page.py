@@ -37,6 +37,7 @@ def load(request: PageRequest) -> PageView:
     actions = list_actions(request, app=app, team=team)
     today = datetime.fromtimestamp(request.now, request.zone).replace(hour=0, minute=0, second=0).timestamp()
     applications = application_routes.applications(request.context, request.caller)
+    choices = {"app": sorted({row.name for row in applications}), "team": sorted({row.team for row in applications})}
     with request.context.store.read() as connection:
         labels = label_store.count_waiting(connection, own=team)
         drifts = event_store.list_newest(connection, type=["drift.found"], app=app, team=team, limit=_MAX_ACTIONS)
@@ -54,8 +55,7 @@ def load(request: PageRequest) -> PageView:
             "agents": _build_agent_table(agents),
             "today": build_action_table([action for action in actions if (action.began or 0) >= today]),
             "reports": [name for name in reports if app in {None, name}],
-            "apps": sorted({row.name for row in applications}),
-            "teams": sorted({row.team for row in applications}),
+            "choices": {name: values for name, values in choices.items() if len(values) > 1},
             "signs_in": request.signs_in,
             "format_reason": format_reason,
         },
@@ -79,12 +79,14 @@ def list_agents(request: PageRequest) -> list[AgentView]:
     return [describe_agent(request.context, row) for row in rows if request.caller.can_see(row.team)]
 
 
-def list_actions(request: PageRequest, *, limit: int = _MAX_ACTIONS, **about: str | None) -> list[Action]:
+def list_actions(
+    request: PageRequest, *, limit: int = _MAX_ACTIONS, offset: int = 0, **about: str | None
+) -> list[Action]:
     """Return the newest actions that the caller may see, with their applications' secrets masked."""
     about["team"] = restrict_team(request.caller, about.get("team"))
     with request.context.store.read() as connection:
         maskers = cache_maskers(connection)
-        actions = intent_store.list_actions(connection, limit=limit, **about)
+        actions = intent_store.list_actions(connection, limit=limit, offset=offset, **about)
         return [mask_action(action, maskers)[0] for action in actions]
 
 

@@ -28,7 +28,15 @@ from scanflow.reports.loop_events import TYPES
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.bodies import check_text
-from scanflow_server.dashboard import assets, label_pages, overview_page, page_html, run_pages, settings_pages
+from scanflow_server.dashboard import (
+    action_pages,
+    assets,
+    label_pages,
+    overview_page,
+    page_html,
+    run_pages,
+    settings_pages,
+)
 from scanflow_server.dashboard.live_pages import stream_page
 from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageRequest
 from scanflow_server.dashboard.page_requests import (
@@ -48,8 +56,19 @@ from scanflow_server.store import event_store, label_store, token_store
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
-PAGES: Final[tuple[Page, ...]] = (*overview_page.PAGES, *run_pages.PAGES, *label_pages.PAGES, *settings_pages.PAGES)
-ACTIONS: Final[tuple[PageAction, ...]] = (*run_pages.ACTIONS, *label_pages.ACTIONS, *settings_pages.ACTIONS)
+PAGES: Final[tuple[Page, ...]] = (
+    *overview_page.PAGES,
+    *run_pages.PAGES,
+    *action_pages.PAGES,
+    *label_pages.PAGES,
+    *settings_pages.PAGES,
+)
+ACTIONS: Final[tuple[PageAction, ...]] = (
+    *run_pages.ACTIONS,
+    *action_pages.ACTIONS,
+    *label_pages.ACTIONS,
+    *settings_pages.ACTIONS,
+)
 
 _PAGE_PATHS: Final = {
     *("/reports", "/login", "/logout", LIVE, assets.PATH),

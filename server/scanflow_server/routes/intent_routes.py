@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, tzinfo
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
@@ -22,6 +23,7 @@ from scanflow_server.response_masking import Mask, mask_action, mask_action_text
 from scanflow_server.scope import EngineDep, OwnIntent, restrict_team
 from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import event_store, intent_store
+from scanflow_server.store.intent_store import ActionRow
 from scanflow_server.store.secret_store import cache_maskers
 
 router = APIRouter(prefix="/intents", tags=["intents"], responses=PROBLEMS, route_class=ApiRoute)
@@ -105,13 +107,18 @@ def intent(context: ContextDep, _caller: Reader, row: OwnIntent) -> Action:
 @router.get("/{id}/why", name="why")
 def explain(context: ContextDep, _caller: Reader, row: OwnIntent) -> ActionExplanation:
     """Explain why an action was carried out, or was not."""
+    return explain_row(context, row)
+
+
+def explain_row(context: ServerContext, row: ActionRow, *, zone: tzinfo = UTC) -> ActionExplanation:
+    """Explain an action with its secrets masked; times are in ``zone``."""
     action, mask = _mask(context, row.action)
     with context.store.read() as connection:
         trail = [
             *((at, str(mask(text))) for at, text in intent_store.load_trail(connection, row.id)),
             *_list_evaluations(connection, action),
         ]
-    return ActionExplanation(lines=explain_action(action, trail), action=action)
+    return ActionExplanation(lines=explain_action(action, trail, zone=zone), action=action)
 
 
 @router.post("/{id}/approve")

@@ -130,9 +130,10 @@ class Filter(TypedDict, total=False):
     target: str | None
 
 
-def list_actions(connection: Connection, *, limit: int = 100, **about: Unpack[Filter]) -> list[Action]:
-    """Return the matching actions, newest first."""
-    return [Action.model_validate_json(document) for document in _select_documents(connection, limit, about)]
+def list_actions(connection: Connection, *, limit: int = 100, offset: int = 0, **about: Unpack[Filter]) -> list[Action]:
+    """Return the matching actions, newest first, without the first ``offset``."""
+    rows = _select_rows(connection, limit, about, offset=offset)
+    return [Action.model_validate_json(row.document) for row in rows]
 
 
 def dump_actions(
@@ -150,13 +151,9 @@ def dump_actions(
     return f"[{','.join(mask(row.app, row.team, row.document) for row in rows)}]"
 
 
-def _select_documents(connection: Connection, limit: int, about: Filter) -> list[str]:
-    return [row.document for row in _select_rows(connection, limit, about)]
-
-
-def _select_rows(connection: Connection, limit: int, about: Filter) -> Sequence[Any]:
+def _select_rows(connection: Connection, limit: int, about: Filter, *, offset: int = 0) -> Sequence[Any]:
     columns = cast(intents.c.document, Text).label("document"), intents.c.app, intents.c.team
-    query = select(*columns).order_by(intents.c.number.desc()).limit(limit)
+    query = select(*columns).order_by(intents.c.number.desc()).limit(limit).offset(offset)
     for column, among in ((intents.c.state, about.get("state")), (intents.c.verdict, about.get("verdict"))):
         if among:
             query = query.where(column.in_([among] if isinstance(among, str) else list(among)))

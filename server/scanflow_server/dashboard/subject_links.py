@@ -1,0 +1,61 @@
+"""Links from actions and events to the pages of what they are about. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from scanflow_server.dashboard.page_cells import Link
+
+_MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
+_NAMING: Final = ("workflow", "service", "run", "model")
+"""The keys of an action's arguments and result, and of an event's data, that name a resource."""
+
+
+def find_address(subject: str, app: str) -> str | None:
+    """Return the address of the page of a target or an event's subject, such as ``service/NAME``; None: it has none."""
+    kind, _, name = subject.partition("/")
+    if not name:
+        return None
+    if kind == "workflow":
+        return f"/runs?{urlencode({'app': app, 'workflow': name})}"
+    if kind == "agent":
+        return build_agent_address(app, name)
+    if kind in {"service", "run", "model"}:
+        return f"/{kind}s/{quote(name, safe='')}"
+    return build_action_address(name) if kind in {"intent", "action"} else None
+
+
+def build_agent_address(app: str, agent: str) -> str:
+    return f"/agents/{quote(app, safe='')}/{quote(agent, safe='')}"
+
+
+def build_action_address(id: str) -> str:
+    return f"/actions/{quote(id, safe='')}"
+
+
+def link_subject(subject: str, app: str) -> Link | str:
+    address = find_address(subject, app)
+    return subject if address is None else Link(subject, address)
+
+
+def list_links(app: str, *documents: Any) -> list[Link]:
+    """Return a link to each resource that arguments, results or data of events name, each once."""
+    links = (link for document in documents if isinstance(document, Mapping) for link in _iterate_links(app, document))
+    return list(dict.fromkeys(links))
+
+
+def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[Link]:
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _iterate_links(app, value)
+        elif not isinstance(value, str) or not value:
+            continue
+        elif match := _MODEL.fullmatch(value):
+            yield Link(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")
+        elif key in _NAMING and (address := find_address(f"{key}/{value}", app)) is not None:
+            yield Link(f"{key} {value}", address)
+        elif key == "action":
+            yield Link(f"action {value}", build_action_address(value))

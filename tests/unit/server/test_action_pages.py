@@ -1,0 +1,180 @@
+"""The pages of actions: what waits, why something was done, and who may decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scanflow.agent.agent_records import JSON, PrimitiveCall, Sample
+from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
+from scanflow_server.dashboard.page_cells import Link
+from scanflow_server.dashboard.subject_links import find_address, list_links
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import intent_store
+from tests.page_reader import PageReader
+from tests.unit.server.arbiter.intent_builders import action, intent
+from tests.unit.server.page_browser import browsing
+from tests.unit.server.server_rows import Api, make_action_row, read_from_store
+
+EVIDENCE: dict[str, JSON] = {
+    "verdict": "promote",
+    "reason": "better",
+    "version": 2,
+    "champion": 1,
+    "n": 250,
+    "run": "fox-1",
+    "traffic": {"current": 0.9, "clean": 0.1},
+    "slices": [
+        {"name": name, "n": n, "champion_right": old, "challenger_right": new, "gain": 0.07, "low": 0.03, "high": 0.1}
+        for name, n, old, new in (("current", 250, 196, 214), ("<i>clean</i>", 0, 0, 0))
+    ],
+}
+
+
+def add_action(context: ServerContext, id: str, state: str = "pending", verdict: str = "approve", **more: Any) -> None:
+    with context.store.write() as connection:
+        intent_store.add(connection, make_action_row(id, state, verdict, **more))
+
+
+def test_a_chain_leads_from_the_sample_to_the_effect() -> None:
+    sample = Sample(
+        id="s1",
+        agent="planner",
+        sensor="counts",
+        at=1.0,
+        value={"evidence": EVIDENCE},
+        cause="call:tracker/count/event:142",
+    )
+    wanted = intent("a1", sample=sample, arguments={"model": "models:/cnn/2"}, strategy="change_model")
+    undo = PrimitiveCall(primitive="upgrade_workflow", arguments={"model": "models:/cnn/1"})
+    done = action(wanted, began=1.0, inverse=undo, result={"run": "owl-2", "service": "serve"})
+    names = ("sample", "trigger", "evidence", "rule", "intent", "decision", "action", "effect")
+    lines = [line for name in names for line in (f"{name:10}of {name}", "          and more")]
+    chain = {link.name: link for link in build_chain(done, lines)}
+    assert tuple(chain) == names
+    assert chain["rule"].lines == ["of rule", "and more"]
+    assert {name: [link.address for link in part.links] for name, part in chain.items()} == {
+        "sample": ["/events?app=mnist&text=s1", "/agents/mnist/planner"],
+        "trigger": ["/agents/mnist/planner#sensors", "/agents/mnist/tracker", "/events/142"],
+        "evidence": ["/runs/fox-1"],
+        "rule": ["/agents/mnist/planner#strategies"],
+        "intent": ["/services/serve", "/models/cnn#v2"],
+        "decision": ["/events?app=mnist&text=a1"],
+        "action": [],
+        "effect": ["/runs/owl-2", "/services/serve", "/models/cnn#v1"],
+    }
+
+
+def test_slices_are_a_table_and_other_evidence_is_none() -> None:
+    table = build_slice_table(EVIDENCE)
+    assert table is not None
+    assert table.columns[2:4] == ("version 1 (champion)", "version 2 (challenger)")
+    assert table.rows[0] == ["current", "250", "78.4 %", "85.6 %", "+7.0 points", "+3.0 to +10.0", "90 %"]
+    assert table.rows[1][2] == "–", "no point, no share"
+    others: tuple[dict[str, Any], ...] = ({}, {"reason": "mine"}, {**EVIDENCE, "slices": [{"name": 1}]})
+    assert [build_slice_table(other) for other in others] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("subject", "address"),
+    [
+        ("workflow/a b", "/runs?app=shop&workflow=a+b"),
+        ("service/s", "/services/s"),
+        ("run/fox-1", "/runs/fox-1"),
+        ("model/m?", "/models/m%3F"),
+        ("agent/planner", "/agents/shop/planner"),
+        ("labels/x", None),
+        ("model/", None),
+        ("", None),
+    ],
+)
+def test_a_subject_has_the_page_of_its_kind(subject: str, address: str | None) -> None:
+    assert find_address(subject, "shop") == address
+
+
+def test_data_link_to_what_they_name_once() -> None:
+    data = {"run": "fox", "models": {"a": "models:/m/1", "b": "models:/m/1"}, "service": 3, "action": "a/1", "x": "run"}
+    links = [Link("run fox", "/runs/fox"), Link("m 1", "/models/m#v1"), Link("action a/1", "/actions/a%2F1")]
+    assert list_links("shop", data, None, [data]) == links
+
+
+def test_what_waits_comes_first_and_an_editor_decides_with_a_reason(api: Api, context: ServerContext) -> None:
+    add_action(context, "a1", agent="<executor>")
+    for n in range(60):
+        add_action(context, f"n{n}", "observed", "observe")
+    with browsing(api) as ada:
+        page = ada.get("/actions")
+        assert page.index("Waiting for approval") < page.index('href="/actions/a1"') < page.index("All actions")
+        assert "&lt;executor&gt;" in page
+        assert "Older" in page
+        assert page.count("<tr>") == 51
+        assert "Older" not in ada.get("/actions?start=50")
+        assert "Waiting for approval" not in ada.get("/actions?state=observed")
+        assert "No action yet." in ada.get("/actions?app=other")
+        refused = ada.post("/actions/a1/refuse", reason=" not <now> ")
+        assert (refused.status_code, refused.url.path) == (200, "/actions/a1")
+        assert "ada refused it: not &lt;now&gt;" in refused.text
+        stored = read_from_store(context.store, intent_store.find, "a1").action
+        assert (stored.state, stored.decision.by) == ("refused", "ada")
+        assert ada.post("/actions/a1/revert").status_code == 400, "it never took effect"
+        assert ada.post("/actions/a1/approve", reason="x" * 1001).status_code == 422
+        assert ada.post("/actions/a1/approve", reason="yes", session_key="").status_code == 403
+        assert read_from_store(context.store, intent_store.find, "a1").action.approved_by is None
+        ada.post("/actions/a1/approve", reason="yes")
+    approved = read_from_store(context.store, intent_store.find, "a1").action
+    assert (approved.approved_by, approved.approved_why) == ("ada", "yes")
+
+
+def test_buttons_are_of_what_may_be_done(api: Api, context: ServerContext) -> None:
+    for id, state, verdict in (
+        ("waits", "pending", "approve"),
+        ("queued", "pending", "queue"),
+        ("runs", "running", "act"),
+        ("refused", "refused", "refuse"),
+        ("done", "succeeded", "act"),
+    ):
+        add_action(context, id, state, verdict)
+    with context.store.write() as connection:
+        row = make_action_row("undone", "succeeded", "act")
+        undo = PrimitiveCall(primitive="update_workflow_replica", arguments={})
+        intent_store.add(connection, row.replace(action={"inverse": undo}))
+    with browsing(api) as ada, browsing(api, "vic", "viewer") as vic:
+        for id, names in (
+            ("waits", ["approve", "refuse"]),
+            ("queued", ["refuse"]),
+            ("runs", []),
+            ("refused", ["approve"]),
+            ("done", []),
+            ("undone", ["revert"]),
+        ):
+            page = ada.read(f"/actions/{id}")
+            buttons = [str(attributes.get("formaction")) for tag, attributes in page.tags if tag == "button"]
+            assert [name for name in buttons if name != "None"] == [f"/actions/{id}/{name}" for name in names], id
+            assert [form.action for form in vic.read(f"/actions/{id}").forms] == ["/logout"], "a viewer sees none"
+        assert "scanflow approve waits" in vic.get("/actions")
+        assert vic.post("/actions/waits/approve").status_code == 403
+        assert vic.post("/actions/waits/refuse").status_code == 403
+    assert read_from_store(context.store, intent_store.find, "waits").action.state == "pending"
+
+
+def test_another_teams_action_looks_missing(api: Api, context: ServerContext) -> None:
+    add_action(context, "a1", team="alpha")
+    with browsing(api, team="beta") as eve:
+        for path in ("/", "/actions", "/actions?team=alpha"):
+            assert "/actions/a1" not in eve.get(path)
+        for path in ("/actions/a1", "/actions/none"):
+            missing = eve.client.get(path)
+            assert (missing.status_code, "There is no intent" in missing.text) == (404, True)
+            PageReader(missing.text)
+        assert eve.post("/actions/a1/approve").status_code == 404
+    with browsing(api, "al", team="alpha") as al:
+        assert 'href="/actions/a1"' in al.get("/actions")
+
+
+def test_a_secret_is_masked_wherever_an_action_is_shown(api: Api, context: ServerContext) -> None:
+    sample = Sample(id="s1", agent="planner", sensor="counts", at=1.0, value={"api_key": "tops3cret"}, cause="call")
+    add_action(context, "a1", "failed", "act", arguments={"password": "tops3cret"}, sample=sample, rule="x=tops3cret")
+    with browsing(api) as ada:
+        for path in ("/actions", "/actions/a1"):
+            assert "tops3cret" not in ada.get(path)
