@@ -70,5 +70,18 @@ class FileLogs:
         parts = tuple(LogPart(source, block) for source, path in self._files if (block := self._tail.read(path)))
         return LogPage(parts, ended=ended and not parts)
 
+    def read_tail(self, n_bytes: int) -> tuple[LogPart, ...]:
+        """Return the last bytes of each file, so many at most."""
+        return tuple(LogPart(source, data) for source, path in self._files if (data := _read_end(path, n_bytes)))
+
     def close(self) -> None:
         self._tail.close()
+
+
+def _read_end(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - n_bytes))
+            return file.read(n_bytes)
+    except FileNotFoundError:
+        return b""

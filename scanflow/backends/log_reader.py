@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 Stream = Literal["stdout", "stderr", "both"]
+
+
+_PATIENCE_S: Final = 1.0
+"""How long the end of a log that can only be read from its beginning is waited for, in seconds."""
+
+_POLL_S: Final = 0.05
 
 
 class LogPart(NamedTuple):
@@ -38,6 +46,36 @@ class LogReader(Protocol):
     def close(self) -> None:
         """Release the log's resources."""
         ...
+
+
+@runtime_checkable
+class TailReader(Protocol):
+    """A :class:`LogReader` that can read the end of a log without what precedes it."""
+
+    def read_tail(self, n_bytes: int) -> tuple[LogPart, ...]:
+        """Return the last bytes of each source, so many at most, whatever was read before."""
+        ...
+
+
+def read_tail(
+    reader: LogReader, n_bytes: int, *, sleep: Callable[[float], None] = time.sleep
+) -> tuple[LogPart, ...]:
+    """Return the last bytes that each source of a log has written, so many at most.
+
+    A reader that cannot begin there reads all of the log, for which it is given a second after its last page.
+    """
+    if isinstance(reader, TailReader):
+        return reader.read_tail(n_bytes)
+    tails: dict[str, bytes] = {}
+    waited_s, page = 0.0, reader.read()
+    while not page.ended and (page.parts or waited_s < _PATIENCE_S):
+        for source, data in page.parts:
+            tails[source] = (tails.get(source, b"") + data)[-n_bytes:]
+        if not page.parts:
+            waited_s += _POLL_S
+            sleep(_POLL_S)
+        page = reader.read()
+    return tuple(LogPart(source, data) for source, data in tails.items())
 
 
 class WholeLinesReader:

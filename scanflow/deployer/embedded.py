@@ -30,7 +30,15 @@ from scanflow.deployer.functions_by_value import (
     remember_application,
     save_functions,
 )
-from scanflow.deployer.masked_deployer import MaskedRuns, build_masker, mask_event, mask_log, mask_plan, mask_run
+from scanflow.deployer.masked_deployer import (
+    MaskedRuns,
+    build_masker,
+    mask_event,
+    mask_log,
+    mask_plan,
+    mask_run,
+    read_masked_tail,
+)
 from scanflow.deployer.remote_home import find_mlflow_url
 from scanflow.errors import NotFoundError, ScanflowError, UnsupportedError
 from scanflow.http.home_token import make_step_token, read_home_token
@@ -283,6 +291,14 @@ class EmbeddedDeployer(Deployer):
             return self.backend.online().logs(of.service, of.instance)
         reader = self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)
         return WholeLinesReader(mask_log(reader, self.load_masker(of.run)))
+
+    def read_log_tail(self, of: TaskLog, n_bytes: int) -> bytes:
+        """Return the end of a log of one stream, about so many bytes, with the run's secrets masked.
+
+        A log of any length takes as long, where the backend has it in a file.
+        """
+        with closing(self.batch.logs(of.run, of.task, stream=of.stream, attempt=of.attempt)) as reader:
+            return read_masked_tail(reader, self.load_masker(of.run), n_bytes)
 
     # Services
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scanflow.app.application import Application
 from scanflow.app.application_files import dump_document
 from scanflow.app.plan import Plan
-from scanflow.backends.log_reader import LogPage, LogPart, LogReader
+from scanflow.backends.log_reader import LogPage, LogPart, LogReader, read_tail
 from scanflow.backends.run_definition import RunDefinition
 from scanflow.backends.run_records import Event, RunEnded, RunRecord, TaskEnded, TaskRecord, Waiting
 from scanflow.text.masking import MaskedStream, Masker, mask_addresses, mask_place
@@ -126,6 +126,18 @@ class MaskedLogReader:
 
 def mask_log(reader: LogReader, masker: Masker) -> LogReader:
     return MaskedLogReader(reader, masker)
+
+
+def read_masked_tail(reader: LogReader, masker: Masker, n_bytes: int) -> bytes:
+    """Return the end of a log of one source, about so many bytes, with the secrets masked.
+
+    What precedes it is read only as far as it tells whether the end begins within a secret.
+    """
+    stream = MaskedStream(masker)
+    content = b"".join(part.data for part in read_tail(reader, n_bytes + stream.margin))
+    if len(content) > n_bytes:
+        stream.feed(content[:-n_bytes])
+    return stream.feed(content[-n_bytes:], last=True)
 
 
 def _has_text(task: TaskRecord) -> bool:

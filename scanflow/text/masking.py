@@ -259,6 +259,11 @@ class MaskedStream:
         self._secrets = tuple(map(_spell_bytes, masker.anywhere))
         self._words = None if masker.words is None else re.compile(_spell_bytes(masker.words.pattern))
 
+    @property
+    def margin(self) -> int:
+        """How many bytes before a part of a log tell what is secret at the part's beginning."""
+        return _MAX_HELD + max(map(len, self._secrets), default=0)
+
     def feed(self, block: bytes, *, last: bool = False) -> bytes:
         """Return what can be shown by now: all but an unfinished line, and the beginning of what may become a
         secret."""

@@ -59,5 +59,9 @@ class MemoryLogs:
                 parts.append(LogPart(source, data))
         return LogPage(tuple(parts), ended=ended and not parts)
 
+    def read_tail(self, n_bytes: int) -> tuple[LogPart, ...]:
+        """Return the last bytes of each source, so many at most."""
+        return tuple(LogPart(source, bytes(log.content[-n_bytes:])) for source, log in self._look()[0] if log.content)
+
     def close(self) -> None:
         """Do nothing: nothing is open."""
