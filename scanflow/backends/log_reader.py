@@ -57,9 +57,7 @@ class TailReader(Protocol):
         ...
 
 
-def read_tail(
-    reader: LogReader, n_bytes: int, *, sleep: Callable[[float], None] = time.sleep
-) -> tuple[LogPart, ...]:
+def read_tail(reader: LogReader, n_bytes: int, *, sleep: Callable[[float], None] = time.sleep) -> tuple[LogPart, ...]:
     """Return the last bytes that each source of a log has written, so many at most.
 
     A reader that cannot begin there reads all of the log, for which it is given a second after its last page.

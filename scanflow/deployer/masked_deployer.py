@@ -133,11 +133,18 @@ def read_masked_tail(reader: LogReader, masker: Masker, n_bytes: int) -> bytes:
 
     What precedes it is read only as far as it tells whether the end begins within a secret.
     """
-    stream = MaskedStream(masker)
-    content = b"".join(part.data for part in read_tail(reader, n_bytes + stream.margin))
-    if len(content) > n_bytes:
-        stream.feed(content[:-n_bytes])
-    return stream.feed(content[-n_bytes:], last=True)
+    return b"".join(part.data for part in read_masked_tails(reader, masker, n_bytes))
+
+
+def read_masked_tails(reader: LogReader, masker: Masker, n_bytes: int) -> list[LogPart]:
+    """Return the same of a log of several sources, for each."""
+
+    def mask(part: LogPart) -> LogPart:
+        stream = MaskedStream(masker)
+        stream.feed(part.data[:-n_bytes])
+        return part._replace(data=stream.feed(part.data[-n_bytes:], last=True))
+
+    return list(map(mask, read_tail(reader, n_bytes + MaskedStream(masker).margin)))
 
 
 def _has_text(task: TaskRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from scanflow.errors import UnavailableError
+from scanflow.errors import TooLargeError, UnavailableError
 from scanflow.files.closing import Closing
 from scanflow.http.problems import parse_refusal
 from scanflow.transport.clients import build_client_options, retry_request
@@ -56,15 +57,20 @@ class HttpServiceClient(Closing):
         name: str | None = None,
         timeout_s: float = TIMEOUT_S,
         token: str | None = None,
+        max_bytes: int | None = None,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         """Use the service at ``url``, which messages call ``name``; ``token`` is what ``Serving(auth=...)`` needs.
+
+        With ``max_bytes``, a longer answer is refused, and none takes longer than ``timeout_s`` in total, as well as it
+        is known between two bytes: for a service whose answers are not to be trusted.
 
         Nothing takes longer than ``timeout_s`` between two bytes. What was not read by the service is sent again: on a
         connection that was closed before a byte came back, and where it answers 503 with when to try again.
         """
         self._url = url.rstrip("/")
         self._name = name
+        self._max_bytes, self._timeout_s = max_bytes, timeout_s
         self._client = httpx2.Client(transport=transport, **build_client_options(self._url, token, timeout_s))
 
     def infer(
@@ -113,7 +119,12 @@ class HttpServiceClient(Closing):
 
     def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         def send() -> httpx2.Response:
-            return self._client.request(method, path, content=body, headers=headers)
+            if self._max_bytes is None:
+                return self._client.request(method, path, content=body, headers=headers)
+            with self._client.stream(method, path, content=body, headers=headers) as reply:
+                return httpx2.Response(
+                    reply.status_code, headers=_drop_coding(reply.headers), content=self._read(reply, self._max_bytes)
+                )
 
         try:
             reply = retry_request(send, is_busy=_is_busy, on=_may_pass, timeout_s=RETRY_S, max_wait_s=RETRY_S)
@@ -128,6 +139,16 @@ class HttpServiceClient(Closing):
                 reply.status_code, reply.content, retry_after=reply.headers.get("retry-after"), who=self._who
             )
         return Reply(content=reply.content, headers={name.lower(): value for name, value in reply.headers.items()})
+
+    def _read(self, reply: httpx2.Response, max_bytes: int) -> bytes:
+        content, until = bytearray(), time.monotonic() + self._timeout_s
+        for block in reply.iter_bytes():
+            content += block
+            if len(content) > max_bytes:
+                raise TooLargeError(f"{self._who} answers with more than {max_bytes:,} bytes. Use its own address.")
+            if time.monotonic() > until:
+                raise UnavailableError(f"{self._who} did not answer within {self._timeout_s:g} s. See: {self._look}")
+        return bytes(content)
 
     @property
     def _who(self) -> str:
@@ -150,6 +171,11 @@ def _may_pass(error: Exception) -> bool:
         return True
     # httpx2 raises it where the peer closed the connection without a byte of an answer: it was idle for too long.
     return isinstance(error, httpx2.RemoteProtocolError) and "without sending a response" in str(error)
+
+
+def _drop_coding(headers: httpx2.Headers) -> dict[str, str]:
+    """Return the headers of a body that was decoded."""
+    return {name: value for name, value in headers.items() if name not in {"content-encoding", "transfer-encoding"}}
 
 
 def _parse_object(reply: Reply) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def _get_run(context: ContextDep, caller: Reader, run: RunName) -> str:
     return run if caller.team is None else run_requests.show_team_run(context, run, team=caller.team).name
 
 
-def _get_service(context: ContextDep, caller: Reader, name: Name) -> str:
+def check_own_service(context: ContextDep, caller: Reader, name: Name) -> str:
     if caller.team is not None:
         check_service_exists(name, [service for service in context.deployer.services() if caller.can_see(service.team)])
     return name
@@ -122,7 +122,7 @@ def get_intent(engine: EngineDep, caller: Reader, id: _IntentId) -> ActionRow:
 
 
 OwnRun = Annotated[str, Depends(_get_run)]
-OwnService = Annotated[str, Depends(_get_service)]
+OwnService = Annotated[str, Depends(check_own_service)]
 OwnOperation = Annotated[ActionRow, Depends(_get_operation)]
 OwnAgent = Annotated[AgentRow, Depends(_get_agent)]
 OwnIntent = Annotated[ActionRow, Depends(get_intent)]

@@ -25,6 +25,7 @@ from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.request_shares import RequestShares
 from scanflow_server.server_settings import ServerSettings
+from scanflow_server.service_history import ServiceHistory
 from scanflow_server.store.base import Store, open_store
 from scanflow_server.store.keys import compute_fingerprint
 from scanflow_server.stream_limits import StreamLimit
@@ -54,6 +55,7 @@ class ServerContext:
     """Set at shutdown: long waits stop."""
 
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
+    service_history: ServiceHistory = field(default_factory=ServiceHistory)
     started: float = 0.0
     url: str = ""
     _time_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from scanflow.app.quantities import format_count, format_memory
 from scanflow.backends.backend_port import JobBudget
@@ -27,16 +28,19 @@ class JobQueue:
         batch = self._deployer.batch
         if not isinstance(batch, JobBudget):
             return {}
-        unknown = dict[str, str]()
-        shares = dict[str, Share | None]()
-        for run, _ in runs:
-            try:
-                shares[run] = self._shares[run] if run in self._shares else batch.job_share(run)
-            except NotFoundError:
-                unknown[run] = ""
-        self._shares = shares
-        jobs = [(run, begun, share) for run, begun in runs if (share := shares.get(run)) is not None]
+        jobs = self.list_jobs(runs)
+        unknown = {run: "" for run, _ in runs if run not in self._shares}
         return {**unknown, **(list_waiting_jobs(jobs, batch.job_capacity()) if jobs else {})}
+
+    def list_jobs(self, runs: Sequence[tuple[str, bool]]) -> list[tuple[str, bool, Share]]:
+        """Return those of the runs that are MPI jobs and entered, with what each takes."""
+        batch, shares = self._deployer.batch, dict[str, Share | None]()
+        if isinstance(batch, JobBudget):
+            for run, _ in runs:
+                with suppress(NotFoundError):
+                    shares[run] = self._shares[run] if run in self._shares else batch.job_share(run)
+        self._shares = shares
+        return [(run, begun, share) for run, begun in runs if (share := shares.get(run)) is not None]
 
 
 def list_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) -> dict[str, str]:
@@ -60,10 +64,10 @@ def list_waiting_jobs(jobs: Sequence[tuple[str, bool, Share]], capacity: Share) 
             continue
         others = f"{', '.join(held)} to end"
         ahead = f"{format_count(len(waits), 'job')} before it, and {others}" if waits else others
-        waits[run] = f"{_format_share(share)} of {capacity.cores:g}: {ahead}"
+        waits[run] = f"{format_share(share)} of {capacity.cores:g}: {ahead}"
     return waits
 
 
-def _format_share(share: Share) -> str:
+def format_share(share: Share) -> str:
     cores = "1 core" if share.cores == 1 else f"{share.cores:g} cores"
     return f"{cores} and {format_memory(share.memory_bytes)}" if share.memory_bytes else cores

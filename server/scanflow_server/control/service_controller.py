@@ -34,7 +34,9 @@ class ServicesController:
 
     def tick(self) -> float:
         states: dict[str, str] = {}
-        for record in self._context.deployer.services():
+        records = self._context.deployer.services()
+        self._context.service_history.observe(records, self._context.clock())
+        for record in records:
             before = self._states.get(record.name)
             if before is not None:
                 states[record.name] = before  # until its new state is recorded

@@ -32,9 +32,11 @@ from scanflow_server.dashboard import (
     action_pages,
     assets,
     label_pages,
+    mpi_page,
     overview_page,
     page_html,
     run_pages,
+    service_pages,
     settings_pages,
 )
 from scanflow_server.dashboard.live_pages import stream_page
@@ -59,12 +61,15 @@ from scanflow_server.token_roles import TokenHolder
 PAGES: Final[tuple[Page, ...]] = (
     *overview_page.PAGES,
     *run_pages.PAGES,
+    *service_pages.PAGES,
     *action_pages.PAGES,
     *label_pages.PAGES,
+    *mpi_page.PAGES,
     *settings_pages.PAGES,
 )
 ACTIONS: Final[tuple[PageAction, ...]] = (
     *run_pages.ACTIONS,
+    *service_pages.ACTIONS,
     *action_pages.ACTIONS,
     *label_pages.ACTIONS,
     *settings_pages.ACTIONS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -15,12 +16,12 @@ from scanflow.app.application import Application
 from scanflow.app.application_files import dump_document
 from scanflow.app.plain_secrets import check_no_plain_secrets
 from scanflow.app.workflow import Workflow
-from scanflow.backends.log_reader import LogReader
+from scanflow.backends.log_reader import LogPart, LogReader
 from scanflow.backends.service_change import Deployment, ServiceChange
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.deployer import InstanceLogs
 from scanflow.deployer.direct_predictions import get_explanation
-from scanflow.deployer.masked_deployer import mask_log, mask_service
+from scanflow.deployer.masked_deployer import mask_log, mask_service, read_masked_tails
 from scanflow.errors import InvalidError
 from scanflow.text.masking import Masker
 from scanflow_server.api_route import DEFINITION, ApiRoute
@@ -118,6 +119,12 @@ async def logs(
             yield json.dumps({"who": who, "text": base64.b64encode(data).decode()}).encode() + b"\n"
 
     return LimitedStream(lines(), context.streams, media_type="application/x-ndjson")
+
+
+def read_log_tails(context: ServerContext, record: ServiceRecord, instance: str | None, n_bytes: int) -> list[LogPart]:
+    """Return the end of the log of each instance, or of one, about so many bytes, with the secrets masked."""
+    with closing(context.deployer.backend.online().logs(record.name, instance)) as reader:
+        return read_masked_tails(reader, _load_masker(context, record), n_bytes)
 
 
 @router.patch("/services/{name}", status_code=202)

@@ -54,11 +54,16 @@ class Drive(NamedTuple):
     name: str
     number: int
     stop: bool = False
+    team: str = ""
 
 
 def list_active(connection: Connection, names: Iterable[str] | None = None) -> list[Drive]:
     """Return the drives that are not known to have ended, in the order of requests; of these runs, if any are named."""
-    query = select(runs.c.name, runs.c.drive, runs.c.stop).where(runs.c.active).order_by(runs.c.created, runs.c.name)
+    query = (
+        select(runs.c.name, runs.c.drive, runs.c.stop, runs.c.team)
+        .where(runs.c.active)
+        .order_by(runs.c.created, runs.c.name)
+    )
     if names is not None:
         query = query.where(runs.c.name.in_(list(names)))
     return [Drive(*row) for row in connection.execute(query)]

@@ -1,0 +1,153 @@
+"""What services did lately: their rates, errors, latencies and instances over the last hour, in memory.
+
+The controller of services looks at each once a second; what it sees is kept here, a sample for every five seconds. It
+begins anew with the server: Prometheus, or the events of agents, have more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from scanflow.app.scaling import ScalingMetric
+from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
+from scanflow.backends.service_records import RevisionRecord, ServiceRecord, compute_quantile
+from scanflow.reports.service_load import ServiceSample
+
+INTERVAL_S: Final = 5.0
+MAX_SAMPLES: Final = 720
+"""Of a service: an hour, in which the load never rests."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One deployment of a service."""
+
+    created: float
+    at: float
+    totals: Mapping[str, RevisionStats]
+    """The counters of each revision at that time, when the last sample was taken."""
+
+    revisions_since: float
+    baseline: Mapping[str, RevisionStats]
+    """The counters when the set of revisions last changed: when a canary began."""
+
+    samples: deque[ServiceSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    rest: ServiceSample | None = None
+    """The last sample that was as the one before it, and was left out."""
+
+
+class ServiceHistory:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, records: Iterable[ServiceRecord], now: float) -> None:
+        """Note what services do now; those that are not among them are forgotten."""
+        with self._lock:
+            self._watched = {record.name: self._observe(record, now) for record in records}
+
+    def list_samples(self, record: ServiceRecord) -> list[ServiceSample]:
+        """Return the samples of a service since it was deployed or the server began, the oldest first."""
+        with self._lock:
+            watched = self._find(record)
+            return [] if watched is None else list(watched.samples)
+
+    def find_beginning(self, record: ServiceRecord) -> tuple[float, Mapping[str, RevisionStats]] | None:
+        """Return when the served revisions last changed, and the counters of each then; None: that is not known."""
+        with self._lock:
+            watched = self._find(record)
+            same = watched is not None and watched.baseline.keys() == {revision.id for revision in record.revisions}
+            return (watched.revisions_since, watched.baseline) if watched is not None and same else None
+
+    def _find(self, record: ServiceRecord) -> _Watched | None:
+        watched = self._watched.get(record.name)
+        return watched if watched is not None and watched.created == record.created else None
+
+    def _observe(self, record: ServiceRecord, now: float) -> _Watched:
+        totals = {revision.id: read_stats(revision) for revision in record.revisions}
+        watched = self._find(record)
+        if watched is None:
+            watched = _Watched(record.created, now, totals, now, totals)
+            watched.samples.append(_build_sample(record, RevisionStats(), now, 0.0))
+            return watched
+        if watched.baseline.keys() != totals.keys():
+            watched.revisions_since, watched.baseline = now, totals
+        last = watched.rest or watched.samples[-1]
+        passed_s = now - watched.at
+        if passed_s < INTERVAL_S and (last.state, last.ready, last.wanted) == _get_size(record):
+            return watched
+        _add(watched, _build_sample(record, _sum_since(record, watched.totals), now, passed_s))
+        watched.at, watched.totals = now, totals
+        return watched
+
+
+def read_stats(revision: RevisionRecord) -> RevisionStats:
+    """Return a revision's counters since its service started; its record does not say the sum of the latencies."""
+    buckets = dict(revision.buckets)
+    if buckets:
+        buckets[float("inf")] = revision.requests
+    return RevisionStats(requests=revision.requests, errors=revision.errors, buckets=dict(buckets))
+
+
+def _add(watched: _Watched, sample: ServiceSample) -> None:
+    """Add a sample, unless it differs from the one before it in nothing but its time: an idle service adds none."""
+    if sample._replace(at=watched.samples[-1].at) == watched.samples[-1]:
+        watched.rest = sample
+        return
+    if watched.rest is not None:
+        watched.samples.append(watched.rest)
+        watched.rest = None
+    watched.samples.append(sample)
+
+
+def _get_size(record: ServiceRecord) -> tuple[str, int, int]:
+    return record.state, record.ready, record.shape.instances
+
+
+def _sum_since(record: ServiceRecord, before: Mapping[str, RevisionStats]) -> RevisionStats:
+    """Return what the revisions that answer have done since."""
+    total = RevisionStats()
+    for revision in record.revisions:
+        if not revision.shadow:
+            stats = subtract_stats(before.get(revision.id, RevisionStats()), read_stats(revision))
+            total.requests += stats.requests
+            total.errors += stats.errors
+            for limit, count in stats.buckets.items():
+                total.buckets[limit] = total.buckets.get(limit, 0.0) + count
+    return total
+
+
+def _build_sample(record: ServiceRecord, stats: RevisionStats, at: float, passed_s: float) -> ServiceSample:
+    rate = round(stats.requests / passed_s, 2) if passed_s > 0 else 0.0
+    return ServiceSample(
+        at=at,
+        rate=rate,
+        error_rate=round(stats.errors / passed_s, 2) if passed_s > 0 else 0.0,
+        p50_s=compute_quantile(stats.buckets, 0.5),
+        p99_s=compute_quantile(stats.buckets, 0.99),
+        ready=record.ready,
+        wanted=record.shape.instances,
+        state=record.state,
+        load=None if record.scaling is None else _measure(record.scaling.metric, record, stats, rate),
+    )
+
+
+def _measure(metric: ScalingMetric, record: ServiceRecord, stats: RevisionStats, rate: float) -> float | None:
+    """Return the value per instance of the metric that the autoscaler goes by."""
+    ready = [instance for instance in record.instances if instance.state == "ready"]
+    if metric == "p95":
+        return compute_quantile(stats.buckets, 0.95)
+    if not ready:
+        return None
+    if metric == "queue":
+        return sum(instance.in_flight for instance in ready) / len(ready)
+    if metric == "cpu":
+        shares = [instance.cpu_share for instance in ready if instance.cpu_share is not None]
+        return round(sum(shares) / len(shares), 2) if shares else None
+    return round(rate / len(ready), 2)
