@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'scanflow' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"scanflow.{_HOME[name]}"), name)
     globals()[name] = value
+    if "IPython" in sys.modules:  # a notebook: it shows what it holds as the command line does
+        importlib.import_module("scanflow_client.notebook").register()
     return value
 
 

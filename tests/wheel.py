@@ -78,8 +78,8 @@ print(f"{len(names)} modules of {' and '.join(packages)} import from the wheel")
 
 RENDER_REPORT = """
 from scanflow.reports.page import render_report
-from scanflow.text.html_table import render_html_table
-assert "<table>" in render_html_table("title", ["a"], [["1"]])
+from scanflow_client.formatting.screen_html import render_screen
+assert "<strong>" in render_screen(["title", "line"])
 assert "</html>" in render_report(title="t", events=[], versions=[])
 """
 RENDER_LOGIN = """

@@ -29,7 +29,9 @@ from scanflow.text.printable import make_printable
 from scanflow_client.control_client import ControlClient, raise_no_server
 from scanflow_client.declared_inputs import fetch_declared, fit_inputs, list_parts, name_columns
 from scanflow_client.formatting.run_text import format_failure
+from scanflow_client.listing import Listing
 from scanflow_client.measuring_client import MeasuringClient
+from scanflow_client.notebook import register
 from scanflow_client.program import resolve_application
 from scanflow_client.progress import show_run_progress, show_service_changes
 from scanflow_client.run_handle import RunHandle
@@ -43,10 +45,10 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
     from scanflow.knowledge.knowledge_port import KnowledgeBase
+    from scanflow.reports.model_history import VersionHistory
     from scanflow.transport import PredictionResponse
     from scanflow.tuning.goals import Goal
     from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.formatting.model_text import VersionList
     from scanflow_client.model_client import ModelChange, ModelClient
     from scanflow_client.report import Report
     from scanflow_client.tuning_target import TuningTarget
@@ -119,6 +121,17 @@ class Client(MeasuringClient):
             super().__init__(partial(raise_no_server, own.home.expanduser().absolute()))
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
+        register()
+
+    @property
+    def url(self) -> str | None:
+        """The address of its server. None: it has none, and works inside this process."""
+        return None if self._control is None else self._control.server.url
+
+    def __repr__(self) -> str:
+        if self.url is None:
+            return f"<client without a server, of the home {str(self._home.expanduser())!r}>"
+        return f"<client of the server {mask_addresses(self.url)}>"
 
     def run(
         self,
@@ -152,7 +165,7 @@ class Client(MeasuringClient):
 
     def wait(self, run: str = "@latest", *, timeout_s: float | None = None) -> RunHandle:
         """Wait until a run has ended, and return it; UnavailableError: it continues after ``timeout_s``."""
-        with show_run_progress(self._choose_stream()) as observe:
+        with show_run_progress(self._choose_stream(), self.link_runs) as observe:
             record = self._deployer.wait(run, timeout_s=timeout_s, observe=observe)
         return RunHandle(self, _require_success(record))
 
@@ -195,7 +208,7 @@ class Client(MeasuringClient):
         registry: str | None = None,
         builder: str | None = None,
         again: bool = False,
-    ) -> list[ImageRecord]:
+    ) -> Listing[ImageRecord]:
         """Build the container images of all workflows or of one, on this machine, and return them.
 
         Args:
@@ -215,7 +228,8 @@ class Client(MeasuringClient):
         defaults = ImageSettings.from_environment(options=settings.backend_options)
         images = defaults.with_overrides({"registry": registry, "builder": builder})
         say = _print_line if self._progress else lambda _: None
-        return build_application(app, workflows, settings, images, push=push, again=again, say=say)
+        built = build_application(app, workflows, settings, images, push=push, again=again, say=say)
+        return Listing(built, "image_text:format_build", target=None)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
         """Request a run, or only one of its tasks (``train.3``) or steps, to stop; it can be resumed."""
@@ -225,9 +239,15 @@ class Client(MeasuringClient):
         """Return a run with its tasks."""
         return self._deployer.show(run)
 
-    def runs(self, *, limit: int = 20) -> list[RunRecord]:
+    def runs(self, *, limit: int = 20) -> Listing[RunRecord]:
         """Return the runs, the newest first."""
-        return self._deployer.runs(limit=limit)
+        records = self._deployer.runs(limit=limit)
+        links = self.link_runs(*(record.name for record in records))
+        return Listing(records, "run_text:format_runs", links=links)
+
+    def link_runs(self, *names: str) -> dict[str, str]:
+        """Return the addresses of the pages of runs in the dashboard, by their names; none without a server."""
+        return {} if self.url is None else {name: f"{mask_addresses(self.url)}/runs/{name}" for name in names}
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:
         """Return the result of a step's function, or one of its named outputs; a list for a fan-out."""
@@ -236,12 +256,12 @@ class Client(MeasuringClient):
             return [pick_output(task_outputs, name, step) for task_outputs in outputs]
         return pick_output(outputs, name, step)
 
-    def files(self, step: str | None = None, *, run: str = "@latest") -> list[StepFile]:
+    def files(self, step: str | None = None, *, run: str = "@latest") -> Listing[StepFile]:
         """Return the files that the steps of a run left in their output folders, or one step or task.
 
         UnsupportedError: the backend does not list them.
         """
-        return self._deployer.files(run, step)
+        return Listing(self._deployer.files(run, step), "run_text:format_files")
 
     def logs(
         self, task: str | None = None, *, run: str = "@latest", attempt: int | None = None, stream: Stream = "both"
@@ -300,9 +320,9 @@ class Client(MeasuringClient):
         """Delete an application's environment, with its workloads and its data."""
         return self._environments(app).delete(app)
 
-    def services(self) -> list[ServiceRecord]:
+    def services(self) -> Listing[ServiceRecord]:
         """Return the deployed services, by name."""
-        return self._deployer.services()
+        return Listing(self._deployer.services(), "service_text:format_services")
 
     def service(self, name: str) -> ServiceRecord:
         """Return one service with its instances and revisions."""
@@ -403,7 +423,7 @@ class Client(MeasuringClient):
             named = fit_inputs(inputs, fetch_declared(self._deployer, name, node))
         return predict(self._deployer, name, named, node=node, dtype=dtype)
 
-    def models(self, name: str | None = None) -> VersionList:
+    def models(self, name: str | None = None) -> Listing[VersionHistory]:
         """Return the history of the versions of a model, or of all; a notebook shows a table.
 
         Which is in use and since when, what each was compared on, and the reason of each decision.
@@ -470,7 +490,7 @@ class Client(MeasuringClient):
         return RunHandle(self, self._run(request) if wait else self._deployer.begin(request))
 
     def _run(self, request: RunRequest) -> RunRecord:
-        with show_run_progress(self._choose_stream()) as observe:
+        with show_run_progress(self._choose_stream(), self.link_runs) as observe:
             return _require_success(self._deployer.run(request, observe=observe))
 
     def _choose_stream(self) -> TextIO | None:

@@ -12,6 +12,7 @@ from scanflow import transport
 from scanflow.agent.agent_records import Action, ActionExplanation, ActionState, AgentView, Event, Verdict
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
+from scanflow_client.listing import Listing
 from scanflow_client.program import resolve_application
 
 if TYPE_CHECKING:
@@ -39,13 +40,14 @@ class ControlClient:
 
     # Agents
 
-    def agents(self, target: str | None = None) -> list[AgentView]:
+    def agents(self, target: str | None = None) -> Listing[AgentView]:
         """Return the agents with the reports of their sensors: all, those of ``APP``, or ``APP:AGENT``."""
         from scanflow_client.agent_client import match_agents
 
-        return match_agents(self.server.get(transport.build_path("agents")), target)
+        matched = match_agents(self.server.get(transport.build_path("agents")), target)
+        return _list_agents(matched, detailed=target is not None)
 
-    def start_agents(self, app: Application, *names: str, source: Path | None = None) -> list[AgentView]:
+    def start_agents(self, app: Application, *names: str, source: Path | None = None) -> Listing[AgentView]:
         """Start agents of an application, all if none is named. One that runs already restarts with the new code.
 
         ``source`` is the file of the application.
@@ -54,27 +56,28 @@ class ControlClient:
 
         body = encode_application(resolve_application(app), self.server, source)
         selected = names or tuple(agent.name for agent in app.agents)
-        return [
+        return _list_agents(
             AgentView.model_validate(self.server.put(transport.build_path("agents", app.name, name), body))
             for name in selected
-        ]
+        )
 
-    def stop_agents(self, target: str) -> list[AgentView]:
+    def stop_agents(self, target: str) -> Listing[AgentView]:
         """Stop the agents of ``APP``, or ``APP:AGENT``; their state is kept."""
         paths = [transport.build_path("agents", agent.app, agent.name) for agent in self.agents(target)]
-        return [AgentView.model_validate(self.server.delete(path)) for path in paths]
+        return _list_agents(AgentView.model_validate(self.server.delete(path)) for path in paths)
 
-    def journal(self, agent: str) -> list[dict[str, Any]]:
+    def journal(self, agent: str) -> Listing[dict[str, Any]]:
         """Return an agent's samples, requests, decisions, errors and misses, the oldest first."""
-        return self._read_journal(agent)[2]
+        return Listing(self._read_journal(agent)[2], "agent_text:format_journal", agent=agent)
 
     @staticmethod
-    def strategies(target: Application | str | None = None) -> list[dict[str, Any]]:
+    def strategies(target: Application | str | None = None) -> Listing[dict[str, Any]]:
         """Return the strategies of an application's agents: when, if, then. ``target`` is the application, its file, or
         ``FILE:AGENT``; None: ``app.py`` here. The code is loaded in a separate process."""
         from scanflow_client.agent_replay import list_strategies
 
-        return list_strategies(target)[1]
+        application, listed = list_strategies(target)
+        return Listing(listed, "agent_text:format_strategies", application=application)
 
     def replay(
         self,
@@ -123,7 +126,7 @@ class ControlClient:
         primitive: str | None = None,
         target: str | None = None,
         limit: int = 20,
-    ) -> list[Action]:
+    ) -> Listing[Action]:
         """Return the actions that agents and people requested, with their status, the newest first; filtered."""
         about = {
             "app": app,
@@ -134,12 +137,13 @@ class ControlClient:
             "target": target,
         }
         listed = self.server.get(transport.build_path("intents"), state=state, verdict=verdict, **about, limit=limit)
-        return [Action.model_validate(action) for action in listed]
+        return Listing(map(Action.model_validate, listed), "agent_text:format_actions")
 
-    def approvals(self, *, limit: int = 1000) -> list[Action]:
+    def approvals(self, *, limit: int = 1000) -> Listing[Action]:
         """Return the actions a person may approve: pending approvals, then suggestions, the newest first."""
         waiting = self.intents(state="pending", verdict="approve", limit=limit)
-        return waiting + self.intents(state="pending", verdict="suggest", limit=limit)
+        waiting += self.intents(state="pending", verdict="suggest", limit=limit)
+        return Listing(waiting, "agent_text:format_approvals")
 
     def why(self, action: str = "@latest") -> ActionExplanation:
         """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""
@@ -180,7 +184,7 @@ class ControlClient:
         disputed: bool | None = None,
         details: bool = True,
         limit: int | None = 100,
-    ) -> list[dict[str, Any]]:
+    ) -> Listing[dict[str, Any]]:
         """Return the samples that agents want labelled, the most critical first, or those that have a label.
 
         ``disputed``: people gave it several labels. ``details``: with rows, pictures and votes. ``limit`` None: all.
@@ -192,7 +196,14 @@ class ControlClient:
             page = self.server.get(transport.build_path("labels"), **query, limit=size, offset=count or None)
             samples |= {(sample["app"], sample.get("team", ""), sample["id"]): sample for sample in page}
             if limit is not None or len(page) < size or len(samples) == count:
-                return list(samples.values())
+                return self._list_labels(samples.values(), state=state, disputed=bool(disputed), limit=size)
+
+    def _list_labels(
+        self, samples: Iterable[dict[str, Any]], *, state: str | None, disputed: bool, limit: int
+    ) -> Listing[dict[str, Any]]:
+        if state == "given" or disputed:
+            return Listing(samples, "label_text:format_votes", disputed=disputed)
+        return Listing(samples, "label_text:format_labels", limit=limit, page=f"{self.server.url}/labels")
 
     def give_labels(
         self,
@@ -227,7 +238,7 @@ class ControlClient:
         app: str | None = ...,
         limit: int = ...,
         follow: Literal[False] = ...,
-    ) -> list[Event]: ...
+    ) -> Listing[Event]: ...
     @overload
     def events(
         self,
@@ -246,7 +257,7 @@ class ControlClient:
         limit: int = 50,
         follow: bool = False,
         timeout_s: float | None = None,
-    ) -> list[Event] | Iterator[Event]:
+    ) -> Listing[Event] | Iterator[Event]:
         """Return the newest events in order; with ``follow``, yield them and then new ones as they happen.
 
         Args:
@@ -261,7 +272,7 @@ class ControlClient:
         listed = self.events_so_far(max(0, newest - MAX_SEARCHED_ACTIONS), type=type, app=app)
         past = listed[max(0, len(listed) - limit) :]
         if not follow:
-            return past
+            return Listing(past, "control_plane_text:format_events")
         return self._follow(past, newest, type=type, app=app, timeout_s=timeout_s)
 
     def newest_event(self) -> int:
@@ -311,13 +322,13 @@ class ControlClient:
         """Return the server's version, database, tracker, agents and counts."""
         return dict(self.server.get(transport.build_path("status")))
 
-    def tokens(self) -> list[dict[str, Any]]:
+    def tokens(self) -> Listing[dict[str, Any]]:
         """Return the tokens: name, role, team, and when each was made, revoked or expires."""
-        return list(self.server.get(transport.build_path("tokens")))
+        return Listing(self.server.get(transport.build_path("tokens")), "control_plane_text:format_tokens")
 
     def audit(
         self, *, limit: int = 100, who: str | None = None, refused: bool = False, before: int | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> Listing[dict[str, Any]]:
         """Return who changed or was refused what, from where: the newest first.
 
         Args:
@@ -327,7 +338,7 @@ class ControlClient:
             before: Only entries older than that of this number.
         """
         query = {"limit": limit, "who": who, "refused": refused or None, "before": before}
-        return list(self.server.get(transport.build_path("audit"), **query))
+        return Listing(self.server.get(transport.build_path("audit"), **query), "control_plane_text:format_audit")
 
     def make_token(
         self, name: str, *, role: Role = "editor", team: str | None = None, expires: float | str | None = None
@@ -347,6 +358,10 @@ class ControlClient:
     def revoke_token(self, name: str) -> dict[str, Any]:
         """Revoke a token."""
         return dict(self.server.delete(transport.build_path("tokens", name)))
+
+
+def _list_agents(agents: Iterable[AgentView], *, detailed: bool = False) -> Listing[AgentView]:
+    return Listing(agents, "agent_text:format_agents", detailed=detailed)
 
 
 def raise_no_server(home: Path) -> ServerClient:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from scanflow.app.quantities import format_count
 from scanflow_client.formatting.service_text import format_shape
 from scanflow_client.formatting.text import format_latency
-from scanflow_client.formatting.text_table import Screen, Table, render_html
+from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
+    from markupsafe import Markup
+
     from scanflow.backends.service_records import Shape
     from scanflow.load.arrivals import RateTrace
     from scanflow.load.load_process import LoadMetrics, LoadResult
@@ -104,9 +106,6 @@ class LoadReport:
             return None
         return {"settings": asdict(settings), "summary": None if summary is None else asdict(summary)}
 
-    def _repr_html_(self) -> str:
-        return render_load(self)
-
     def summary(self) -> dict[str, Any]:
         """Return the report without the individual requests, in JSON types."""
         metrics = {name: None if math.isnan(value) else value for name, value in asdict(self.result.metrics()).items()}
@@ -129,7 +128,7 @@ class LoadReport:
         }
 
 
-def format_load(report: LoadReport, *, bound_s: float | None) -> Screen:
+def format_load(report: LoadReport, *, bound_s: float | None = None) -> Screen:
     """Return the rate, the latencies and the reasons of failures of a load. ``bound_s``: the bound of the p99."""
     result = report.result
     metrics = result.metrics()
@@ -166,12 +165,7 @@ def _format_mlperf(settings: MlperfSettings, summary: MlperfSummary) -> list[str
     return [head.replace(" (ns)", ""), *(f"  {reason}" for reason in summary.reasons)]
 
 
-def render_load(report: LoadReport) -> str:
-    """Return the report with its plot as HTML, for a notebook."""
-    return render_html(format_load(report, bound_s=None)) + draw_load(report)
-
-
-def draw_load(report: LoadReport) -> str:
+def draw_load(report: LoadReport) -> Markup:
     """Return latency over time as SVG: of each slice of the load the median and the 99th percentile."""
     from scanflow.drawing import svg
     from scanflow.drawing.line_chart import LinePanel, Point, draw_panels

@@ -35,10 +35,10 @@ from scanflow.knowledge.version_tags import (
     format_decision_tags,
     format_rejection,
 )
-from scanflow.reports.model_history import TYPES, build_histories, serves
+from scanflow.reports.model_history import TYPES, VersionHistory, build_histories, serves
 from scanflow.settings import Settings
 from scanflow.text.printable import make_one_line
-from scanflow_client.formatting.model_text import VersionList
+from scanflow_client.listing import Listing
 
 if TYPE_CHECKING:
     from scanflow.deployer import Deployer
@@ -138,17 +138,18 @@ class ModelClient:
     def __init__(self, knowledge: KnowledgeBase, deployer: Deployer, control: ControlClient | None) -> None:
         self._knowledge, self._deployer, self._control = knowledge, deployer, control
 
-    def list_histories(self, name: str | None = None, *, alias: str = CHAMPION) -> VersionList:
+    def list_histories(self, name: str | None = None, *, alias: str = CHAMPION) -> Listing[VersionHistory]:
         """Return the history of the versions of a model, or of all models, the newest first."""
         names = self._knowledge.list_models() if name is None else [name]
         version_lists = [self._knowledge.list_model_versions(model) for model in names]
         events = [] if self._control is None else self._control.events_so_far(type=TYPES)
         services = self._deployer.services()
-        return VersionList(
+        histories = (
             history
             for versions in version_lists
             for history in build_histories(versions, events, services, alias=alias)
         )
+        return Listing(histories, "model_text:format_models" if name is None else "model_text:format_versions")
 
     def promote(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -12,7 +12,7 @@ from scanflow.backends import run_records
 from scanflow.backends.run_records import Observer, TaskRecord
 from scanflow.names import StepName
 from scanflow.text.printable import make_printable
-from scanflow_client.formatting.run_text import format_task
+from scanflow_client.formatting.run_text import format_task, list_notes
 from scanflow_client.formatting.text import MARKS
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Progress, ServiceObserver
 
 MAX_RUNNING = 8  # lines of running steps at the bottom of a terminal
-_KEPT = "its old output is kept. To run it as it is now, start a new run: scanflow run"
 _STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}
 
 
@@ -45,6 +44,14 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
         stream.write(make_printable(line).encode(encoding, errors="replace").decode(encoding) + "\n")
         stream.flush()
 
+    if stream is not None and is_notebook(stream):
+        from scanflow_client.notebook_progress import NotebookLines, show_in_place
+
+        lines = NotebookLines()
+        with show_in_place(lines.make_screen, {}):
+            yield Output(lines.print, lines.update)
+            lines.update("")
+        return
     if stream is None or not stream.isatty():
         yield Output(ignore if stream is None else print_line, ignore)
         return
@@ -64,9 +71,25 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
             yield Output(print_styled, status.update)
 
 
+def is_notebook(stream: TextIO) -> bool:
+    """Return whether what is printed on a stream is an output of a cell of a notebook."""
+    return type(stream).__module__ == "ipykernel.iostream"
+
+
 @contextmanager
-def show_run_progress(stream: TextIO | None) -> Iterator[Observer]:
-    """Provide an observer that shows a run on ``stream``; None: it shows nothing."""
+def show_run_progress(
+    stream: TextIO | None, link_runs: Callable[..., Mapping[str, str]] = lambda *_: {}
+) -> Iterator[Observer]:
+    """Provide an observer that shows a run on ``stream``; None: it shows nothing.
+
+    ``link_runs`` returns the addresses of the pages of runs, where there are any, by their names.
+    """
+    if stream is not None and is_notebook(stream):
+        from scanflow_client.notebook_progress import show_run_table
+
+        with show_run_table(link_runs) as observe:
+            yield observe
+        return
     progress = RunProgress(is_drawn=stream is not None and stream.isatty())
     with open_output(stream, progress) as output:
 
@@ -111,16 +134,7 @@ class RunProgress:
             case run_records.RunStarted():
                 reused = f", {format_count(event.kept, 'task')} kept" if event.kept else ""
                 head = f"run {event.run}  ({format_count(event.steps, 'step')}{reused})"
-                again = [
-                    _format_again(tasks, why)
-                    for tasks, why in (
-                        (event.gone, "what they left is gone"),
-                        (event.changed, "their item or condition was changed"),
-                    )
-                    if tasks
-                ]
-                edited = [f"{changed} was changed after it finished; {_KEPT}" for changed in event.edited]
-                return [head, *(f"  ! {text}" for text in (*again, *edited, *event.ignored))]
+                return [head, *list_notes(event)]
             case run_records.Waiting():
                 text = f"{event.what}: {event.why}" if event.why else event.what
                 self._waiting[event.what] = text, time.monotonic()
@@ -181,8 +195,3 @@ class RunProgress:
         if len(alone) > MAX_RUNNING:
             table.add_row("", Text(f"and {len(alone) - MAX_RUNNING} more", style="dim"), "")
         return table
-
-
-def _format_again(tasks: Sequence[StepName], why: str) -> str:
-    more = f" and {len(tasks) - MAX_RUNNING} more" if len(tasks) > MAX_RUNNING else ""
-    return f"run again, as {why}: {', '.join(tasks[:MAX_RUNNING])}{more}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Protocol, Self
 
 from scanflow.backends.log_reader import Stream
@@ -13,6 +13,8 @@ from scanflow.names import RunName
 
 class RunsClient(Protocol):
     """What a handle needs of :class:`~scanflow_client.client.Client`, which makes it."""
+
+    def link_runs(self, *names: str) -> Mapping[str, str]: ...
 
     def wait(self, run: str = ..., *, timeout_s: float | None = None) -> RunHandle: ...
 
@@ -108,8 +110,10 @@ class RunHandle:
     def __await__(self) -> Generator[Any, None, Self]:
         return asyncio.to_thread(self.wait).__await__()
 
-    def _repr_html_(self) -> str:
-        return self.record._repr_html_()
+    @property
+    def links(self) -> Mapping[str, str]:
+        """The address of its page, by its name; none without a server."""
+        return self.client.link_runs(self.name)
 
     def __repr__(self) -> str:
         return f"<run {self.name}>"

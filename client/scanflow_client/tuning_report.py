@@ -14,7 +14,7 @@ from scanflow.drawing import svg
 from scanflow.drawing.scatter import Cut, ScatterPoint, draw_cuts, draw_frontier
 from scanflow.tuning.candidates import Candidate, describe
 from scanflow_client.formatting.text import format_latency
-from scanflow_client.formatting.text_table import Screen, Table, render_html
+from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
     from scanflow.tuning.comparison import PairedComparison
@@ -32,9 +32,6 @@ class TuningReport:
     target: TuningTarget
     result: TuningResult
     cores: int
-
-    def _repr_html_(self) -> str:
-        return render_tuning(self)
 
     def summary(self) -> dict[str, Any]:
         """Return the report in JSON types."""
@@ -182,11 +179,6 @@ def suggest_command(report: TuningReport) -> str | None:
 
 def format_shape_options(candidate: Candidate) -> str:
     return f"--cores {candidate.cores:g} --affinity {candidate.affinity}"
-
-
-def render_tuning(report: TuningReport) -> str:
-    """Return the result with its plots as HTML, for a notebook."""
-    return render_html(format_tuning(report)) + draw_tuning(report) + draw_tuning_cuts(report)
 
 
 def draw_tuning(report: TuningReport, *, width: float = svg.WIDTH) -> Markup:

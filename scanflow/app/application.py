@@ -16,7 +16,6 @@ from scanflow.app.workflow import Workflow
 from scanflow.errors import InvalidError, NotFoundError, did_you_mean
 from scanflow.files.secret_sources import is_secret_source
 from scanflow.names import MAX_NAME, check_name, format_environment_name
-from scanflow.text.html_table import render_html_table
 
 
 class Tracker(Model):
@@ -91,17 +90,6 @@ class Application(Model):
                         f"not a node of its workflows.{did_you_mean(unknown[0], nodes)}"
                     )
         return self
-
-    def _repr_html_(self) -> str:
-        rows: list[tuple[str, ...]]
-        rows = [
-            (workflow.type, workflow.name, ", ".join(node.name for node in workflow.nodes))
-            for workflow in self.workflows
-        ]
-        rows += [
-            ("agent", agent.name, ", ".join(filter(None, [agent.template, *agent.modules]))) for agent in self.agents
-        ]
-        return render_html_table(f"Application {self.name} of team {self.team}", ("kind", "name", "made of"), rows)
 
     def _check_online(self, who: str) -> None:
         """Check the references to online workflows of the application: backups, and services that steps avoid."""

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from scanflow.errors import InvalidError, did_you_mean
+from scanflow.text.masking import mask_secrets
 
 
 class Model(BaseModel):
@@ -46,6 +47,11 @@ class Model(BaseModel):
                 f"{_format_subject(type(self), self.__dict__)} cannot be changed. "
                 f"Make a changed copy: .replace({name}=...)."
             )
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Yield the fields without what looks like a secret: a notebook keeps what it shows in its file."""
+        for name, value in super().__repr_args__():
+            yield name, mask_secrets({name: value})[name] if isinstance(value, str | Mapping) else value
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with fields replaced, checked again (``model_copy`` checks nothing)."""

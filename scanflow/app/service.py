@@ -16,7 +16,6 @@ from scanflow.app.scaling import Scaling
 from scanflow.app.serving import Batching
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import check_locator, check_model_address, check_name
-from scanflow.text.html_table import render_html_table
 
 ServiceRole = Literal["MODEL", "TRANSFORMER", "ROUTER", "COMBINER", "OUTPUT_TRANSFORMER"]
 _ROLES: tuple[ServiceRole, ...] = get_args(ServiceRole)
@@ -80,11 +79,6 @@ class Service(Linkable):
 
     batching: Batching | None = None
     """Dynamic batching of requests. Unset: each request is a call."""
-
-    def _repr_html_(self) -> str:
-        size = str(self.instances) if self.scaling is None else f"{self.scaling.min} to {self.scaling.max}"
-        row = (self.role, self.implementation or self.model, size)
-        return render_html_table(f"Service {self.name}", ("role", "runs", "instances"), [row])
 
     @model_validator(mode="after")
     def _check(self) -> Self:

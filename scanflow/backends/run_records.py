@@ -7,10 +7,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scanflow.app.quantities import format_duration
 from scanflow.names import RunName, StepName
 from scanflow.text.failures import Failure
-from scanflow.text.html_table import render_html_table
 
 RunState = Literal["running", "interrupted", "succeeded", "failed", "stopped"]
 """``interrupted``: it should be running, but no process drives it; ``resume`` continues it."""
@@ -135,23 +133,6 @@ class RunRecord(Record):
     def folder(self) -> str:
         """The folder of its outputs and logs, if the backend has one; else empty."""
         return str((self.model_extra or {}).get("folder", ""))
-
-    def _repr_html_(self) -> str:
-        took = "" if self.seconds is None else f" in {format_duration(self.seconds)}"
-        rows = [
-            (
-                task.task,
-                task.state,
-                task.attempts,
-                None if task.seconds is None else format_duration(task.seconds),
-                None if task.failure is None else task.failure.cause or task.failure.summary,
-            )
-            for task in sorted(self.tasks, key=lambda task: task.state != "failed")
-        ]
-        title = f"Run {self.name} of {self.app}:{self.workflow}, {self.state}{took}"
-        return render_html_table(
-            title, ("task", "state", "attempts", "took", "failure"), rows, *filter(None, [self.error])
-        )
 
 
 class RunStarted(Record):

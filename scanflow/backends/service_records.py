@@ -12,7 +12,6 @@ from scanflow.app.resources import AffinityMode
 from scanflow.app.scaling import Scaling
 from scanflow.backends.run_records import DeviceUse, Record
 from scanflow.placement.queueing import Load
-from scanflow.text.html_table import render_html_table
 from scanflow.text.masking import Masker
 
 InstanceState = Literal["starting", "ready", "draining", "waiting", "failed"]
@@ -232,22 +231,6 @@ class ServiceRecord(Record):
     def current(self) -> RevisionRecord | None:
         """The stable revision, beside which there may be a canary."""
         return next((revision for revision in self.revisions if revision.role == "current"), None)
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (
-                revision.role,
-                ", ".join(revision.models.values()) or revision.id,
-                "copies" if revision.shadow else f"{revision.weight:.0%}",
-                revision.requests,
-                revision.errors,
-                None if revision.p95_s is None else f"{revision.p95_s * 1000:.3g} ms",
-            )
-            for revision in self.revisions
-        ]
-        columns = ("revision", "models", "share", "requests", "errors", "p95")
-        notes = [f"{self.ready} of {self.shape.instances} instances ready", *filter(None, [self.error])]
-        return render_html_table(f"Service {self.name}, {self.state} at {self.url}", columns, rows, *notes)
 
 
 def mask_errors(record: ServiceRecord, masker: Masker) -> ServiceRecord:

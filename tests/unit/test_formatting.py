@@ -117,7 +117,7 @@ def test_runs() -> None:
     files = [StepFile(task=StepName(step), name=name, size_bytes=2048, path=f"/o/{name}") for step, name in names]
     alone = run("failed", task("load", "failed", attempts=0, failure=Failure(summary="no such file")), error="e")
     screens = [
-        *("# list", run_text.format_runs([run(), run("interrupted", seconds=None)])),
+        *("# list", *run_text.format_runs([run(), run("interrupted", seconds=None)])),
         *("# show", *run_text.format_run(failed)),
         *("# show, stopped", *run_text.format_run(run("stopped", task("load", "stopped")))),
         *("# show, without items, with files", *run_text.format_run(run("succeeded", task("load"), empty), files)),
@@ -231,7 +231,7 @@ def test_services() -> None:
         formula="ceil(2 x 31.0 / 20.0) = 4, at most max=3", decision="add 1",
     )  # fmt: skip
     screens = [
-        *("# list", service_text.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
+        *("# list", *service_text.format_services([many, backup, service(revisions=[CURRENT, SHADOW]), classes])),
         *("# one", *service_text.format_service(many)),
         *("# canary", *service_text.format_service(service(revisions=[CURRENT, CANARY]))),
         *("# backup", *service_text.format_service(backup)),

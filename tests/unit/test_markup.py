@@ -22,7 +22,8 @@ from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.page import render_frame, render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
 from scanflow.reports.tracker_links import TrackerLinks
-from scanflow.text.html_table import render_html_table
+from scanflow_client.formatting.screen_html import render_screen
+from scanflow_client.formatting.text_table import Table
 from scanflow_server.dashboard.page_cells import CellTable, CommandCell, Link, StateCell
 from scanflow_server.dashboard.page_html import render, render_problem
 from scanflow_server.dashboard.page_times import TimeFormatter
@@ -151,7 +152,8 @@ def render_evil_tokens() -> str:
 @pytest.mark.parametrize(
     ("draw", "texts", "attributes"),
     [
-        pytest.param(lambda: render_html_table(EVIL, [EVIL], [[EVIL]], EVIL), 4, 0, id="table"),
+        pytest.param(lambda: render_screen([EVIL, Table([EVIL], [[EVIL]]), EVIL, f" {EVIL}"]), 5, 0, id="screen"),
+        pytest.param(lambda: render_screen([EVIL], links={EVIL: EVIL}), 1, 1, id="link"),
         pytest.param(render_evil_report, 48, 3, id="report"),
         pytest.param(render_evil_overview, 30, 14, id="overview"),
         pytest.param(render_evil_run, 15, 7, id="run"),

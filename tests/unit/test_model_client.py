@@ -16,11 +16,14 @@ from scanflow.deployer import EmbeddedDeployer
 from scanflow.errors import NotFoundError, UnavailableError, UsageError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import ACTION, BEFORE, BY_HAND, PROMOTION, find_rejection
+from scanflow.reports.model_history import VersionHistory
 from scanflow.settings import Settings
 from scanflow_client.control_client import ControlClient
-from scanflow_client.formatting.model_text import VersionList, format_models, format_versions
-from scanflow_client.formatting.text_table import Table, lay_out
+from scanflow_client.formatting.model_text import format_models, format_versions
+from scanflow_client.formatting.text_table import format_lines
+from scanflow_client.listing import Listing
 from scanflow_client.model_client import ModelClient, change_version
+from tests.notebooks import render_bundle
 from tests.unit.test_agents_command_line import action
 
 CNN = "cnn"
@@ -37,8 +40,8 @@ class Server(ControlClient):
     def __init__(self, *waiting: Action) -> None:
         self.waiting, self.reports, self.decisions = list(waiting), list[Event](), list[tuple[str, str, str]]()
 
-    def approvals(self, *, limit: int = 1000) -> list[Action]:
-        return self.waiting[:limit]
+    def approvals(self, *, limit: int = 1000) -> Listing[Action]:
+        return Listing(self.waiting[:limit])
 
     def _decide(self, action: str, word: str, reason: str) -> Action:
         self.decisions.append((word, action, reason))
@@ -238,9 +241,8 @@ def make_evaluation_event(version: int, verdict: str, *, at: float) -> Event:
     )  # fmt: skip
 
 
-def format_screen(versions: VersionList) -> str:
-    screen = [*format_versions(versions), format_models(versions)]
-    return "\n".join(line for part in screen for line in (lay_out(part) if isinstance(part, Table) else [part]))
+def format_screen(versions: Listing[VersionHistory]) -> str:
+    return "\n".join(format_lines([*format_versions(versions), *format_models(versions)]))
 
 
 def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
@@ -261,9 +263,8 @@ def test_the_versions_say_what_became_of_them(shop: Shop) -> None:
     assert "current: 68.3 to 90.8 %, +22.5 points (+14.7 to +29.6), n = 120, with version 1" in text
     assert "Reject version 2: scanflow models reject cnn 2" in text
     assert "2 (champion, in digits)" in text
-    page = VersionList(shop.client.list_histories(CNN))._repr_html_()
-    assert "too odd" in page
-    assert "1 model, 3 versions" in page
+    assert "\n  too odd\n" in render_bundle(shop.client.list_histories(CNN))["text/plain"]
+    assert "2 (champion, in digits)" in render_bundle(shop.client.list_histories())["text/plain"]
 
 
 def test_no_command_is_suggested_that_would_be_refused(shop: Shop) -> None:

@@ -107,7 +107,7 @@ FRAMEWORKS = {
 """Functions whose verb another library chose, or whose type says too little."""
 
 MANY = frozenset(
-    """AsyncIterator Iterable Iterator Mapping NDArray Sequence VersionList defaultdict dict frozenset list set
+    """AsyncIterator Iterable Iterator Listing Mapping NDArray Sequence defaultdict dict frozenset list set
     tuple""".split()
 )
 

@@ -15,6 +15,7 @@ from scanflow.backends.run_records import RunRecord
 from scanflow.errors import NotFoundError, StepFailedError, UnavailableError, UsageError
 from scanflow.settings import Settings
 from scanflow_client.run_handle import RunHandle
+from tests.notebooks import render_bundle
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -48,8 +49,9 @@ def test_a_run_is_begun_looked_at_and_waited_for(home: Path, app: sf.Application
     client = sf.Client(progress=False)
     run = client.run(app, wait=False)
     assert (repr(run), run.show().state) == (f"<run {run.name}>", "running")
-    assert "at the gate" not in run._repr_html_()
-    assert f"Run {run.name} of gated:w, running" in run._repr_html_()
+    shown = render_bundle(run)
+    assert all("at the gate" not in text for text in shown.values())
+    assert f"{run.name}  gated:w  running" in shown["text/plain"]
     wait_until(lambda: run.show().tasks[0].state == "running" and run.logs("gate"), "its step is at the gate")
     assert run.logs("gate") == "at the gate\n"
     with pytest.raises(UnavailableError, match=rf"'{run.name}' is still running after 0\.01 s"):

@@ -20,6 +20,7 @@ from scanflow_client.cli.command_tree import app
 from scanflow_client.load_report import LoadReport, LoadSpec, draw_load, format_load
 from scanflow_client.predict_io import HttpRequest, PredictRequest
 from scanflow_client.service_load import build_trace, load_service, log_report, write_files
+from tests.notebooks import render_bundle
 from tests.unit.test_load import say, server
 
 pytestmark = pytest.mark.processes
@@ -65,7 +66,7 @@ def test_what_became_of_a_load_is_shown_kept_and_drawn(tmp_path: Path) -> None:
     assert (run.metrics["requests"], run.metrics["failed"]) == (120, 1)
     artifacts = knowledge.fetch_run_artifacts(run.run_id, tmp_path / "kept")
     assert sorted(artifact.name for artifact in artifacts.iterdir()) == ["latency.svg", "requests.csv", "summary.json"]
-    shown = report._repr_html_()
+    shown = render_bundle(report)["text/html"]
     assert "<td" in shown
     assert "1 × 503: full" in shown
     assert "<svg" in shown

@@ -45,7 +45,7 @@ monkeypatch.setattr(f"{MODULE}._seventh", {})
 patch("scanflow.modules._eighth.run")
 getattr(batcher, "_ninth")
 run.self._tenth
-self._own, cls._own, run.__dict__, run._replace(a=1), report._repr_html_(), os._exit(1)
+self._own, cls._own, run.__dict__, run._replace(a=1), report._repr_mimebundle_(), os._exit(1)
 monkeypatch.setattr(modules, "name", "_value")
 from __future__ import annotations
 for _ in range(3): print("_text", "a._text")

@@ -18,7 +18,7 @@ from scanflow_client.cli.command_options import (
 from scanflow_client.cli.command_output import choose_progress_stream, respond
 
 if TYPE_CHECKING:
-    from scanflow_client.model_client import ModelChange, ModelClient
+    from scanflow_client.model_client import ModelClient
 
 _LIST = "list"
 
@@ -54,15 +54,7 @@ def list_models(
     from scanflow_client.formatting.model_text import format_models, format_versions
 
     histories = open_models().list_histories(name, alias=alias)
-    nothing = "There is no model yet. Train one and register it: scanflow init tabular"
-    if name is not None:
-        respond(histories, as_json, lambda: format_versions(histories))
-    else:
-        respond(
-            histories,
-            as_json,
-            lambda: [format_models(histories), _suggest_versions(histories[0].model)] if histories else [nothing],
-        )
+    respond(histories, as_json, lambda: (format_models if name is None else format_versions)(histories))
 
 
 @models.command()
@@ -80,11 +72,12 @@ def promote(
 
     If an agent's pending action would serve the version, that action is approved instead.
     """
+    from scanflow_client.formatting.model_text import format_model_change
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
         change = open_models().promote(name, version, why=why, services=service or (), alias=alias, observe=observe)
-    respond(change, as_json, lambda: _format_promotion(change))
+    respond(change, as_json, lambda: format_model_change(change))
 
 
 @models.command()
@@ -96,11 +89,12 @@ def reject(
     as_json: JsonOption = False,
 ) -> None:
     """Reject a version. If it is in use, the previous version is served again."""
+    from scanflow_client.formatting.model_text import format_model_change
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
         change = open_models().reject(name, version, why=why, alias=alias, observe=observe)
-    respond(change, as_json, lambda: _format_rejection(change))
+    respond(change, as_json, lambda: format_model_change(change))
 
 
 def open_models() -> ModelClient:
@@ -108,28 +102,3 @@ def open_models() -> ModelClient:
 
     control = open_existing_client()
     return ModelClient(open_server_knowledge(load_settings(), control), open_deployer(), control)
-
-
-def _suggest_versions(name: str) -> str:
-    return f"Show a model's versions: scanflow models {name}"
-
-
-def _format_promotion(change: ModelChange) -> list[str]:
-    version = f"version {change.version} of {change.model}"
-    services = ", ".join(change.services)
-    if change.done == "approved":
-        next_steps = f"{services} will serve {version}, which an agent watches before it names it the champion."
-        return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
-    services_text = f", served by {services}" if services else "; no service serves the model"
-    advice = f"Undo: scanflow models reject {change.model} {change.version}"
-    return [
-        f"In use: {version}{services_text}.",
-        advice if change.before is not None else _suggest_versions(change.model),
-    ]
-
-
-def _format_rejection(change: ModelChange) -> list[str]:
-    after = f" Version {change.before} is in use again." if change.before is not None else ""
-    refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
-    advice = f"Undo: scanflow models promote {change.model} {change.version} --why TEXT"
-    return [f"Rejected: version {change.version} of {change.model}.{after}{refused}", advice]

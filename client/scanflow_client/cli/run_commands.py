@@ -77,8 +77,7 @@ def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     from scanflow_client.formatting.run_text import format_runs
 
     records = open_deployer().runs(limit=limit)
-    nothing = "There is no run yet. Start one: scanflow run app.py"
-    respond(records, as_json, lambda: [format_runs(records) if records else nothing])
+    respond(records, as_json, lambda: format_runs(records))
 
 
 def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:

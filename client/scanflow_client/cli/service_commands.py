@@ -103,8 +103,7 @@ def services(
         respond(record, as_json, lambda: format_service(record))
         return
     records = open_deployer().services(instances=as_json)
-    nothing = "No service is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"
-    respond(records, as_json, lambda: [format_services(records) if records else nothing])
+    respond(records, as_json, lambda: format_services(records))
 
 
 def scale(

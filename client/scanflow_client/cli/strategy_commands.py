@@ -31,8 +31,7 @@ def strategies(
     from scanflow_client.agent_replay import list_strategies
 
     application, listed = list_strategies(target)
-    nothing = f"The agents of {application!r} declare no strategy: they only sense."
-    respond(listed, as_json, lambda: format_strategies(listed) if listed else [nothing])
+    respond(listed, as_json, lambda: format_strategies(listed, application=application))
 
 
 def replay(

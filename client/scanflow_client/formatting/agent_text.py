@@ -70,8 +70,8 @@ def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str
     return lines or [f"The journal is empty. See when its sensors fire: scanflow agents {agent}"]
 
 
-def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return each strategy as a few lines: its limits, and what it does when and if."""
+def format_strategies(strategies: Iterable[Mapping[str, Any]], *, application: str) -> list[str]:
+    """Return each strategy of an application's agents as a few lines: its limits, and what it does when and if."""
     lines: list[str] = []
     for strategy in strategies:
         limits = [strategy["autonomy"]]
@@ -85,7 +85,7 @@ def format_strategies(strategies: Iterable[Mapping[str, Any]]) -> list[str]:
             f"  if    {strategy['if'] or 'always'}",
             *(f"  {'then' if number == 0 else '    '}  {call}" for number, call in enumerate(strategy["then"])),
         ]
-    return lines
+    return lines or [f"The agents of {application!r} declare no strategy: they only sense."]
 
 
 def format_primitives(catalogue: Iterable[Primitive]) -> Table:

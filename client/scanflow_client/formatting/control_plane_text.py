@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.agent_records import AgentView
@@ -89,11 +89,22 @@ def format_audit(entries: Iterable[Mapping[str, Any]]) -> Table:
 
 def format_event(event: Event) -> str:
     """Return an event on one line: time, type, application, subject, and the evidence or the data."""
+    at, kind, app, subject, data = _format_event_cells(event)
+    return f"{at}  {kind:<18}  {app:<12}  {subject}  {data}".rstrip()
+
+
+def format_events(events: Sequence[Event]) -> Screen:
+    if not events:
+        return ["No event has been published. See what runs: scanflow status"]
+    return [Table(("when", "type", "application", "subject", "what"), [*map(_format_event_cells, events)])]
+
+
+def _format_event_cells(event: Event) -> tuple[str, str, str, str, str]:
     evidence = event.data.get("evidence")
     data = format_decision(evidence) if isinstance(evidence, dict) else ""
     data = data or (shorten(to_json(mask_secrets(event.data))) if event.data else "")
     kind, app, subject = map(make_one_line, (event.type, event.app, event.subject))
-    return f"{format_time(event.at)}  {kind:<18}  {app:<12}  {subject}  {data}".rstrip()
+    return format_time(event.at), kind, app, subject, data
 
 
 def _format_tracker(tracker: dict[str, Any]) -> str:

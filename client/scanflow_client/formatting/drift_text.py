@@ -66,9 +66,15 @@ def format_dependence(dependence: Dependence, *, in_order: bool) -> list[str]:
 
 
 def format_comparison(
-    comparison: Comparison, reference: DataTable, current: DataTable, within: Sequence[Segment] = ()
+    comparison: Comparison,
+    reference: DataTable | None = None,
+    current: DataTable | None = None,
+    within: Sequence[Segment] = (),
 ) -> Screen:
-    """Return the verdict, the columns that moved most, and the joint tests of all columns."""
+    """Return the verdict, the columns that moved most, and the joint tests of all columns.
+
+    Without the tables distributions are drawn as coarsely as they were compared.
+    """
     old, new = comparison.rows
     verdict = "Drifted" if comparison.drifted else "No drift"
     seen = f"{verdict}: {new:,} rows against {old:,}, p {comparison.p:.3g} at the level {comparison.level:g}."
@@ -126,12 +132,12 @@ _TESTS = {"means": "their means", "products": "their spread and dependence", "mm
 
 
 def _format_column(
-    column: ColumnDrift, comparison: Comparison, reference: DataTable, current: DataTable
+    column: ColumnDrift, comparison: Comparison, reference: DataTable | None, current: DataTable | None
 ) -> tuple[str, ...]:
     from scanflow.drift.table import compute_column_shares
 
     bars = column.shares
-    if column.name not in comparison.left_out:
+    if column.name not in comparison.left_out and reference is not None and current is not None:
         bars = compute_column_shares(reference.columns[column.name], current.columns[column.name], most=12)
     tallest = max(*bars.reference, *bars.current, 1e-9)
     mark = "*" if comparison.has_drifted(column) else ""

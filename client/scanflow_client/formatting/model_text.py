@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from scanflow.app.quantities import format_count
 from scanflow.reports.model_history import VersionHistory
-from scanflow.text.html_table import render_html_table
 from scanflow_client.formatting.service_text import format_shape
 from scanflow_client.formatting.text import format_age, format_time
 from scanflow_client.formatting.text_table import Screen, Table
 
-
-class VersionList(list[VersionHistory]):
-    """Versions of models, the newest first; a notebook shows a table."""
-
-    def _repr_html_(self) -> str:
-        models = dict.fromkeys(version.model for version in self)
-        columns = ("model", "version", "in use", "verdict", "compared on", "drift", "resources")
-        rows = [
-            (
-                version.model,
-                version.version,
-                _format_use(version),
-                _format_verdict(version),
-                "; ".join(_format_gains(version)),
-                _format_drift(version),
-                _format_resources(version),
-            )
-            for version in self
-        ]
-        return render_html_table(
-            f"{format_count(len(models), 'model')}, {format_count(len(self), 'version')}", columns, rows
-        )
+if TYPE_CHECKING:
+    from scanflow_client.model_client import ModelChange
 
 
-def format_models(histories: Sequence[VersionHistory]) -> Table:
+def format_models(histories: Sequence[VersionHistory]) -> Screen:
     """Return a row for each model: its number of versions, the one in use, and the last decision."""
+    if not histories:
+        return ["There is no model yet. Train one and register it: scanflow init tabular"]
     by_model: dict[str, list[VersionHistory]] = {}
     for version in histories:
         by_model.setdefault(version.model, []).append(version)
@@ -47,11 +28,14 @@ def format_models(histories: Sequence[VersionHistory]) -> Table:
         in_use = "-" if used is None else f"{used.version} ({_format_use(used)})"
         decided = "-" if last is None else f"{last.version}: {last.verdict}"
         rows.append((name, str(len(versions)), in_use, format_age(None if used is None else used.since), decided))
-    return Table(("model", "versions", "in use", "since", "last decision"), rows)
+    table = Table(("model", "versions", "in use", "since", "last decision"), rows)
+    return [table, _suggest_versions(histories[0].model)]
 
 
 def format_versions(histories: Sequence[VersionHistory]) -> Screen:
     """Return the versions of a model with their comparisons and decisions, and the next command."""
+    if not histories:
+        return ["It has no version. All models: scanflow models"]
     head = ("version", "made", "in use", "since", "verdict", "drift", "trained by", "resources")
     screen: list[str | Table] = [Table(head, [_format_version(version) for version in histories])]
     for version in histories:
@@ -62,6 +46,30 @@ def format_versions(histories: Sequence[VersionHistory]) -> Screen:
         if about:
             screen += ["", f"Version {version.version}: {version.verdict}", *(f"  {line}" for line in about)]
     return [*screen, "", _suggest_command(histories)]
+
+
+def format_model_change(change: ModelChange) -> list[str]:
+    """Return what was promoted, approved or rejected, and the next command."""
+    version = f"version {change.version} of {change.model}"
+    if change.done == "rejected":
+        after = f" Version {change.before} is in use again." if change.before is not None else ""
+        refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
+        advice = f"Undo: scanflow models promote {change.model} {change.version} --why TEXT"
+        return [f"Rejected: {version}.{after}{refused}", advice]
+    services = ", ".join(change.services)
+    if change.done == "approved":
+        next_steps = f"{services} will serve {version}, which an agent watches before it names it the champion."
+        return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
+    services_text = f", served by {services}" if services else "; no service serves the model"
+    advice = f"Undo: scanflow models reject {change.model} {change.version}"
+    return [
+        f"In use: {version}{services_text}.",
+        advice if change.before is not None else _suggest_versions(change.model),
+    ]
+
+
+def _suggest_versions(name: str) -> str:
+    return f"Show a model's versions: scanflow models {name}"
 
 
 def _format_version(version: VersionHistory) -> tuple[str, ...]:
@@ -93,10 +101,6 @@ def _suggest_command(histories: Sequence[VersionHistory]) -> str:
 
 def _format_use(version: VersionHistory) -> str:
     return ", ".join([*(["champion"] if version.champion else []), *(f"in {name}" for name in version.services)])
-
-
-def _format_verdict(version: VersionHistory) -> str:
-    return f"{version.verdict}: {version.reason}" if version.reason else version.verdict
 
 
 def _format_gains(version: VersionHistory) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.app.plan import IMAGE_NOTE, UNBOUNDED, Plan
 from scanflow.app.quantities import format_count, format_duration
-from scanflow.backends.run_records import RunRecord, StepFile, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunStarted, StepFile, TaskRecord
 from scanflow.placement.cpulist import format_cpus
 from scanflow_client.formatting.device_text import format_step_devices
 from scanflow_client.formatting.text import (
@@ -24,7 +24,11 @@ from scanflow_client.formatting.text_table import Screen, Table
 MAX_FAILURE_LINES = 12
 MAX_SHOWN_FILES = 5
 """The number of files of a step that are named."""
+MAX_AGAIN = 8
+"""The number of tasks that run again that are named."""
 NO_ITEMS = "no items"
+_EDITED = "its old output is kept. To run it as it is now, start a new run: scanflow run"
+_STEP_COLUMNS = ("step", "state", "attempts", "took", "cpu", "peak memory")
 _STATE_WORDS = {"empty": NO_ITEMS}
 _CHANGES = {"create": "+", "change": "~", "conflict": "!", "refused": "✗"}
 
@@ -43,6 +47,25 @@ def format_task(record: TaskRecord, *, label: str | None = None) -> str:
     took = "" if record.seconds is None or record.origin else format_duration(record.seconds)
     mark = MARKS["reused" if record.origin else record.state]
     return f"  {mark} {label or record.task:<28} {took:>9}  {remark}".rstrip()
+
+
+def list_notes(event: RunStarted) -> list[str]:
+    """Return a line on whatever a run does again, keeps although it was changed, or ignores."""
+    again = [
+        _format_again(tasks, why)
+        for tasks, why in (
+            (event.gone, "what they left is gone"),
+            (event.changed, "their item or condition was changed"),
+        )
+        if tasks
+    ]
+    edited = [f"{changed} was changed after it finished; {_EDITED}" for changed in event.edited]
+    return [f"  ! {text}" for text in (*again, *edited, *event.ignored)]
+
+
+def _format_again(tasks: Sequence[str], why: str) -> str:
+    more = f" and {len(tasks) - MAX_AGAIN} more" if len(tasks) > MAX_AGAIN else ""
+    return f"run again, as {why}: {', '.join(tasks[:MAX_AGAIN])}{more}"
 
 
 def format_failure(record: RunRecord) -> list[str]:
@@ -86,8 +109,10 @@ def format_output(step: str, value: Any) -> list[str]:
     return [f"{step} = {first}", *rest]
 
 
-def format_runs(records: Sequence[RunRecord]) -> Table:
-    return Table(
+def format_runs(records: Sequence[RunRecord]) -> Screen:
+    if not records:
+        return ["There is no run yet. Start one: scanflow run app.py"]
+    table = Table(
         ("run", "workflow", "state", "started", "took"),
         [
             (
@@ -100,6 +125,7 @@ def format_runs(records: Sequence[RunRecord]) -> Table:
             for record in records
         ],
     )
+    return [table]
 
 
 def format_files(files: Sequence[StepFile]) -> list[str]:
@@ -125,10 +151,7 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
     by_step: dict[str, list[TaskRecord]] = {}
     for task in record.tasks:
         by_step.setdefault(task.step, []).append(task)
-    steps = Table(
-        ("step", "state", "attempts", "took", "cpu", "peak memory"),
-        [_format_step(step, tasks) for step, tasks in by_step.items()],
-    )
+    steps = Table(_STEP_COLUMNS, [_format_step(step, tasks) for step, tasks in by_step.items()])
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
     notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
     outputs = f"Outputs: {record.folder}/outputs"
@@ -155,13 +178,13 @@ def format_check(
     return [*lines, f"{file} is valid. {command} {target or ''}".rstrip()]
 
 
-def format_plan(plan: Plan, *, online: bool) -> Screen:
-    """Return the steps that a workflow would run, and the resources it would take."""
+def format_plan(plan: Plan, *, online: bool | None = None) -> Screen:
+    """Return the steps that a workflow would run, and the resources it would take.
+
+    ``online``: of an online workflow; None: if it has instances.
+    """
+    online = bool(plan.instances) if online is None else online
     if online:
-        nodes = [
-            (step.name, step.runs, ", ".join(step.after) or "the request", ", ".join(step.notes).lower())
-            for step in plan.steps
-        ]
         instances = [
             (
                 instance.name,
@@ -174,11 +197,27 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
         ]
         size = f"{format_count(len(instances), 'instance')} on {_format_peak_cores(plan)}"
         return [
-            Table(("node", "runs", "after", "notes"), nodes),
+            format_planned_steps(plan, online=True),
             Table(("instance", "cores", "cpus", "memory of", "threads"), instances),
             *_format_objects(plan),
             f"{size}. Nothing was started.",
         ]
+    unsized = f", not counting {format_count(plan.unsized, 'step')} without a memory request" if plan.unsized else ""
+    memory = format_bytes(plan.peak_memory_bytes)
+    if plan.machine_memory_bytes < UNBOUNDED:
+        memory += f" of {format_bytes(plan.machine_memory_bytes)}"
+    most = f"At most {_format_peak_cores(plan)} and {memory} memory at once{unsized}"
+    return [format_planned_steps(plan, online=False), *_format_objects(plan), f"{most}. Nothing was run."]
+
+
+def format_planned_steps(plan: Plan, *, online: bool) -> Table:
+    """Return the steps of a plan in the order of their start, or the nodes of an online workflow."""
+    if online:
+        nodes = [
+            (step.name, step.runs, ", ".join(step.after) or "the request", ", ".join(step.notes).lower())
+            for step in plan.steps
+        ]
+        return Table(("node", "runs", "after", "notes"), nodes)
     steps = [
         (
             str(step.wave + 1),
@@ -191,13 +230,7 @@ def format_plan(plan: Plan, *, online: bool) -> Screen:
         )
         for step in plan.steps
     ]
-    unsized = f", not counting {format_count(plan.unsized, 'step')} without a memory request" if plan.unsized else ""
-    memory = format_bytes(plan.peak_memory_bytes)
-    if plan.machine_memory_bytes < UNBOUNDED:
-        memory += f" of {format_bytes(plan.machine_memory_bytes)}"
-    most = f"At most {_format_peak_cores(plan)} and {memory} memory at once{unsized}"
-    table = Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
-    return [table, *_format_objects(plan), f"{most}. Nothing was run."]
+    return Table(("wave", "step", "runs", "after", "cores", "memory", "notes"), steps)
 
 
 def _format_peak_cores(plan: Plan) -> str:
@@ -224,6 +257,12 @@ def _format_objects(plan: Plan) -> Screen:
         return []
     unchanged = [f"{format_count(same, 'object')} of the environment are unchanged."] if same else []
     return [*([Table(("", "object", "name", "changes"), rows)] if rows else []), *unchanged]
+
+
+def format_task_record(record: TaskRecord) -> Screen:
+    """Return one task, with the cause of its failure."""
+    lines = [] if record.failure is None else [f"  {line}" for line in record.failure.lines()]
+    return [Table(_STEP_COLUMNS, [_format_step(record.task, [record])]), *lines]
 
 
 def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:

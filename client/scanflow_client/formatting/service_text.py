@@ -41,11 +41,11 @@ def format_shape(shape: Shape) -> str:
     return f"{format_count(shape.instances, 'instance')}{cores}, {shape.affinity}"
 
 
-def format_services(records: Sequence[ServiceRecord]) -> Table:
-    return Table(
-        ("service", "state", "url", "ready", "cores", "models", "rps", "p95"),
-        [_format_service_row(record) for record in records],
-    )
+def format_services(records: Sequence[ServiceRecord]) -> Screen:
+    if not records:
+        return ["No service is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW"]
+    columns = ("service", "state", "url", "ready", "cores", "models", "rps", "p95")
+    return [Table(columns, [_format_service_row(record) for record in records])]
 
 
 def format_served_models(record: ServiceRecord) -> str:
@@ -63,24 +63,31 @@ def format_served_models(record: ServiceRecord) -> str:
 def format_service(record: ServiceRecord) -> Screen:
     """Return a service in detail: state, errors, instances, revisions, and the next command."""
     screen: list[str | Table] = [format_service_line(record), *_format_errors(record)]
-    if any(instance.place is not None for instance in record.instances):
-        heads = ("instance", "state", "node", "since", "requested", "granted", "cpus", "QoS", "threads", "memory")
-        screen.append(
-            Table(
-                (*heads, "in flight", "restarts"), [_format_placed_instance(instance) for instance in record.instances]
-            )
-        )
-    elif record.instances:
-        heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "in flight", "restarts")
-        bound = record.shape.affinity in {"cpumem", "cpumempin"}
-        screen.append(Table(heads, [_format_instance(instance, bound=bound) for instance in record.instances]))
-    screen += format_uses((f"instance {instance.instance}", instance.devices) for instance in record.instances)
-    columns = ("revision", "role", "share", "models", "requests", "errors", "p50", "p95")
-    screen.append(Table(columns, [_format_revision(revision) for revision in record.revisions]))
+    screen += format_instances(record.instances, bound=record.shape.affinity in {"cpumem", "cpumempin"})
+    screen.append(format_revisions(record.revisions))
     if record.recorded or record.dropped:
         dropped = f", {record.dropped} dropped" if record.dropped else ""
         screen.append(f"Predictions recorded in the tracker: {record.recorded}{dropped}")
     return [*screen, _suggest_command(record)]
+
+
+def format_instances(instances: Sequence[InstanceRecord], *, bound: bool = True) -> Screen:
+    """Return instances, and their devices. ``bound``: their memory is of the nodes that they name."""
+    if not instances:
+        return []
+    if any(instance.place is not None for instance in instances):
+        heads = ("instance", "state", "node", "since", "requested", "granted", "cpus", "QoS", "threads", "memory")
+        rows = [_format_placed_instance(instance) for instance in instances]
+        table = Table((*heads, "in flight", "restarts"), rows)
+    else:
+        heads = ("instance", "state", "pid", "since", "cpus", "threads", "memory", "busy", "in flight", "restarts")
+        table = Table(heads, [_format_instance(instance, bound=bound) for instance in instances])
+    return [table, *format_uses((f"instance {instance.instance}", instance.devices) for instance in instances)]
+
+
+def format_revisions(revisions: Sequence[RevisionRecord]) -> Table:
+    columns = ("revision", "role", "share", "models", "requests", "errors", "p50", "p95")
+    return Table(columns, [_format_revision(revision) for revision in revisions])
 
 
 def format_explanation(explanation: Explanation) -> list[str]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from scanflow.text.printable import make_one_line
+from scanflow.text.masking import mask_addresses
+from scanflow.text.printable import make_one_line, make_printable
 
 GAP = "  "
 
@@ -43,13 +44,13 @@ def lay_out(table: Table, width: int | None = None) -> list[str]:
     return lines
 
 
-def render_html(screen: Screen) -> str:
-    """Return a headline, a table, if there is one, and lines as HTML, for a notebook."""
-    from scanflow.text.html_table import render_html_table
+def format_lines(screen: Screen, width: int | None = None) -> list[str]:
+    """Return lines and tables as lines, without control characters and credentials in addresses.
 
-    head, *rest = screen
-    table = next((part for part in rest if isinstance(part, Table)), Table((), ()))
-    return render_html_table(str(head), table.headers, table.rows, *(part for part in rest if isinstance(part, str)))
+    ``width``: see :func:`lay_out`.
+    """
+    lines = (line for part in screen for line in ([part] if isinstance(part, str) else lay_out(part, width)))
+    return [make_printable(mask_addresses(line)) for line in lines]
 
 
 def _sum_widths(widths: Sequence[int]) -> int:

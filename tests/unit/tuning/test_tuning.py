@@ -40,6 +40,7 @@ from scanflow_client.tuning import (
 )
 from scanflow_client.tuning_report import TuningReport, draw_tuning, format_tuning, suggest_command
 from scanflow_client.tuning_target import TuningTarget
+from tests.notebooks import render_bundle
 from tests.unit.test_load import say, server
 
 APP = """
@@ -249,7 +250,7 @@ def test_what_is_better_is_said_with_its_interval_and_the_command_that_puts_it_t
     assert verdict == "✓ 2 × 1 core, cpu is better: 1.23× (1.23 to 1.24), measured again."
     assert suggest_command(report) == f"scanflow deploy {file}:serve --instances 2 --cores 1 --affinity cpu"
     assert "✓ 2 × 1 core, cpu" in draw_tuning(report)
-    assert "<svg" in report._repr_html_()
+    assert "<svg" in render_bundle(report)["text/html"]
 
 
 def test_what_is_not_better_beyond_noise_is_said_so_and_nothing_is_advised(file: Path) -> None:

@@ -1,0 +1,79 @@
+"""Lists that a notebook shows as the table that the command line prints, and that turn into DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
+
+from pydantic import BaseModel
+
+from scanflow.errors import MissingExtraError
+from scanflow.text.masking import mask_secrets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+
+class Listing(list[T], Generic[T]):
+    """A list that shows itself as a table. It is equal to a list of the same items; a slice of it is one, too."""
+
+    def __init__(
+        self, items: Iterable[T] = (), shown_by: str = "", /, links: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        """Create a list.
+
+        Args:
+            items: Its items.
+            shown_by: The function of :mod:`scanflow_client.formatting` that makes a screen of them:
+                ``run_text:format_runs``. It is imported when the list is shown.
+            links: Addresses by the names that lead to them in the table.
+            options: Arguments for that function.
+        """
+        super().__init__(items)
+        self.shown_by, self.links, self.options = shown_by, dict(links or {}), options
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, at: slice[Any, Any, Any]) -> Self: ...
+    def __getitem__(self, at: SupportsIndex | slice[Any, Any, Any]) -> T | Self:
+        if isinstance(at, slice):
+            return type(self)(super().__getitem__(at), self.shown_by, links=self.links, **self.options)
+        return super().__getitem__(at)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with a row for each item and a column for each field; what looks like a secret is masked.
+
+        A field of a record inside a record is a column with both names: ``intent.primitive``. Other lists and mappings
+        stay as they are. Times are seconds since the epoch: ``pd.to_datetime(frame["created"], unit="s", utc=True)``.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingExtraError(
+                "A DataFrame needs pandas, which is not installed. Install it: pip install pandas"
+            ) from error
+        return pd.DataFrame([mask_secrets(dict(_list_cells(item))) for item in self])
+
+
+def _list_cells(item: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the columns of an item, those of records inside it with their names before."""
+    for name, value in _read_fields(item).items():
+        if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
+            yield from _list_cells(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _read_fields(item: Any) -> Mapping[str, Any]:
+    if isinstance(item, BaseModel):
+        return {name: getattr(item, name) for name in type(item).model_fields} | (item.model_extra or {})
+    if is_dataclass(item) and not isinstance(item, type):
+        return {field.name: getattr(item, field.name) for field in fields(item)}
+    return item if isinstance(item, Mapping) else {"value": item}

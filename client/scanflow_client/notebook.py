@@ -1,0 +1,142 @@
+"""What IPython shows of applications, records and lists of them: what the command line prints, as text and as HTML.
+
+Only this module and ``notebook_progress`` know IPython. See docs/decisions/094.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.formatters import DisplayFormatter
+    from IPython.lib.pretty import RepresentationPrinter
+    from markupsafe import Markup
+
+    from scanflow_client.formatting.text_table import Screen
+    from scanflow_client.listing import Listing
+    from scanflow_client.run_handle import RunHandle
+
+_FORMATTING = "scanflow_client.formatting."
+_DEFAULT_SIZE = (120, 24)  # where there is no terminal
+
+SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
+    "scanflow.agent.agent_records:Action": lambda action: [resolve_screen("agent_text:format_action")(action)],
+    "scanflow.agent.agent_records:ActionExplanation": lambda explanation: explanation.lines,
+    "scanflow.agent.agent_records:AgentView": lambda agent: resolve_screen("agent_text:format_agents")(
+        [agent], detailed=True
+    ),
+    "scanflow.agent.agent_records:Event": lambda event: [resolve_screen("control_plane_text:format_event")(event)],
+    "scanflow.app.application:Application": "definition_text:format_application",
+    "scanflow.app.model:Model": "definition_text:format_definition",
+    "scanflow.app.plan:Plan": "run_text:format_plan",
+    "scanflow.app.workflow:Workflow": "definition_text:format_workflow",
+    "scanflow.backends.job_times:JobTimes": lambda job: resolve_screen("job_text:format_jobs")([job]),
+    "scanflow.backends.run_records:RunRecord": "run_text:format_run",
+    "scanflow.backends.run_records:TaskRecord": "run_text:format_task_record",
+    "scanflow.backends.service_records:Explanation": "service_text:format_explanation",
+    "scanflow.backends.service_records:InstanceRecord": lambda own: resolve_screen("service_text:format_instances")(
+        [own]
+    ),
+    "scanflow.backends.service_records:RevisionRecord": lambda own: [
+        resolve_screen("service_text:format_revisions")([own])
+    ],
+    "scanflow.backends.service_records:ServiceRecord": "service_text:format_service",
+    "scanflow.drift.two_sample:Comparison": "drift_text:format_comparison",
+    "scanflow.placement.mpi.job_plan:MPIPlan": lambda plan: [*plan.reasons, *plan.lines()],
+    "scanflow.reports.model_history:VersionHistory": lambda version: resolve_screen("model_text:format_versions")(
+        [version]
+    ),
+    "scanflow_client.agent_replay:Replay": "agent_text:format_replay",
+    "scanflow_client.client:Client": lambda client: [str(client)],
+    "scanflow_client.listing:Listing": "scanflow_client.notebook:format_listing",
+    "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:format_load",
+    "scanflow_client.model_client:ModelChange": "model_text:format_model_change",
+    "scanflow_client.run_handle:RunHandle": "scanflow_client.notebook:format_run_handle",
+    "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:format_tuning",
+}
+"""The function that makes a screen, by the type of what is shown, or by a base class of it."""
+
+DRAWINGS: Mapping[str, str] = {
+    "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:draw_load",
+    "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:draw_tuning",
+}
+"""The function that draws what is shown below it, likewise."""
+
+
+def register() -> None:
+    """Have IPython show our types so from now on; nothing outside of IPython."""
+    if "IPython" not in sys.modules:
+        return
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None and shell.display_formatter is not None:
+        register_with(shell.display_formatter)
+
+
+def register_with(formatter: DisplayFormatter) -> None:
+    """Add our types to a formatter of IPython, by their names: nothing is imported for it."""
+    for name, function in SCREENS.items():
+        module, _, type_name = name.partition(":")
+        draw = DRAWINGS.get(name)
+        formatter.formatters["text/plain"].for_type_by_name(module, type_name, _make_printer(function))
+        formatter.formatters["text/html"].for_type_by_name(module, type_name, _make_renderer(function, draw))
+
+
+def format_listing(listing: Listing[Any]) -> Screen:
+    """Return the screen of a list: that of the command that lists the same."""
+    if not listing.shown_by:
+        return [repr(list(listing))]
+    return _as_screen(resolve_screen(listing.shown_by)(listing, **listing.options))
+
+
+def _make_printer(function: str | Callable[[Any], Screen]) -> Callable[[Any, RepresentationPrinter, bool], None]:
+    def print_text(value: Any, printer: RepresentationPrinter, cycle: bool) -> None:  # noqa: ARG001  what IPython calls
+        if len(printer.stack) > 1:  # inside a list or a mapping
+            printer.text(repr(value))
+        else:
+            from scanflow_client.formatting.text_table import format_lines
+
+            width = shutil.get_terminal_size(_DEFAULT_SIZE).columns
+            printer.text("\n".join(format_lines(_make_screen(function, value), width)))
+
+    return print_text
+
+
+def _make_renderer(function: str | Callable[[Any], Screen], draw: str | None) -> Callable[[Any], str]:
+    def render(value: Any) -> str:
+        from scanflow_client.formatting.screen_html import render_screen
+
+        drawing: Markup | None = None if draw is None else resolve_screen(draw)(value)
+        return render_screen(_make_screen(function, value), links=_find_links(value), drawing=drawing)
+
+    return render
+
+
+def _make_screen(function: str | Callable[[Any], Screen], value: Any) -> Screen:
+    return _as_screen((resolve_screen(function) if isinstance(function, str) else function)(value))
+
+
+def _as_screen(screen: Any) -> Screen:
+    return [screen] if isinstance(screen, str) or hasattr(screen, "headers") else screen
+
+
+def resolve_screen(name: str) -> Callable[..., Any]:
+    """Return the function of an address: ``run_text:format_runs`` is one of :mod:`scanflow_client.formatting`."""
+    function: Callable[..., Any] = resolve_name(name if name.startswith("scanflow") else f"{_FORMATTING}{name}")
+    return function
+
+
+def _find_links(value: Any) -> Mapping[str, str]:
+    return getattr(value, "links", None) or {}
+
+
+def format_run_handle(run: RunHandle) -> Screen:
+    """Return the screen of a run; one line, where the cell has shown its table just before."""
+    from scanflow_client.notebook_progress import was_just_shown
+
+    return [repr(run)] if was_just_shown(run.name) else _make_screen("run_text:format_run", run.record)

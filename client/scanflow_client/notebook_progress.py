@@ -1,0 +1,195 @@
+"""Progress in a notebook: one output of the cell, which is written again in place while things go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import NamedTuple
+
+from scanflow.app.quantities import format_count, format_duration
+from scanflow.backends import run_records
+from scanflow.backends.run_records import TaskRecord
+from scanflow_client.formatting.run_text import format_run, list_notes
+from scanflow_client.formatting.screen_html import render_screen
+from scanflow_client.formatting.text import MARKS, shorten
+from scanflow_client.formatting.text_table import Screen, Table, format_lines
+
+MAX_LINES = 20
+"""Of the lines of a change or a search, the newest."""
+
+REFRESH_S = 0.25
+"""At most so often an output is written again. In a browser, four times a second look alive."""
+
+_COLUMNS = ("step", "state", "took", "")
+_shown: list[tuple[str, int]] = []
+"""The last run that was shown to its end, and the number of the cell that did so."""
+
+
+def was_just_shown(run: str) -> bool:
+    """Return whether the cell that is executed has shown a run to its end, so that its value need not show it again."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and (run, shell.execution_count) in _shown
+
+
+def remember_shown(run: str) -> None:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    _shown[:] = [] if shell is None else [(run, shell.execution_count)]
+
+
+@contextmanager
+def show_in_place(make_screen: Callable[[], Screen], links: Mapping[str, str]) -> Iterator[None]:
+    """Show a screen as an output of the cell, and make it again until the block ends: what it shows goes on."""
+    from IPython.display import DisplayHandle
+
+    def make_bundle() -> dict[str, str]:
+        screen = make_screen()
+        return {"text/plain": "\n".join(format_lines(screen)), "text/html": render_screen(screen, links=links)}
+
+    shown = make_bundle()
+    handle = DisplayHandle()
+    handle.display(shown, raw=True)
+    ended = Event()
+
+    def write_changes() -> None:
+        nonlocal shown
+        while not ended.wait(REFRESH_S):
+            bundle = make_bundle()
+            if bundle != shown:
+                handle.update(bundle, raw=True)
+                shown = bundle
+
+    thread = Thread(target=write_changes, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        handle.update(make_bundle(), raw=True)
+
+
+@contextmanager
+def show_run_table(link_runs: Callable[..., Mapping[str, str]]) -> Iterator[run_records.Observer]:
+    """Provide an observer that shows a run in one table, with a link to its page where ``link_runs`` knows it."""
+    table, links = RunTable(), dict[str, str]()
+
+    def observe(event: run_records.Event) -> None:
+        links.update({} if event.run in links else link_runs(event.run))
+        table.update(event)
+
+    with show_in_place(table.make_screen, links):
+        yield observe
+    if table.ended_run is not None:
+        remember_shown(table.ended_run)
+
+
+class NotebookLines:
+    """Lines of progress, and the current activity below them."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._current = ""
+
+    def print(self, line: str, _style: str) -> None:
+        self._lines.append(line)
+
+    def update(self, current: str) -> None:
+        self._current = current
+
+    def make_screen(self) -> Screen:
+        hidden = len(self._lines) - MAX_LINES
+        before = [f"  … {format_count(hidden, 'line')} before"] if hidden > 0 else []
+        now = [f"{MARKS['running']} {self._current}"] if self._current else []
+        return [*before, *self._lines[-MAX_LINES:], *now] or [f"{MARKS['running']} …"]
+
+
+class _Row(NamedTuple):
+    state: str
+    """With its mark."""
+
+    began: float | None = None
+    """When it began, of what goes on."""
+
+    took: float | None = None
+    remark: str = ""
+
+
+class RunTable:
+    """The steps of a run that have started; a fan-out is one row. At the end of the run, what ``scanflow show`` has."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._head = f"{MARKS['running']} starting"
+        self._notes: list[str] = []
+        self._rows: dict[str, _Row] = {}
+        self._record: run_records.RunRecord | None = None
+
+    def update(self, event: run_records.Event) -> None:
+        match event:
+            case run_records.RunStarted():
+                self._head = f"{MARKS['running']} {event.run}  {format_count(event.steps, 'step')}"
+                self._notes = list_notes(event)
+            case run_records.Waiting():
+                self._rows[event.what] = _Row(_format_state("waiting"), self._clock(), remark=event.why)
+            case run_records.EnvironmentReady():
+                self._rows[event.what] = _Row(_format_state("ready"), took=event.seconds)
+            case run_records.TaskStarted():
+                name = event.task if event.width == 1 else f"{event.step} ×{event.width}"
+                began = self._rows[name].began if name in self._rows else None
+                remark = "adopted" if event.adopted else "" if event.attempt < 2 else f"attempt {event.attempt}"
+                self._rows[name] = _Row(_format_state("running"), began or self._clock(), remark=remark)
+            case run_records.TaskEnded():
+                self._end_task(event)
+            case run_records.RunEnded():
+                self._record = event.record
+
+    @property
+    def ended_run(self) -> str | None:
+        """The name of the run, if it has ended."""
+        return None if self._record is None else self._record.name
+
+    def _end_task(self, event: run_records.TaskEnded) -> None:
+        record = event.record
+        name = record.task if event.width == 1 else f"{record.step} ×{event.width}"
+        began = self._rows[name].began if name in self._rows else None
+        remark = _format_remark(record)
+        if event.retry_in_s is not None:
+            again = f"; attempt {record.attempts + 1} in {event.retry_in_s:g} s"
+            self._rows[name] = _Row(_format_state("waiting"), began or self._clock(), remark=f"{remark}{again}")
+        elif event.width > 1 and event.left and record.state != "failed":
+            count = f"{event.width - event.left} of {event.width} done"
+            self._rows[name] = _Row(_format_state("running"), began or self._clock(), remark=count)
+        else:
+            took = record.seconds if event.width == 1 or began is None else self._clock() - began
+            state = "reused" if record.origin else record.state
+            self._rows[name] = _Row(_format_state(state), took=None if record.origin else took, remark=remark)
+
+    def make_screen(self) -> Screen:
+        if self._record is not None:
+            return format_run(self._record)
+        now = self._clock()
+        rows = [
+            (name, row.state, _format_took(row.took if row.began is None else now - row.began), shorten(row.remark))
+            for name, row in list(self._rows.items())  # a copy: events come from other threads
+        ]
+        return [self._head, *([Table(_COLUMNS, rows)] if rows else []), *self._notes]
+
+
+def _format_state(state: str) -> str:
+    return f"{MARKS[state]} {state}"
+
+
+def _format_took(seconds: float | None) -> str:
+    return "" if seconds is None else format_duration(float(int(seconds)) if seconds >= 1 else seconds)
+
+
+def _format_remark(record: TaskRecord) -> str:
+    if record.failure is not None:
+        return record.failure.summary
+    return f"from {record.origin}" if record.origin else record.cache_note or ""

@@ -1,0 +1,217 @@
+"""What notebooks show of applications, runs, services and reports: small, escaped, and of the page's own colours."""
+
+from __future__ import annotations
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+
+import scanflow as sf
+from scanflow.backends.run_records import RunRecord, TaskRecord
+from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord, Shape
+from scanflow.errors import MissingExtraError
+from scanflow.names import RunName, StepName
+from scanflow.text.failures import Failure
+from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
+from scanflow_client.formatting.text import format_age
+from scanflow_client.formatting.text_table import Table, format_lines
+from scanflow_client.listing import Listing
+from scanflow_client.notebook import DRAWINGS, SCREENS, resolve_screen
+from scanflow_client.report import Report
+from tests.notebooks import render_bundle
+from tests.unit.test_agents_command_line import action
+
+EVIL = "<script>alert('&')</script>\x1b]0;title\x07"
+ALLOWED = set("a div iframe pre span strong style table tbody td th thead tr".split())
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: every element closed, none that does anything, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.attributes: dict[str, str | None] = {}
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ALLOWED
+        assert {name for name, _ in attrs} <= {"class", "href", "rel", "sandbox", "srcdoc", "style", "target", "title"}
+        self.attributes |= dict(attrs)
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["style"]:
+            assert "background" not in data, "a notebook may be light or dark"
+        elif data.strip():
+            self.words.append(data)
+
+
+def list_texts(thing: Any) -> list[str]:
+    page = render_bundle(thing)["text/html"]
+    assert len(page) < 30_000
+    return Page(page).words
+
+
+def run(state: Any, *tasks: TaskRecord, **more: Any) -> RunRecord:
+    name = RunName("tall-fox-1")
+    return RunRecord(name=name, app="shop", team="t", workflow="w", state=state, created=1.0, tasks=tasks, **more)
+
+
+def task(name: str, state: Any, **more: Any) -> TaskRecord:
+    return TaskRecord(task=StepName(name), step=name.partition(".")[0], state=state, **more)
+
+
+def make_application() -> sf.Application:
+    step = sf.Executor(name="train", mainfile="train.py", parameters={"password": "hunter2", "x": "hunter3"})
+    served = sf.Service(name="cnn", implementation="cnn.py:CNN", parameters={"key": "hunter4"}, instances=3)
+    agent = sf.Agent(name="watch", template="checker", modules=["watch.py"])
+    flows = [sf.Workflow(name="w", nodes=[step]), sf.Workflow(name="serve", type="online", nodes=[served])]
+    return sf.Application(name="shop", team="data", workflows=flows, agents=[agent])
+
+
+def test_an_application_shows_what_it_is_made_of() -> None:
+    app = make_application()
+    lines = list_texts(app)
+    assert lines[0] == "Application shop of team data"
+    assert lines[4:] == ["batch", "w", "train", "online", "serve", "cnn", "agent", "watch", "checker, watch.py"]
+    assert list_texts(app.workflows[0])[0] == "Workflow w, batch: 1 node"
+    assert list_texts(app.workflows[1])[-4:] == ["cnn", "cnn.py:CNN", "the request", "model"]
+    assert list_texts(app.workflows[1].services[0])[:3] == ["Service cnn", "field", "value"]
+
+
+def test_no_value_of_a_parameter_is_shown_of_a_definition() -> None:
+    app = make_application()
+    for thing in (app, *app.workflows, *(node for flow in app.workflows for node in flow.nodes)):
+        shown = render_bundle(thing)
+        assert "hunter" not in shown["text/plain"] + shown["text/html"]
+    assert "hunter2" not in repr(app)
+    assert "'password': '***'" in repr(app)
+
+
+def test_a_run_shows_its_steps_its_failure_and_other_peoples_text_escaped() -> None:
+    failure = Failure(summary="exit 1", cause=f"ValueError: {EVIL}")
+    done = task("load", "succeeded", attempts=1, seconds=1.25)
+    failed = run("failed", done, task("train", "failed", attempts=2, failure=failure), seconds=2.0, error=EVIL)
+    lines = list_texts(failed)
+    assert lines[:2] == ["✗", " tall-fox-1  shop:w  failed in 2.00 s, " + format_age(1.0)]
+    assert lines[8:11] == ["load", "✓", " succeeded"]
+    assert any("ValueError: <script>alert('&')</script>" in line for line in lines), "text, and no element"
+    assert lines[-1].endswith("Continue from here: scanflow resume tall-fox-1")
+    many = list_texts(run("running", *(task(f"train{n}", "pending") for n in range(1000))))
+    assert f"and {1000 - MAX_ROWS} more" in many
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        make_application(),
+        make_application().workflows[0],
+        run("failed", task("train", "failed", attempts=2, failure=Failure(summary="exit 1")), seconds=2.0),
+        ServiceRecord(
+            name="digits", app="shop", team="t", state="ready", url="http://127.0.0.1:1", generation=1,
+            shape=Shape(instances=1), ready=1, instances=(InstanceRecord(instance="1", state="ready"),),
+            revisions=(RevisionRecord(id="r1", weight=1.0, requests=90, p95_s=0.0123),),
+        ),
+        Listing([run("succeeded")], "run_text:format_runs"),
+        Listing([], "run_text:format_runs"),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)  # fmt: skip
+def test_text_and_html_say_the_same(thing: Any) -> None:
+    plain = "".join(render_bundle(thing)["text/plain"].split())
+    for words in list_texts(thing):
+        assert "".join(words.split()) in plain
+
+
+def test_each_type_exists_and_so_does_what_formats_it() -> None:
+    for name, function in SCREENS.items():
+        assert isinstance(resolve_name(name), type), name
+        assert callable(resolve_screen(function) if isinstance(function, str) else function)
+    for name, drawing in DRAWINGS.items():
+        assert name in SCREENS
+        assert callable(resolve_screen(drawing))
+
+
+def test_a_value_inside_of_a_list_is_on_one_line() -> None:
+    assert "\n" not in render_bundle([run("succeeded")])["text/plain"]
+
+
+def test_a_list_shows_its_table_and_so_does_a_part_of_it() -> None:
+    runs = Listing([run("succeeded"), run("failed")], "run_text:format_runs", links={"tall-fox-1": "http://h/runs/1"})
+    assert runs == [run("succeeded"), run("failed")]
+    assert (type(runs[1]), type(runs[1:])) == (RunRecord, Listing)
+    assert render_bundle(runs[1:])["text/plain"].splitlines()[1].split()[:4] == ["tall-fox-1", "shop:w", "✗", "failed"]
+    assert Page(render_bundle(runs[1:])["text/html"]).attributes["href"] == "http://h/runs/1"
+    assert list_texts(runs[:0]) == ["There is no run yet. Start one: scanflow run app.py"]
+    assert render_bundle(Listing([1, 2]))["text/plain"] == "[1, 2]"
+
+
+def test_a_name_is_a_link_only_where_it_stands_alone() -> None:
+    links = {"fox-1": "http://h/a", "fox": "http://h/b"}
+    words = "fox-1 fox-12 fox, redfox: fox-1/outputs fox.csv"
+    page = render_screen([words], links=links)
+    shown = re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', page)
+    assert shown == [("http://h/a", "fox-1"), ("http://h/b", "fox"), ("http://h/a", "fox-1"), ("http://h/b", "fox")]
+    assert "".join(Page(page).words) == words
+
+
+def test_a_list_turns_into_a_data_frame() -> None:
+    actions = Listing([action("a1"), action("a2", "refused")], "agent_text:format_actions")
+    frame = actions.to_pandas()
+    assert list(frame["state"]) == ["pending", "refused"]
+    assert list(frame["intent.agent"]) == ["tracker", "tracker"]
+    assert list(frame["intent.arguments"]) == [each.intent.arguments for each in actions]
+    assert list(Listing([{"a": 1, "password": "hunter2"}]).to_pandas().loc[0]) == [1, "***"]
+    assert list(Listing(["a"]).to_pandas()["value"]) == ["a"]
+    assert Listing([run("succeeded", task("t", "failed"))]).to_pandas().loc[0, "tasks"][0].task == "t"
+
+
+def test_without_pandas_a_list_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        Listing([1]).to_pandas()
+
+
+def test_a_client_says_where_it_is_connected_and_no_token(tmp_path: Path) -> None:
+    assert repr(sf.Client(home=tmp_path)) == f"<client without a server, of the home {str(tmp_path)!r}>"
+    remote = sf.Client("http://127.0.0.1:1", token="hunter2-hunter2")
+    assert list_texts(remote) == ["<client of the server http://127.0.0.1:1>"]
+    assert remote.link_runs("tall-fox-1") == {"tall-fox-1": "http://127.0.0.1:1/runs/tall-fox-1"}
+    assert "hunter2" not in "".join(render_bundle(remote).values())
+
+
+def test_a_report_is_a_frame_that_runs_nothing_and_holds_the_page(tmp_path: Path) -> None:
+    page = "<!doctype html><p title=\"a&b\">'it'</p><script>alert(1)</script>"
+    (tmp_path / "shop.html").write_text(page)
+    report = Report(tmp_path / "shop.html")
+    frame = Page(render_bundle(report)["text/html"])
+    assert frame.attributes["srcdoc"] == page
+    assert (frame.attributes["sandbox"], frame.attributes["title"]) == (None, "shop"), "nothing is allowed in it"
+    assert str(report) == str(tmp_path / "shop.html")
+
+
+@pytest.mark.parametrize("text", ["<b>", '"', "'", "&lt;", "a\nb" * 500])
+def test_a_cell_and_a_line_hold_any_text_on_one_line(text: str) -> None:
+    head, header, cell, note = Page(render_screen([text, Table((text,), [(text,)]), text])).words
+    assert head == note
+    assert header == cell
+    assert all("\n" not in words and len(words) <= 400 for words in (head, cell))
+
+
+def test_credentials_in_addresses_are_masked_wherever_they_stand() -> None:
+    address = "http://ada:hunter2hunter2@host/db"
+    screen = [f"at {address}", Table(("url",), [(address,)]), f"  {address}"]
+    assert "hunter2" not in render_screen(screen)
+    assert "hunter2" not in "\n".join(format_lines(screen))
