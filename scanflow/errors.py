@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from types import TracebackType
 
 __all__ = [
     "AccessDeniedError", "AlreadyRunningError", "ForbiddenError", "InternalError", "InvalidError", "MissingExtraError",
@@ -11,9 +12,19 @@ __all__ = [
     "UnavailableError", "UnsupportedError", "UsageError", "did_you_mean",
 ]  # fmt: skip
 
+_OURS = frozenset("scanflow scanflow_agents scanflow_client scanflow_research scanflow_server scanflow_serving".split())
+_LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3.", "<string>")
+
 
 class ScanflowError(Exception):
     """Anything scanflow raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of it: the frames of the user's own code, and the message, which says what to do.
+
+        Our frames, those of libraries that we call, and the errors that were raised there say nothing to its reader.
+        """
+        return _render_for_notebook(self)
 
 
 class UsageError(ScanflowError):
@@ -70,6 +81,54 @@ class AlreadyRunningError(UnavailableError):
 
 class InternalError(ScanflowError):
     """A defect of scanflow itself."""
+
+
+def _render_for_notebook(error: BaseException) -> list[str]:
+    from IPython import get_ipython
+
+    shell, cause, is_suppressed = get_ipython(), error.__cause__, error.__suppress_context__
+    before = _get_previous(error)
+    while before is not None and not _is_raised_by_user(before):
+        before = _get_previous(before)
+    lines = [] if before is None else [*_render_for_notebook(before), "", "which led to:", ""]
+    try:
+        error.__cause__ = None  # what led to it is in the lines, as far as it is the user's
+        own = _select_own_frames(error.__traceback__)
+        assert shell is not None, "IPython alone renders errors so"
+        return [*lines, *shell.InteractiveTB.structured_traceback(type(error), error, own, tb_offset=0)]
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, is_suppressed
+
+
+def _get_previous(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _is_raised_by_user(error: BaseException) -> bool:
+    """Return whether an error was raised by the user's own code, or by a library that it called."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    own = _select_own_frames(error.__traceback__)
+    while own is not None and own.tb_next is not None:
+        own = own.tb_next
+    return own is not None and innermost is not None and own.tb_frame is innermost.tb_frame
+
+
+def _select_own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without our frames, and those of libraries below them."""
+    own, is_below = list[TracebackType](), False
+    while frames is not None:
+        code, names = frames.tb_frame.f_code, frames.tb_frame.f_globals
+        is_ours = str(names.get("__name__", "")).partition(".")[0] in _OURS
+        is_below = is_below or is_ours
+        if not is_ours and not (is_below and any(sign in code.co_filename for sign in _LIBRARY_PATHS)):
+            own.append(frames)
+        frames = frames.tb_next
+    chain: TracebackType | None = None
+    for frame in reversed(own):
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:

@@ -156,7 +156,7 @@ def _read_line(raised: _Raised, line: str, following: Sequence[str], *, in_group
         source = source.strip() if source.startswith("    ") and not _FRAME.match(source) else ""
         where = f" in {match['where']}" if match["where"] and match["where"] != "<module>" else ""
         tail = f": {source}" if source else ""
-        raised.frames.append((match["file"], f"{PurePath(match['file']).name}:{match['line']}{where}{tail}"))
+        raised.frames.append((match["file"], f"{_name_file(match['file'])}:{match['line']}{where}{tail}"))
     elif line.startswith(_SURVIVED) or (not line and raised.message):
         return None
     elif not _QUOTES.match(line) and (raised.message or not line.startswith(" ")):  # further lines may be indented
@@ -168,6 +168,12 @@ def _cut_margin(line: str) -> tuple[str, int]:
     """Return a line of a group without the tree that its members are drawn as, and the width of its margin."""
     match = _MARGIN.match(line)
     return (line[match.end() :], len(match[1])) if match else (line, 0)
+
+
+def _name_file(file: str) -> str:
+    """Return a file's name; a notebook's cell has none, but a number that nobody has seen."""
+    path = PurePath(file)
+    return "notebook cell" if path.parent.name.startswith("ipykernel_") else path.name
 
 
 def _clean(line: str) -> str:

@@ -126,8 +126,9 @@ def _write_style() -> Markup:
         f"@media (prefers-color-scheme:dark){{{_SCOPE}{{{dark}}}}}",
         f":is({_LIGHT}) {_SCOPE}{{{light}}}",
         f":is({_DARK}) {_SCOPE}{{{dark}}}",
-        f"{_SCOPE} :is(td,th){{text-align:left}}",
+        f"{_SCOPE}{_SCOPE} table :is(td,th){{text-align:left}}",  # twice, as JupyterLab's own rule has two classes
         f"{_SCOPE} :is(strong,div,pre){{display:block;white-space:pre-wrap;margin:.3em 0}}",
+        f"{_SCOPE} pre{{font-family:var(--jp-code-font-family,monospace)}}",
         *(
             f"{_SCOPE} .{prefix}-{name}{{{what}:var(--{name})}}"
             for prefix, what in (("c", "color"), ("f", "fill"), ("s", "stroke"))
