@@ -111,7 +111,6 @@ class NotebookLines:
 
 class _Row(NamedTuple):
     state: str
-    """With its mark."""
 
     began: float | None = None
     """When it began, of what goes on."""
@@ -136,14 +135,11 @@ class RunTable:
                 self._head = f"{MARKS['running']} {event.run}  {format_count(event.steps, 'step')}"
                 self._notes = list_notes(event)
             case run_records.Waiting():
-                self._rows[event.what] = _Row(_format_state("waiting"), self._clock(), remark=event.why)
+                self._rows[event.what] = _Row("waiting", self._clock(), remark=event.why)
             case run_records.EnvironmentReady():
-                self._rows[event.what] = _Row(_format_state("ready"), took=event.seconds)
+                self._rows[event.what] = _Row("ready", took=event.seconds)
             case run_records.TaskStarted():
-                name = event.task if event.width == 1 else f"{event.step} ×{event.width}"
-                began = self._rows[name].began if name in self._rows else None
-                remark = "adopted" if event.adopted else "" if event.attempt < 2 else f"attempt {event.attempt}"
-                self._rows[name] = _Row(_format_state("running"), began or self._clock(), remark=remark)
+                self._start_task(event)
             case run_records.TaskEnded():
                 self._end_task(event)
             case run_records.RunEnded():
@@ -154,39 +150,55 @@ class RunTable:
         """The name of the run, if it has ended."""
         return None if self._record is None else self._record.name
 
+    def _start_task(self, event: run_records.TaskStarted) -> None:
+        name = _name_row(event.step, event.task, event.width)
+        remark = "adopted" if event.adopted else "" if event.attempt < 2 else f"attempt {event.attempt}"
+        if event.width == 1 or name not in self._rows:
+            self._rows[name] = _Row("running", self._find_begin(name), remark=remark)
+
     def _end_task(self, event: run_records.TaskEnded) -> None:
         record = event.record
-        name = record.task if event.width == 1 else f"{record.step} ×{event.width}"
-        began = self._rows[name].began if name in self._rows else None
-        remark = _format_remark(record)
+        name, remark = _name_row(record.step, record.task, event.width), _format_remark(record)
+        began = self._find_begin(name)
         if event.retry_in_s is not None:
             again = f"; attempt {record.attempts + 1} in {event.retry_in_s:g} s"
-            self._rows[name] = _Row(_format_state("waiting"), began or self._clock(), remark=f"{remark}{again}")
-        elif event.width > 1 and event.left and record.state != "failed":
-            count = f"{event.width - event.left} of {event.width} done"
-            self._rows[name] = _Row(_format_state("running"), began or self._clock(), remark=count)
-        else:
-            took = record.seconds if event.width == 1 or began is None else self._clock() - began
+            row = _Row("waiting" if event.width == 1 else "running", began, remark=f"{remark}{again}")
+        elif event.width == 1:
             state = "reused" if record.origin else record.state
-            self._rows[name] = _Row(_format_state(state), took=None if record.origin else took, remark=remark)
+            row = _Row(state, took=None if record.origin else record.seconds, remark=remark)
+        elif record.state == "failed":
+            row = _Row("failed", took=self._clock() - began, remark=remark)
+        elif event.left:
+            row = _Row("running", began, remark=f"{event.width - event.left} of {event.width} done")
+        else:
+            row = _Row("reused" if record.origin else record.state, took=self._clock() - began, remark=remark)
+        if name not in self._rows or event.width == 1 or self._rows[name].state != "failed":  # one failed: so it stays
+            self._rows[name] = row
+
+    def _find_begin(self, name: str) -> float:
+        row = self._rows.get(name)
+        return self._clock() if row is None or row.began is None else row.began
 
     def make_screen(self) -> Screen:
         if self._record is not None:
             return format_run(self._record)
         now = self._clock()
         rows = [
-            (name, row.state, _format_took(row.took if row.began is None else now - row.began), shorten(row.remark))
+            (name, f"{MARKS[row.state]} {row.state}", _format_took(row, now), shorten(row.remark))
             for name, row in list(self._rows.items())  # a copy: events come from other threads
         ]
         return [self._head, *([Table(_COLUMNS, rows)] if rows else []), *self._notes]
 
 
-def _format_state(state: str) -> str:
-    return f"{MARKS[state]} {state}"
+def _name_row(step: str, task: str, width: int) -> str:
+    return task if width == 1 else f"{step} ×{width}"
 
 
-def _format_took(seconds: float | None) -> str:
-    return "" if seconds is None else format_duration(float(int(seconds)) if seconds >= 1 else seconds)
+def _format_took(row: _Row, now: float) -> str:
+    """Return how long it took, or in whole seconds how long it has taken so far."""
+    if row.began is not None:
+        return format_duration(float(int(now - row.began)))
+    return "" if row.took is None else format_duration(row.took)
 
 
 def _format_remark(record: TaskRecord) -> str:

@@ -25,8 +25,8 @@ from tests.laws import operations
 from tests.laws.strategies import draw_programs, programs
 from tests.laws.workflow_programs import Call, Program, build_application, dump_programs, find_differences
 from tests.nightly import CHECKOUT
+from tests.notebooks import Kernel
 from tests.server import ServerProcess
-from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.processes
 
@@ -110,28 +110,6 @@ def test_after_a_kill_the_loss_of_an_output_and_resume(home: Path, tmp_path: Pat
     done = run_command(folder, "resume", "@latest")
     assert done.returncode == 0, done.stdout + done.stderr
     check(drawn, client.output)
-
-
-class Kernel:
-    """A notebook's kernel."""
-
-    def __init__(self, folder: Path) -> None:
-        from jupyter_client.manager import KernelManager
-
-        self._manager = KernelManager(transport="ipc", ip=str(folder / "kernel"))
-        self._manager.start_kernel(cwd=str(folder))
-        self._client = self._manager.client()
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=PATIENCE_S)
-
-    def run(self, cell: str) -> None:
-        """Run a cell; an AssertionError has its traceback."""
-        reply = self._client.execute_interactive(cell, timeout=PATIENCE_S, output_hook=lambda _: None)
-        assert reply["content"]["status"] == "ok", "\n".join(reply["content"]["traceback"])
-
-    def close(self) -> None:
-        self._client.stop_channels()
-        self._manager.shutdown_kernel(now=True)
 
 
 @pytest.fixture(scope="module")

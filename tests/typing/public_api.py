@@ -19,6 +19,7 @@ from scanflow.app.triggers import AllOf, AnyOf, CallReceive, Cron, Date, EventTr
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import Explanation, ServiceRecord
 from scanflow.client import ScanflowClient, ScanflowDeployerClient
+from scanflow_client.listing import Listing
 from scanflow_client.run_handle import RunHandle
 from scanflow_client.thesis import Awaited
 
@@ -150,10 +151,14 @@ def use() -> None:
     assert_type(client.run("@latest").wait().show(), RunRecord)
     assert_type(client.resume(wait=False), RunHandle)
     assert_type(client.plan(app), Plan)
-    assert_type(client.runs(limit=3), list[RunRecord])
+    assert_type(client.runs(limit=3), Listing[RunRecord])
+    assert_type(client.runs()[0], RunRecord)
+    assert_type(client.runs()[:3], Listing[RunRecord])
+    listed: list[RunRecord] = client.runs()
+    listed.sort(key=lambda record: record.created)
     assert_type(client.deploy(app, "serving", instances=2, cores=0.5, affinity="cpumem", port=8080), ServiceRecord)
     client.deploy(online, affinity="near")  # type: ignore[arg-type]  # there is no such affinity
-    assert_type(client.services(), list[ServiceRecord])
+    assert_type(client.services(), Listing[ServiceRecord])
     assert_type(client.scale("serving", 4, cores=1), ServiceRecord)
     assert_type(client.traffic("serving", "models:/cnn/3", weight=0.1), ServiceRecord)
     assert_type(client.promote("serving"), ServiceRecord)
@@ -162,7 +167,7 @@ def use() -> None:
     assert_type(client.ask("serving", {"x": [[1.0]]}).instance, str | None)
     client.predict("serving", [[1.0]], dtype="float32")
     assert_type(client.run(workflow, wait=False), RunHandle)
-    assert_type(client.events(type="run.*"), list[Event])
+    assert_type(client.events(type="run.*"), Listing[Event])
     assert_type(client.events(follow=True, timeout_s=5.0), Iterator[Event])
     assert_type(client.why().action, Action)
     client.run([workflow])  # type: ignore[arg-type]  # one application, or one workflow
