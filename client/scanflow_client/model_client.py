@@ -38,6 +38,7 @@ from scanflow.knowledge.version_tags import (
 from scanflow.reports.model_history import TYPES, VersionHistory, build_histories, serves
 from scanflow.settings import Settings
 from scanflow.text.printable import make_one_line
+from scanflow_client.formatting.model_text import suggest_versions
 from scanflow_client.listing import Listing
 
 if TYPE_CHECKING:
@@ -126,6 +127,26 @@ class ModelChange:
 
     before: int | None = None
     """The version in use before."""
+
+
+def format_model_change(change: ModelChange) -> list[str]:
+    """Return what was promoted, approved or rejected, and the next command."""
+    version = f"version {change.version} of {change.model}"
+    if change.done == "rejected":
+        after = f" Version {change.before} is in use again." if change.before is not None else ""
+        refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
+        advice = f"Undo: scanflow models promote {change.model} {change.version} --why TEXT"
+        return [f"Rejected: {version}.{after}{refused}", advice]
+    services = ", ".join(change.services)
+    if change.done == "approved":
+        next_steps = f"{services} will serve {version}, which an agent watches before it names it the champion."
+        return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
+    services_text = f", served by {services}" if services else "; no service serves the model"
+    advice = f"Undo: scanflow models reject {change.model} {change.version}"
+    return [
+        f"In use: {version}{services_text}.",
+        advice if change.before is not None else suggest_versions(change.model),
+    ]
 
 
 class ModelClient:

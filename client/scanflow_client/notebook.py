@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from IPython.lib.pretty import RepresentationPrinter
     from markupsafe import Markup
 
+    from scanflow.app.application import Application
+    from scanflow.app.workflow import Workflow
+    from scanflow.backends.run_records import RunRecord
     from scanflow_client.formatting.text_table import Screen
     from scanflow_client.listing import Listing
     from scanflow_client.run_handle import RunHandle
@@ -54,17 +57,28 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
     "scanflow_client.client:Client": lambda client: [str(client)],
     "scanflow_client.listing:Listing": "scanflow_client.notebook:format_listing",
     "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:format_load",
-    "scanflow_client.model_client:ModelChange": "model_text:format_model_change",
+    "scanflow_client.model_client:ModelChange": "scanflow_client.model_client:format_model_change",
     "scanflow_client.run_handle:RunHandle": "scanflow_client.notebook:format_run_handle",
     "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:format_tuning",
 }
 """The function that makes a screen, by the type of what is shown, or by a base class of it."""
 
 DRAWINGS: Mapping[str, str] = {
+    "scanflow.app.application:Application": "scanflow_client.notebook:draw_application",
+    "scanflow.app.workflow:Workflow": "scanflow_client.notebook:draw_steps",
+    "scanflow.backends.run_records:RunRecord": "scanflow_client.notebook:draw_run_steps",
+    "scanflow_client.run_handle:RunHandle": "scanflow_client.notebook:draw_run_handle",
     "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:draw_load",
     "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:draw_tuning",
 }
-"""The function that draws what is shown below it, likewise."""
+"""The function that draws what is shown below it, by its captions, likewise."""
+
+MAX_GRAPHS = 8
+"""Of the workflows of an application, the first."""
+
+
+_shown: list[tuple[str, int]] = []
+"""The last run that was shown to its end, and the number of the cell that did so."""
 
 
 def register() -> None:
@@ -111,8 +125,8 @@ def _make_renderer(function: str | Callable[[Any], Screen], draw: str | None) ->
     def render(value: Any) -> str:
         from scanflow_client.formatting.screen_html import render_screen
 
-        drawing: Markup | None = None if draw is None else resolve_screen(draw)(value)
-        return render_screen(_make_screen(function, value), links=_find_links(value), drawing=drawing)
+        drawings = {} if draw is None else _as_drawings(resolve_screen(draw)(value))
+        return render_screen(_make_screen(function, value), links=_find_links(value), drawings=drawings)
 
     return render
 
@@ -131,12 +145,53 @@ def resolve_screen(name: str) -> Callable[..., Any]:
     return function
 
 
+def was_just_shown(run: str) -> bool:
+    """Return whether the cell that is executed has shown a run to its end, so that its value need not show it again."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and (run, shell.execution_count) in _shown
+
+
+def remember_shown(run: str) -> None:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    _shown[:] = [] if shell is None else [(run, shell.execution_count)]
+
+
+def draw_application(app: Application) -> Mapping[str, Markup]:
+    """Return the graphs of the workflows that have several nodes."""
+    graphs = [(f"{flow.name} ({flow.type})", graph) for flow in app.workflows for graph in draw_steps(flow).values()]
+    return dict(graphs[:MAX_GRAPHS])
+
+
+def draw_steps(workflow: Workflow) -> Mapping[str, Markup]:
+    """Return the graph of a workflow; of a single node there is nothing to draw."""
+    from scanflow.app.workflow_drawing import draw_workflow
+
+    return {"": draw_workflow(workflow)} if len(workflow.nodes) > 1 else {}
+
+
+def draw_run_steps(run: RunRecord) -> Mapping[str, Markup]:
+    """Return the graph of a run with the states of its steps; of a single step there is nothing to draw."""
+    from scanflow.backends.run_drawing import draw_run
+
+    return {"": draw_run(run)} if len({task.step for task in run.tasks}) > 1 else {}
+
+
+def draw_run_handle(run: RunHandle) -> Mapping[str, Markup]:
+    return {} if was_just_shown(run.name) else draw_run_steps(run.record)
+
+
+def _as_drawings(drawn: Markup | Mapping[str, Markup]) -> Mapping[str, Markup]:
+    return drawn if isinstance(drawn, Mapping) else {"": drawn}
+
+
 def _find_links(value: Any) -> Mapping[str, str]:
     return getattr(value, "links", None) or {}
 
 
 def format_run_handle(run: RunHandle) -> Screen:
     """Return the screen of a run; one line, where the cell has shown its table just before."""
-    from scanflow_client.notebook_progress import was_just_shown
-
     return [repr(run)] if was_just_shown(run.name) else _make_screen("run_text:format_run", run.record)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import run_records
@@ -15,6 +16,10 @@ from scanflow_client.formatting.run_text import format_run, list_notes
 from scanflow_client.formatting.screen_html import render_screen
 from scanflow_client.formatting.text import MARKS, shorten
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
+from scanflow_client.notebook import draw_run_steps, remember_shown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 MAX_LINES = 20
 """Of the lines of a change or a search, the newest."""
@@ -23,33 +28,21 @@ REFRESH_S = 0.25
 """At most so often an output is written again. In a browser, four times a second look alive."""
 
 _COLUMNS = ("step", "state", "took", "")
-_shown: list[tuple[str, int]] = []
-"""The last run that was shown to its end, and the number of the cell that did so."""
-
-
-def was_just_shown(run: str) -> bool:
-    """Return whether the cell that is executed has shown a run to its end, so that its value need not show it again."""
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    return shell is not None and (run, shell.execution_count) in _shown
-
-
-def remember_shown(run: str) -> None:
-    from IPython import get_ipython
-
-    shell = get_ipython()
-    _shown[:] = [] if shell is None else [(run, shell.execution_count)]
 
 
 @contextmanager
-def show_in_place(make_screen: Callable[[], Screen], links: Mapping[str, str]) -> Iterator[None]:
+def show_in_place(
+    make_screen: Callable[[], Screen],
+    links: Mapping[str, str] = MappingProxyType({}),
+    draw: Callable[[], Mapping[str, Markup]] = dict,
+) -> Iterator[None]:
     """Show a screen as an output of the cell, and make it again until the block ends: what it shows goes on."""
     from IPython.display import DisplayHandle
 
     def make_bundle() -> dict[str, str]:
         screen = make_screen()
-        return {"text/plain": "\n".join(format_lines(screen)), "text/html": render_screen(screen, links=links)}
+        page = render_screen(screen, links=links, drawings=draw())
+        return {"text/plain": "\n".join(format_lines(screen)), "text/html": page}
 
     shown = make_bundle()
     handle = DisplayHandle()
@@ -83,7 +76,7 @@ def show_run_table(link_runs: Callable[..., Mapping[str, str]]) -> Iterator[run_
         links.update({} if event.run in links else link_runs(event.run))
         table.update(event)
 
-    with show_in_place(table.make_screen, links):
+    with show_in_place(table.make_screen, links, table.draw):
         yield observe
     if table.ended_run is not None:
         remember_shown(table.ended_run)
@@ -144,6 +137,10 @@ class RunTable:
                 self._end_task(event)
             case run_records.RunEnded():
                 self._record = event.record
+
+    def draw(self) -> Mapping[str, Markup]:
+        """Return the graph of the run, if it has ended."""
+        return {} if self._record is None else draw_run_steps(self._record)
 
     @property
     def ended_run(self) -> str | None:

@@ -48,7 +48,7 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
         from scanflow_client.notebook_progress import NotebookLines, show_in_place
 
         lines = NotebookLines()
-        with show_in_place(lines.make_screen, {}):
+        with show_in_place(lines.make_screen):
             yield Output(lines.print, lines.update)
             lines.update("")
         return

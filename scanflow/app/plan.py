@@ -18,8 +18,8 @@ IMAGE_NOTE = "image not used here"
 UNBOUNDED: Final = sys.maxsize
 """The cores, or bytes of memory, of a machine or cluster that does not tell them."""
 
-_PICKLE_REFERENCE = re.compile(r"^[0-9a-f]{64}\.pickle:")
-"""The name that a server gives to a function that a program or notebook sent."""
+_PICKLE_REFERENCE = re.compile(r"^(?:[0-9a-f]{64}\.pickle|__main__):")
+"""The name that a server gives to a function that a program or notebook sent; or that it has before it is sent."""
 
 
 class _Planned(BaseModel):

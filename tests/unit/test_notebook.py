@@ -35,7 +35,7 @@ from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
 from scanflow_client.formatting.text import format_age
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
 from scanflow_client.listing import Listing
-from scanflow_client.notebook import DRAWINGS, SCREENS, resolve_screen
+from scanflow_client.notebook import DRAWINGS, MAX_GRAPHS, SCREENS, resolve_screen
 from scanflow_client.notebook_progress import MAX_LINES, NotebookLines, RunTable
 from scanflow_client.report import Report
 from tests.notebooks import render_bundle
@@ -74,7 +74,7 @@ class Page(HTMLParser):
 
 
 def list_texts(thing: Any) -> list[str]:
-    page = render_bundle(thing)["text/html"]
+    page = re.sub(r'<div class="drawing">.*?</div>', "", render_bundle(thing)["text/html"], flags=re.DOTALL)
     assert len(page) < 30_000
     return Page(page).words
 
@@ -377,3 +377,25 @@ def test_lines_of_progress_are_the_newest_and_what_goes_on() -> None:
     assert len(screen) == MAX_LINES + 2
     lines.update("")
     assert lines.make_screen()[-1] == f"  instance {MAX_LINES + 1} is ready"
+
+
+def test_a_workflow_of_several_nodes_is_drawn_and_so_are_an_applications_workflows() -> None:
+    a, b = (sf.Executor(name=name, mainfile=f"{name}.py") for name in "ab")
+    several, alone = sf.Workflow(name="several", nodes=[a, b], edges=a >> b), sf.Workflow(name="alone", nodes=[a])
+    app = sf.Application(name="shop", workflows=[several, alone])
+    assert [render_bundle(thing)["text/html"].count("<svg") for thing in (several, alone, app)] == [1, 0, 1]
+    assert "several (batch)" in render_bundle(app)["text/html"]
+    many = [several.replace(name=f"w{number}") for number in range(MAX_GRAPHS + 1)]
+    assert render_bundle(app.replace(workflows=many))["text/html"].count("<svg") == MAX_GRAPHS
+
+
+def test_a_run_of_several_steps_is_drawn_with_their_states() -> None:
+    ended = run("failed", task("load", "succeeded"), task("train", "failed", failure=Failure(summary=EVIL)))
+    shown = render_bundle(ended)["text/html"]
+    assert shown.count("<svg") == 1
+    assert "<script" not in shown
+    assert "<svg" not in render_bundle(run("failed", task("train", "failed")))["text/html"]
+    table = RunTable()
+    assert table.draw() == {}
+    table.update(RunEnded(run=NAME, record=ended))
+    assert list(table.draw()) == [""]

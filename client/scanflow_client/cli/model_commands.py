@@ -72,7 +72,7 @@ def promote(
 
     If an agent's pending action would serve the version, that action is approved instead.
     """
-    from scanflow_client.formatting.model_text import format_model_change
+    from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:
@@ -89,7 +89,7 @@ def reject(
     as_json: JsonOption = False,
 ) -> None:
     """Reject a version. If it is in use, the previous version is served again."""
-    from scanflow_client.formatting.model_text import format_model_change
+    from scanflow_client.model_client import format_model_change
     from scanflow_client.progress import show_service_changes
 
     with show_service_changes(choose_progress_stream(as_json)) as observe:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from scanflow.reports.model_history import VersionHistory
 from scanflow_client.formatting.service_text import format_shape
 from scanflow_client.formatting.text import format_age, format_time
 from scanflow_client.formatting.text_table import Screen, Table
-
-if TYPE_CHECKING:
-    from scanflow_client.model_client import ModelChange
 
 
 def format_models(histories: Sequence[VersionHistory]) -> Screen:
@@ -29,7 +25,7 @@ def format_models(histories: Sequence[VersionHistory]) -> Screen:
         decided = "-" if last is None else f"{last.version}: {last.verdict}"
         rows.append((name, str(len(versions)), in_use, format_age(None if used is None else used.since), decided))
     table = Table(("model", "versions", "in use", "since", "last decision"), rows)
-    return [table, _suggest_versions(histories[0].model)]
+    return [table, suggest_versions(histories[0].model)]
 
 
 def format_versions(histories: Sequence[VersionHistory]) -> Screen:
@@ -48,27 +44,7 @@ def format_versions(histories: Sequence[VersionHistory]) -> Screen:
     return [*screen, "", _suggest_command(histories)]
 
 
-def format_model_change(change: ModelChange) -> list[str]:
-    """Return what was promoted, approved or rejected, and the next command."""
-    version = f"version {change.version} of {change.model}"
-    if change.done == "rejected":
-        after = f" Version {change.before} is in use again." if change.before is not None else ""
-        refused = f" Refused: {', '.join(change.actions)}." if change.actions else ""
-        advice = f"Undo: scanflow models promote {change.model} {change.version} --why TEXT"
-        return [f"Rejected: {version}.{after}{refused}", advice]
-    services = ", ".join(change.services)
-    if change.done == "approved":
-        next_steps = f"{services} will serve {version}, which an agent watches before it names it the champion."
-        return [f"Approved: {', '.join(change.actions)}. {next_steps}", f"See: scanflow why {change.actions[0]}"]
-    services_text = f", served by {services}" if services else "; no service serves the model"
-    advice = f"Undo: scanflow models reject {change.model} {change.version}"
-    return [
-        f"In use: {version}{services_text}.",
-        advice if change.before is not None else _suggest_versions(change.model),
-    ]
-
-
-def _suggest_versions(name: str) -> str:
+def suggest_versions(name: str) -> str:
     return f"Show a model's versions: scanflow models {name}"
 
 

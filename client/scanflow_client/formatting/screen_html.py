@@ -10,7 +10,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from scanflow.drawing.states import STATE_LOOKS
-from scanflow.drawing.svg import COLOURS
+from scanflow.drawing.svg import COLOURS, WIDTH
 from scanflow.text.markup import Templates
 from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_one_line, make_printable
@@ -48,19 +48,21 @@ class _Part(NamedTuple):
     rows: Sequence[Sequence[Segments]] = ()
 
 
-def render_screen(screen: Screen, *, links: Mapping[str, str] | None = None, drawing: Markup | None = None) -> str:
+def render_screen(
+    screen: Screen, *, links: Mapping[str, str] | None = None, drawings: Mapping[str, Markup] | None = None
+) -> str:
     """Return lines and tables (the first 50 rows of each) as HTML.
 
     Args:
         screen: The first line is a heading, if more follows.
         links: Addresses by the names that lead to them, wherever these stand.
-        drawing: SVG below the lines and tables.
+        drawings: SVG below the lines and tables, by its caption.
     """
     return _TEMPLATES.render(
         "screen.html.jinja",
         style=_write_style(),
         parts=[*_list_parts(screen, links or {})],
-        drawing=Markup() if drawing is None else drawing,
+        drawings=[(_clean_line(caption), drawing) for caption, drawing in (drawings or {}).items()],
     )
 
 
@@ -128,6 +130,7 @@ def _write_style() -> Markup:
         f":is({_DARK}) {_SCOPE}{{{dark}}}",
         f"{_SCOPE}{_SCOPE} table :is(td,th){{text-align:left}}",  # twice, as JupyterLab's own rule has two classes
         f"{_SCOPE} :is(strong,div,pre){{display:block;white-space:pre-wrap;margin:.3em 0}}",
+        f"{_SCOPE} .drawing{{max-width:{WIDTH:g}px}}",
         f"{_SCOPE} pre{{font-family:var(--jp-code-font-family,monospace)}}",
         *(
             f"{_SCOPE} .{prefix}-{name}{{{what}:var(--{name})}}"
