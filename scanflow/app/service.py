@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from scanflow.app.cell_classes import describe_move
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole
 from scanflow.app.parameters import FrozenDict, Parameters
@@ -25,10 +26,12 @@ def _check_implementation(value: Any) -> Any:
     if not isinstance(value, type):
         return value
     file = Path(getattr(sys.modules.get(value.__module__), "__file__", None) or "model.py").name
-    file, name = "model.py" if value.__module__ == "__main__" else file, value.__qualname__
+    is_own = value.__module__ == "__main__"
+    file, name = "model.py" if is_own else file, value.__qualname__
+    move = f" {describe_move(value, file)}" if is_own else ""
     raise InvalidError(
-        f"implementation is the class {name!r} itself, and instances load it from its file. Save it in one (in a "
-        f"notebook, begin its cell with: %%writefile {file}), and write implementation='{file}:{name}'."
+        f"implementation is the class {name!r} itself, and instances, which outlive this process, load it from its "
+        f"file. Write implementation='{file}:{name}'.{move}"
     )
 
 

@@ -399,3 +399,25 @@ def test_a_run_of_several_steps_is_drawn_with_their_states() -> None:
     assert table.draw() == {}
     table.update(RunEnded(run=NAME, record=ended))
     assert list(table.draw()) == [""]
+
+
+MODEL = """
+import numpy as np
+from fractions import Fraction as F
+threshold, rows = F(1, 2), 3
+def prepare(values): return values
+class Model(F):
+    def predict(self, rows: list) -> np.ndarray:
+        rows = prepare(rows)
+        return np.asarray(rows).size > threshold
+sf.Service(name="m", implementation=Model)
+"""
+
+
+def test_a_class_of_a_cell_is_refused_with_the_lines_of_the_file_that_it_needs(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *_, first, numpy, fractions, own = run_cell(shell, MODEL, capsys).strip().splitlines()
+    assert first == "%%writefile model.py"
+    assert (numpy, fractions) == ("import numpy as np", "from fractions import Fraction as F")
+    assert own == "It uses what the notebook has as prepare, threshold: put that into the same file.", "rows is local"
