@@ -2,15 +2,16 @@
 
 The steps are those of Sugiyama, Tagawa and Toda (1981): layers by the longest path, a place in each layer that an edge
 passes, an order of each layer by the barycentre of its neighbours, and coordinates. Lengths are in slots: a node takes
-one slot of its layer, and a layer is one slot high.
+one slot of its layer unless its width is told, and a layer is one slot high.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -42,8 +43,10 @@ class Layout:
     crossings: int
 
 
-def lay_out(parents: Mapping[str, Sequence[str]]) -> Layout:
-    """Lay out a graph, given what each node depends on.
+def lay_out(
+    parents: Mapping[str, Sequence[str]], widths: Mapping[str, float] | None = None, *, pass_width: float = PASS_WIDTH
+) -> Layout:
+    """Lay out a graph, given what each node depends on, and the width of each node where it is not one slot.
 
     Raises:
         InvalidError: the graph has a cycle.
@@ -53,14 +56,15 @@ def lay_out(parents: Mapping[str, Sequence[str]]) -> Layout:
     links = [pair for way in ways.values() for pair in pairwise(way)]
     above, below = _collect_neighbours(links)
     layers, crossings = _order_layers(layers, above, below)
-    x = _place_layers(layers, above, below)
-    _straighten(ways.values(), layers, x)
-    leftmost = min((x[place] - _get_width(place) / 2 for place in x), default=0.0)
+    get_width = partial(_get_width, widths=widths or {}, pass_width=pass_width)
+    x = _place_layers(layers, above, below, get_width)
+    _straighten(ways.values(), layers, x, get_width)
+    leftmost = min((x[place] - get_width(place) / 2 for place in x), default=0.0)
     points = {place: Position(x[place] - leftmost, row + 0.5) for row, layer in enumerate(layers) for place in layer}
     return Layout(
         nodes={place: point for place, point in points.items() if isinstance(place, str)},
         edges={edge: tuple(points[place] for place in way) for edge, way in ways.items()},
-        width=max((points[place].x + _get_width(place) / 2 for place in points), default=0.0),
+        width=max((points[place].x + get_width(place) / 2 for place in points), default=0.0),
         height=float(len(layers)),
         crossings=crossings,
     )
@@ -138,27 +142,35 @@ def _count_between(upper: Sequence[Place], lower: Sequence[Place], below: _Neigh
     return crossings
 
 
-def _place_layers(layers: Sequence[Sequence[Place]], above: _Neighbours, below: _Neighbours) -> dict[Place, float]:
+def _place_layers(
+    layers: Sequence[Sequence[Place]], above: _Neighbours, below: _Neighbours, get_width: Callable[[Place], float]
+) -> dict[Place, float]:
     """Return the middle of each place: in the layer's order, without overlap, near the mean of its neighbours."""
     x: dict[Place, float] = {}
     for layer in layers:
-        x |= _spread(layer, dict.fromkeys(layer, 0.0))
+        x |= _spread(layer, dict.fromkeys(layer, 0.0), get_width)
     for sweep in range(MOVES):
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
             wishes = {place: _compute_middle(place, x, above, below) for place in layer}
-            x |= _spread(layer, wishes)
+            x |= _spread(layer, wishes, get_width)
     return x
 
 
-def _straighten(ways: Iterable[Sequence[Place]], layers: Sequence[Sequence[Place]], x: dict[Place, float]) -> None:
+def _straighten(
+    ways: Iterable[Sequence[Place]],
+    layers: Sequence[Sequence[Place]],
+    x: dict[Place, float],
+    get_width: Callable[[Place], float],
+) -> None:
     """Move each edge to one place of all layers that it passes, where its neighbours leave it one."""
     beside = {place: (before, after) for layer in layers for before, place, after in _list_triples(layer)}
     for way in ways:
         inner = way[1:-1]
         if len(inner) < 2:
             continue
-        least = max(_get_edge(before, x, 1) for before, _ in map(beside.__getitem__, inner)) + PASS_WIDTH / 2
-        most = min(_get_edge(after, x, -1) for _, after in map(beside.__getitem__, inner)) - PASS_WIDTH / 2
+        half = get_width(inner[0]) / 2
+        least = max(_get_edge(before, x, 1, get_width) for before, _ in map(beside.__getitem__, inner)) + half
+        most = min(_get_edge(after, x, -1, get_width) for _, after in map(beside.__getitem__, inner)) - half
         if least <= most:
             mean = sum(x[place] for place in inner) / len(inner)
             x |= dict.fromkeys(inner, max(least, min(most, mean)))
@@ -168,9 +180,9 @@ def _list_triples(layer: Sequence[Place]) -> Iterable[tuple[Place | None, Place,
     return zip([None, *layer[:-1]], layer, [*layer[1:], None], strict=True)
 
 
-def _get_edge(place: Place | None, x: Mapping[Place, float], side: int) -> float:
+def _get_edge(place: Place | None, x: Mapping[Place, float], side: int, get_width: Callable[[Place], float]) -> float:
     """Return where a place ends at one side; without one, that there is no limit."""
-    return -side * math.inf if place is None else x[place] + side * _get_width(place) / 2
+    return -side * math.inf if place is None else x[place] + side * get_width(place) / 2
 
 
 def _compute_middle(place: Place, x: Mapping[Place, float], above: _Neighbours, below: _Neighbours) -> float:
@@ -178,11 +190,13 @@ def _compute_middle(place: Place, x: Mapping[Place, float], above: _Neighbours, 
     return sum(others) / len(others) if others else x[place]
 
 
-def _get_width(place: Place) -> float:
-    return 1.0 if isinstance(place, str) else PASS_WIDTH
+def _get_width(place: Place, widths: Mapping[str, float], pass_width: float) -> float:
+    return widths.get(place, 1.0) if isinstance(place, str) else pass_width
 
 
-def _spread(layer: Sequence[Place], wishes: Mapping[Place, float]) -> dict[Place, float]:
+def _spread(
+    layer: Sequence[Place], wishes: Mapping[Place, float], get_width: Callable[[Place], float]
+) -> dict[Place, float]:
     """Return the middles nearest to those that are wished for, by least squares, that leave each place its width.
 
     Less the widths before it, a middle may not be smaller than that of the place before: isotonic regression, solved by
@@ -190,8 +204,8 @@ def _spread(layer: Sequence[Place], wishes: Mapping[Place, float]) -> dict[Place
     """
     offsets, offset = dict[Place, float](), 0.0
     for place in layer:
-        offsets[place] = offset + _get_width(place) / 2
-        offset += _get_width(place)
+        offsets[place] = offset + get_width(place) / 2
+        offset += get_width(place)
     pools: list[tuple[float, list[Place]]] = []  # the sum of what is wished for, and the places
     for place in layer:
         pools.append((wishes[place] - offsets[place], [place]))
