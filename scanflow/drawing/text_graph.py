@@ -47,6 +47,24 @@ LabelMaker: TypeAlias = Callable[[Sequence[str]], StyledText]
 """Returns the label of a node, or of the nodes that are folded into one."""
 
 
+class TextGraph(NamedTuple):
+    """A graph to be drawn when it is known how wide its lines may be."""
+
+    parents: Mapping[str, Sequence[str]]
+    label: LabelMaker
+    kinds: Mapping[str, str] | None = None
+    """See :func:`scanflow.drawing.graph_folding.fold`."""
+
+    legend: StyledLine = ()
+    """Texts that are put below the graph, two spaces apart."""
+
+    def draw(self, width: int | None, *, ascii_only: bool) -> list[StyledLine]:
+        """Return the lines of the graph and of its legend: see :func:`draw_text_graph`."""
+        graph = draw_text_graph(self.parents, self.label, kinds=self.kinds, width=width, ascii_only=ascii_only)
+        legend = [StyledText(make_ascii(text) if ascii_only else text, colour) for text, colour in self.legend]
+        return [*graph, (), *_wrap_parts(legend, width)] if legend else graph
+
+
 def make_ascii(text: str) -> str:
     """Return a text with the marks of states in ASCII."""
     return text.translate(_ASCII_MARKS)
@@ -222,3 +240,12 @@ def _write_branch(label: StyledText, parents: Sequence[str], depth: int, width: 
         wrapper = textwrap.TextWrapper(max(width, 1), break_long_words=False, break_on_hyphens=False)
         wrapper.initial_indent = wrapper.subsequent_indent = " " * min(indent + 4, room)
         yield from ((StyledText(line, SOFT),) for line in wrapper.wrap(words))
+
+
+def _wrap_parts(parts: Sequence[StyledText], width: int | None) -> list[StyledLine]:
+    lines: list[StyledLine] = [()]
+    for part in parts:
+        if lines[-1] and width is not None and _measure(lines[-1]) + 2 + len(part.text) > width:
+            lines.append(())
+        lines[-1] += (StyledText("  "), part) if lines[-1] else (part,)
+    return lines

@@ -55,7 +55,8 @@ def test_a_session_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
     assert "The file 'shop/app.py' exists already" in again.stderr
     checked = quick_cli("check", "shop/app.py")
     assert "✓ shop:training  3 steps in 3 waves" in checked.stdout
-    planned = quick_cli("plan", "shop/app.py")
+    planned = quick_cli("plan", "shop/app.py", "--graph")
+    assert [line.strip() for line in planned.stdout.splitlines()[:5]] == ["· load", "│", "· train ×?", "│", "· select"]
     assert "for each load.result" in planned.stdout
     assert "Nothing was run." in planned.stdout
     assert "There is no run yet" in quick_cli("runs").stdout

@@ -48,6 +48,7 @@ ServiceArgument = Annotated[
     str, Argument(metavar="NAME", help="The service: its workflow's name.", autocompletion=_complete_services)
 ]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON for programs.")]
+GraphOption = Annotated[bool, Option("--graph", help="Draw the steps as a graph.")]
 LimitOption = Annotated[int, Option("--limit", "-n", min=1, max=1000, help="List at most this many.")]
 SeparatorOption = Annotated[str, Option(help="What separates the columns of text files: , ; | or a tab.")]
 EncodingOption = Annotated[str, Option(help="The encoding of text files, such as cp1252.")]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from scanflow.errors import InvalidError
 from scanflow_client.cli.command_options import (
+    GraphOption,
     JsonOption,
     ParameterOption,
     TargetArgument,
@@ -26,6 +27,9 @@ from scanflow_client.cli.service_commands import (
     IntoOption,
     parse_shape_options,
 )
+
+if TYPE_CHECKING:
+    from scanflow_client.formatting.text_table import Screen
 
 _FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
 
@@ -109,11 +113,13 @@ def plan(
     affinity: AffinityOption = None,
     cut: CutOption = None,
     into: IntoOption = None,
+    graph: GraphOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print a workflow's steps and resources without running it."""
     from scanflow.application_loading import load_application
     from scanflow.deployer import RunRequest
+    from scanflow_client.formatting.graph_text import build_plan_graph
     from scanflow_client.formatting.run_text import format_plan
 
     application, _, workflow = load_application(target)
@@ -122,7 +128,8 @@ def plan(
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
     workflow_plan = open_deployer().plan(RunRequest(application, workflow, texts=split_parameters(parameter)))
     online = application.workflow(workflow_plan.workflow).type == "online"
-    respond(workflow_plan, as_json, lambda: format_plan(workflow_plan, online=online))
+    drawing: Screen = [build_plan_graph(workflow_plan), ""] if graph else []
+    respond(workflow_plan, as_json, lambda: [*drawing, *format_plan(workflow_plan, online=online)])
 
 
 def doctor(
