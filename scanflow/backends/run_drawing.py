@@ -24,17 +24,17 @@ def draw_run(run: RunRecord, *, address: StepAddress | None = None, width: float
     tasks: defaultdict[str, list[TaskRecord]] = defaultdict(list)
     for task in run.tasks:
         tasks[task.step].append(task)
-    parents = {step: run.parents.get(step) or _get_job(step, own, run) for step, own in tasks.items()}
+    parents = list_step_parents(run)
     nodes = [_build_node(step, own, None if address is None else address(step)) for step, own in tasks.items()]
-    edges = [
-        GraphEdge(source=parent, target=step) for step, own in parents.items() for parent in own if parent in tasks
-    ]
+    edges = [GraphEdge(source=parent, target=step) for step, own in parents.items() for parent in own]
     return draw_graph(nodes, edges, title=f"The steps of the run {run.name}: {run.state}", width=width)
 
 
-def _get_job(step: str, tasks: Sequence[TaskRecord], run: RunRecord) -> tuple[str, ...]:
-    """Return the MPI job of ranks, which are tasks of no step."""
-    return () if step in run.parents else tuple({split_task(task.task)[0] for task in tasks} - {step})
+def list_step_parents(run: RunRecord) -> dict[str, tuple[str, ...]]:
+    """Return what each step in the record of a single run depends on; the ranks of an MPI job depend on the job."""
+    steps = {task.step: split_task(task.task)[0] for task in run.tasks}
+    parents = {step: run.parents.get(step, (job,)) for step, job in steps.items()}
+    return {step: tuple(name for name in own if name in steps and name != step) for step, own in parents.items()}
 
 
 def get_shown_state(task: TaskRecord) -> str:

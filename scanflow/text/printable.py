@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from typing import IO
 
 _STRING_END = r"(?:\x07|\x1b\\|\x9c|(?=\n)|\Z)"
 _SEQUENCE = re.compile(
@@ -34,6 +35,15 @@ def make_one_line(text: str, limit: int | None = None) -> str:
     """Return ``text`` printable, on one line, cut to ``limit`` characters with an ellipsis."""
     line = " ".join(make_printable(text).split())
     return line if limit is None or len(line) <= limit else line[: limit - 1] + "…"
+
+
+def can_print(text: str, stream: IO[str]) -> bool:
+    """Return whether the encoding of a stream has all characters of a text."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class PrintableStream:

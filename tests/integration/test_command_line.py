@@ -65,8 +65,9 @@ def test_a_session_from_init_to_a_first_run(cli: Cli, quick_cli: Cli) -> None:
     assert "✓ train ×3" in ran.stdout
     name = ran.stdout.split()[1]
     assert f"Show it: scanflow show {name}" in ran.stdout
-    shown = quick_cli("show")
+    shown = quick_cli("show", "--graph")
     assert f"✓ {name}  shop:training  succeeded in" in shown.stdout
+    assert [line.strip() for line in shown.stdout.splitlines()[2:7]] == ["✓ load", "│", "✓ train ×3", "│", "✓ select"]
     assert "training with rate 0.2" in quick_cli("logs", "@latest", "train.1").stdout
     assert name in quick_cli("runs").stdout
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import pytest
 
 from scanflow.app.plan import Plan, PlannedStep
+from scanflow.backends.run_drawing import list_step_parents
 from scanflow.backends.run_records import RunRecord, TaskRecord, TaskState
 from scanflow.drawing.svg import COLOURS
 from scanflow.drawing.text_graph import TextGraph
+from scanflow.errors import UnsupportedError
 from scanflow.names import RunName, StepName
-from scanflow_client.cli.command_output import can_print
+from scanflow.text.printable import can_print
 from scanflow_client.formatting.graph_text import build_plan_graph, build_run_graph, choose_worst, format_counts
 
 
-def make_run(*tasks: tuple[str, TaskState], **fields: Any) -> RunRecord:
+def make_run(
+    *tasks: tuple[str, TaskState], parents: Mapping[str, tuple[str, ...]] | None = None, **fields: Any
+) -> RunRecord:
     records = tuple(
         TaskRecord(task=StepName(task), step=task.partition(".")[0], state=state, **fields) for task, state in tasks
     )
@@ -28,6 +33,7 @@ def make_run(*tasks: tuple[str, TaskState], **fields: Any) -> RunRecord:
         state="running",
         created=0.0,
         tasks=records,
+        parents=PARENTS if parents is None else parents,
     )
 
 
@@ -45,8 +51,8 @@ PARENTS = {"load": (), "train": ("load",), "old": ("load",), "report": ("train",
 
 
 def test_a_run_is_drawn_with_the_states_of_its_steps_and_a_fan_out_as_one() -> None:
-    run = make_run(("load", "succeeded"), ("old", "skipped"), *FAN_OUT)
-    assert print_graph(build_run_graph(run, PARENTS)) == (
+    run = make_run(("load", "succeeded"), *FAN_OUT, ("old", "skipped"), ("report", "pending"))
+    assert print_graph(build_run_graph(run)) == (
         """\
                    ✓ load
                       ├────────┐
@@ -59,8 +65,8 @@ def test_a_run_is_drawn_with_the_states_of_its_steps_and_a_fan_out_as_one() -> N
 
 
 def test_in_ascii_all_of_it_can_be_printed() -> None:
-    run = make_run(("load", "succeeded"), ("old", "skipped"), *FAN_OUT)
-    drawing = print_graph(build_run_graph(run, PARENTS), ascii_only=True)
+    run = make_run(("load", "succeeded"), *FAN_OUT, ("old", "skipped"), ("report", "pending"))
+    drawing = print_graph(build_run_graph(run), ascii_only=True)
     assert drawing.isascii()
     assert "x train x100: 97 + 2 x 1 *" in drawing
     assert "+ succeeded" in drawing
@@ -69,35 +75,47 @@ def test_in_ascii_all_of_it_can_be_printed() -> None:
 def test_steps_of_one_state_are_folded_where_the_terminal_is_narrow_and_failed_ones_are_not_among_them() -> None:
     names = [f"model-{number}" for number in range(12)]
     parents = {"load": (), **dict.fromkeys(names, ("load",)), "best": tuple(names)}
-    run = make_run(*((name, "failed" if name == "model-7" else "succeeded") for name in ["load", *names, "best"]))
-    drawing = print_graph(build_run_graph(run, parents), 60)
+    states: dict[str, TaskState] = {
+        name: "failed" if name == "model-7" else "succeeded" for name in ["load", *names, "best"]
+    }
+    run = make_run(*states.items(), parents=parents)
+    drawing = print_graph(build_run_graph(run), 60)
     assert "✓ model-0 +10" in drawing
     assert "✗ model-7" in drawing
     assert max(map(len, drawing.splitlines())) <= 60
 
 
 def test_what_was_skipped_is_soft_and_what_failed_is_red() -> None:
-    run = make_run(("load", "failed"), ("train", "skipped"), ("old", "skipped"))
-    lines = build_run_graph(run, PARENTS).draw(None, ascii_only=False)
+    run = make_run(("load", "failed"), ("train", "skipped"), ("old", "skipped"), ("report", "pending"))
+    lines = build_run_graph(run).draw(None, ascii_only=False)
     colours = {text.strip(): colour for line in lines for text, colour in line}
     assert (colours["✗ load"], colours["– train"], colours["· report"]) == ("red", "soft", "soft")
 
 
 def test_tasks_whose_outputs_were_reused_say_so() -> None:
-    run = make_run(("load", "succeeded"), origin="calm-otter-416")
-    assert print_graph(build_run_graph(run, {"load": ()})) == "≡ load\n\n≡ reused"
+    run = make_run(("load", "succeeded"), parents={"load": ()}, origin="calm-otter-416")
+    assert print_graph(build_run_graph(run)) == "≡ load\n\n≡ reused"
 
 
-def test_a_step_without_a_record_is_pending_and_one_without_known_parents_is_drawn() -> None:
-    lines = print_graph(build_run_graph(make_run(("load", "running")), {"train": ("load",)})).splitlines()
-    assert [line.strip() for line in lines[::2]] == ["● load", "· train", "● running  · pending"]
+def test_the_ranks_of_a_job_are_below_it() -> None:
+    run = make_run(("job", "running"), ("job.0", "running"), ("job.1", "succeeded"), parents={"job": ()})
+    job, *ranks = run.tasks
+    run = run.model_copy(update={"tasks": (*(rank.model_copy(update={"step": "ranks"}) for rank in ranks), job)})
+    lines = print_graph(build_run_graph(run)).splitlines()
+    assert [line.strip() for line in lines[:3]] == ["● job", "│", "● ranks ×2: 1 ● 1 ✓"]
+
+
+def test_a_run_of_an_older_server_is_not_drawn_as_if_its_steps_were_apart() -> None:
+    with pytest.raises(UnsupportedError, match="calm-otter-417"):
+        build_run_graph(make_run(("load", "running"), parents={}))
+    assert list_step_parents(make_run(("load", "running"), parents={})) == {"load": ()}
 
 
 @pytest.mark.parametrize("state", get_args(TaskState))
 def test_each_state_of_a_task_has_its_place(state: TaskState) -> None:
     assert choose_worst([state, "failed"]) == "failed"
     assert format_counts({state: 3}).startswith("3 ")
-    graph = build_run_graph(make_run(("load", state)), {"load": ()})
+    graph = build_run_graph(make_run(("load", state), parents={"load": ()}))
     assert all(colour in COLOURS for line in graph.draw(None, ascii_only=False) for _, colour in line)
 
 

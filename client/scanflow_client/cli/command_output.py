@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from scanflow.text.masking import mask_addresses, mask_secrets
-from scanflow.text.printable import PrintableStream, make_printable
+from scanflow.text.printable import PrintableStream, can_print, make_printable
 
 if TYPE_CHECKING:
     from scanflow.drawing.text_graph import TextGraph
@@ -93,34 +93,14 @@ def _print_table(table: Any) -> None:
         typer.echo(typer.style(line, bold=True) if terminal and not place else line)
 
 
-_RICH_STYLES = {"soft": "dim", "blue": "bright_blue", "red": "bold red", "green": "green", "amber": "yellow"} | {
-    "violet": "magenta"
-}
-"""The style in a terminal of each colour of drawings; those that are not here have none."""
-
-
 def _print_graph(graph: TextGraph) -> None:
     terminal = sys.stdout.isatty()
-    lines = graph.draw(
-        shutil.get_terminal_size().columns if terminal else None, ascii_only=not can_print("┼✓", sys.stdout)
-    )
-    if not terminal:
-        for line in lines:
-            typer.echo("".join(text for text, _ in line))
+    ascii_only = not can_print("┼✓", sys.stdout)
+    lines = graph.draw(shutil.get_terminal_size().columns if terminal else None, ascii_only=ascii_only)
+    if terminal:
+        from scanflow_client.terminal_styles import print_styled
+
+        print_styled(lines, sys.stdout)
         return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(file=sys.stdout, highlight=False)
     for line in lines:
-        styled = Text.assemble(*((text, _RICH_STYLES.get(colour, "")) for text, colour in line))
-        console.print(styled, soft_wrap=True)
-
-
-def can_print(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of a stream has all characters of a text."""
-    try:
-        text.encode(stream.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+        typer.echo("".join(text for text, _ in line))

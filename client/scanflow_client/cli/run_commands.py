@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from scanflow.errors import NotFoundError, ScanflowError, StepFailedError, UnsupportedError, did_you_mean
 from scanflow_client.cli.command_options import (
+    GraphOption,
     JsonOption,
     LimitOption,
     ParameterOption,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from scanflow.backends.run_records import Event, RunRecord, StepFile
     from scanflow.deployer import Deployer, RunRequest
+    from scanflow_client.formatting.text_table import Screen
 
 
 def run(
@@ -80,15 +82,18 @@ def runs(limit: LimitOption = 20, as_json: JsonOption = False) -> None:
     respond(records, as_json, lambda: format_runs(records))
 
 
-def show(name: RunArgument = "@latest", as_json: JsonOption = False) -> None:
+def show(name: RunArgument = "@latest", graph: GraphOption = False, as_json: JsonOption = False) -> None:
     """Show a run: its steps, their states, usage, and the files that they left."""
+    from scanflow_client.formatting.graph_text import build_run_graph
     from scanflow_client.formatting.run_text import format_run
 
     deployer = open_deployer()
     record = deployer.show(name)
     files = _list_files(deployer, record.name)
     detailed = record.with_details(files=[file.model_dump() for file in files]) if files else record
-    respond(detailed, as_json, lambda: format_run(record, files))
+    head, *rest = format_run(record, files)
+    drawing: Screen = ["", build_run_graph(record), ""] if graph else []
+    respond(detailed, as_json, lambda: [head, *drawing, *rest])
 
 
 def output(

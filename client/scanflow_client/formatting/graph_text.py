@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from scanflow.app.plan import Plan
+from scanflow.backends.run_drawing import get_shown_state, list_step_parents
 from scanflow.backends.run_records import RunRecord, TaskRecord
-from scanflow.drawing.states import STATE_LOOKS, get_state_look
+from scanflow.drawing.graph_boxes import get_urgency
+from scanflow.drawing.states import get_state_look
 from scanflow.drawing.text_graph import StyledText, TextGraph
-
-REUSED = "reused"
-_WORST_FIRST = ("failed", "running", "stopped", "pending", "succeeded", REUSED, "empty", "skipped")
-"""The state that several tasks are shown in is the first of these that any of them has."""
-
-_COUNTED_FIRST = ("succeeded", REUSED, "failed", "stopped", "running", "pending", "empty", "skipped")
+from scanflow.errors import UnsupportedError
 
 
-def build_run_graph(record: RunRecord, parents: Mapping[str, Sequence[str]]) -> TextGraph:
-    """Return the graph of a run's steps in their states; ``parents``: the steps that each depends on."""
-    tasks: dict[str, list[TaskRecord]] = {step: [] for step in parents}
+def build_run_graph(record: RunRecord) -> TextGraph:
+    """Return the graph of the steps of a single run in their states.
+
+    Raises:
+        UnsupportedError: the record does not say what its steps depend on.
+    """
+    if not record.parents:
+        raise UnsupportedError(
+            f"What the steps of {record.name} depend on is not known: the server is older. Start it again (scanflow "
+            "down, scanflow up), or leave out --graph."
+        )
+    tasks: dict[str, list[TaskRecord]] = defaultdict(list)
     for task in record.tasks:
-        tasks.setdefault(task.step, []).append(task)
-    states = {step: Counter(map(_get_state, own)) or Counter(["pending"]) for step, own in tasks.items()}
+        tasks[task.step].append(task)
+    states = {step: Counter(map(get_shown_state, own)) for step, own in tasks.items()}
 
     def label(steps: Sequence[str]) -> StyledText:
         total = sum((states[step] for step in steps), Counter[str]())
@@ -32,11 +38,12 @@ def build_run_graph(record: RunRecord, parents: Mapping[str, Sequence[str]]) -> 
         counts = f": {format_counts(total)}" if len(total) > 1 else ""
         return StyledText(f"{look.mark} {_name_steps(steps)}{f' ×{width}' if is_fan_out else ''}{counts}", look.colour)
 
-    shown = sorted({state for counts in states.values() for state in counts}, key=_WORST_FIRST.index)
+    shown = sorted({state for counts in states.values() for state in counts}, key=get_urgency)
     looks = [(get_state_look(state), state) for state in shown]
     legend = tuple(StyledText(f"{look.mark} {state}", look.colour) for look, state in looks)
-    known_parents = {step: tuple(parents.get(step, ())) for step in tasks}
-    return TextGraph(known_parents, label, {step: choose_worst(own) for step, own in states.items()}, legend)
+    return TextGraph(
+        list_step_parents(record), label, {step: choose_worst(own) for step, own in states.items()}, legend
+    )
 
 
 def build_plan_graph(plan: Plan) -> TextGraph:
@@ -53,16 +60,13 @@ def build_plan_graph(plan: Plan) -> TextGraph:
 
 def choose_worst(states: Iterable[str]) -> str:
     """Return the state in which several tasks are shown as one."""
-    return min(states, key=_WORST_FIRST.index)
+    return min(states, key=get_urgency)
 
 
 def format_counts(states: Mapping[str, int]) -> str:
-    """Return how many tasks are in which state: ``97 ✓ 2 ✗``."""
-    return " ".join(f"{states[state]} {STATE_LOOKS[state].mark}" for state in sorted(states, key=_COUNTED_FIRST.index))
-
-
-def _get_state(task: TaskRecord) -> str:
-    return REUSED if task.origin else task.state
+    """Return how many tasks are in which state, the most first: ``97 ✓ 2 ✗ 1 ●``."""
+    most_first = sorted(states, key=lambda state: (-states[state], get_urgency(state)))
+    return " ".join(f"{states[state]} {get_state_look(state).mark}" for state in most_first)
 
 
 def _name_steps(steps: Sequence[str]) -> str:
