@@ -1,4 +1,4 @@
-"""Fields of ``/proc/PID/stat``, see proc(5)."""
+"""Fields of ``/proc/PID/stat``, and the CPU seconds of ``/proc/stat``, see proc(5)."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def compute_start_time() -> float:
 def compute_cpu_seconds(fields: Sequence[str]) -> float:
     """Return the CPU time of a process, without its ended children."""
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS
+
+
+def read_busy_seconds(proc: Path = Path("/proc")) -> dict[int, float]:
+    """Return the seconds since boot that each CPU was busy for this machine; empty if unknown."""
+    try:
+        lines = (proc / "stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    seconds: dict[int, float] = {}
+    for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
+        if name != "cpu":
+            user, nice, system, _idle, _wait, interrupts, soft = map(int, fields[:7])
+            seconds[int(name.removeprefix("cpu"))] = (user + nice + system + interrupts + soft) / _TICKS
+    return seconds

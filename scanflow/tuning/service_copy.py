@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import resource
 import socket
 import time
@@ -26,7 +25,7 @@ from scanflow.deployer.deployer_port import Deployer
 from scanflow.errors import InvalidError, NotFoundError, UnavailableError
 from scanflow.load.load_process import LoadGenerator, LoadPlan
 from scanflow.placement.available_cpus import read_affinity_mask
-from scanflow.processes.proc_stat import compute_cpu_seconds, read_stat_fields
+from scanflow.processes.proc_stat import compute_cpu_seconds, read_busy_seconds, read_stat_fields
 from scanflow.transport.clients import is_loopback, retry
 from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
@@ -215,22 +214,10 @@ class _CpuUse:
         return max(0.0, used / seconds) if seconds else math.nan
 
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
 def _read_busy_seconds() -> float:
     """Read the busy CPU seconds of the CPUs that we may use; 0 if unknown."""
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0.0
-    ours = {f"cpu{number}" for number in read_affinity_mask()}
-    busy = 0
-    for name, *fields in (line.split() for line in lines if line.startswith("cpu")):
-        if name in ours:
-            user, nice, system, _idle, _wait, interrupts, soft = map(int, fields[:7])
-            busy += user + nice + system + interrupts + soft
-    return busy / _TICKS
+    seconds = read_busy_seconds()
+    return sum(seconds.get(cpu, 0.0) for cpu in read_affinity_mask())
 
 
 def _read_process_seconds(pid: int) -> float:

@@ -80,7 +80,7 @@ def registry(source: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
 @pytest.fixture
 def run(deployer: EmbeddedDeployer, source: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryKnowledge) -> Run:
     monkeypatch.chdir(source.parent)
-    for module in ("service_commands", "run_commands", "project_commands", "model_commands"):
+    for module in ("service_commands", "run_commands", "project_commands", "model_commands", "top_command"):
         monkeypatch.setattr(f"scanflow_client.cli.{module}.open_deployer", lambda: deployer)
 
     def run(*words: str) -> Result:
@@ -230,6 +230,15 @@ def test_without_services_there_is_a_command_to_begin_with(run: Run) -> None:
         run("services").output == "No service is deployed. Deploy an online workflow: scanflow deploy app.py:WORKFLOW\n"
     )
     assert "There is no service 'digits'" in str(run("services", "digits").exception)
+
+
+def test_what_runs_is_shown_once_to_a_pipe(run: Run, deployed_record: ServiceRecord) -> None:
+    lines = run("top").output.splitlines()
+    assert "1 service, 0 agents, 0 running runs" in lines[0]
+    assert any(line.startswith("digits   ✓ ready") for line in lines)
+    reading = json.loads(run("top", "--once", "--json").output)
+    assert [service["name"] for service in reading["services"]] == ["digits"]
+    assert all(0 <= cpu["load"] <= 1 for cpu in reading["cpus"])
 
 
 def test_scaling_rolls_and_explains(run: Run, deployed_record: ServiceRecord) -> None:

@@ -26,6 +26,7 @@ from scanflow_client.cli import (
     server_commands,
     service_commands,
     strategy_commands,
+    top_command,
     tune_command,
 )
 from scanflow_client.cli.command_options import PLAIN_HELP
@@ -107,7 +108,7 @@ for _command in (
         strategy_commands.strategies,
         strategy_commands.replay,
     ),
-    machine_commands.topology,
+    *(top_command.top, machine_commands.topology),
     characterize_command.characterize,
 ):
     app.command()(_command)
