@@ -27,6 +27,10 @@ class RevisionStats:
         return max(self.buckets.values(), default=0.0)
 
     @property
+    def error_share(self) -> float:
+        return self.errors / self.requests if self.requests else 0.0
+
+    @property
     def mean_s(self) -> float | None:
         return self.seconds / self.timed if self.timed else None
 

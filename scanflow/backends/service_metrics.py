@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
-from scanflow.backends.service_records import compute_quantile
+from scanflow.backends.service_records import NodeTraffic, compute_quantile
 from scanflow.placement.queueing import Load
 
 WINDOW_S = 60.0
 REQUESTS = "scanflow_requests_total"
 SECONDS = "scanflow_request_seconds"
+NODE_SECONDS = "scanflow_node_seconds"
+NODE_ERRORS = "scanflow_node_errors_total"
 RECORDED_METRIC = "scanflow_recorded_total"
 DROPPED_METRIC = "scanflow_dropped_total"
 
@@ -30,6 +32,9 @@ class Totals:
     """Counters since the service started."""
 
     revisions: dict[str, RevisionStats] = field(default_factory=dict)
+    nodes: dict[tuple[str, str], RevisionStats] = field(default_factory=dict)
+    """Requests that reached the nodes of revisions, by the names of both."""
+
     recorded: float = 0.0
     dropped: float = 0.0
 
@@ -65,6 +70,25 @@ class MetricsWindow:
         return subtract_stats(
             self._get_window_start(window_s)[1].get_revision(revision), self.totals.get_revision(revision)
         )
+
+    def compute_node_traffic(self, revision: str) -> dict[str, NodeTraffic]:
+        """Return the recent traffic of each node of a revision; empty: there are fewer than two samples."""
+        seconds, before, _ = self._get_window_start(WINDOW_S)
+        if seconds <= 0:
+            return {}
+        recent = {
+            node: subtract_stats(before.nodes.get((own, node), RevisionStats()), stats)
+            for (own, node), stats in self.totals.nodes.items()
+            if own == revision
+        }
+        return {
+            node: NodeTraffic(
+                rps=round(stats.requests / seconds, 2),
+                error_share=stats.error_share,
+                p95_s=compute_quantile(stats.buckets, 0.95),
+            )
+            for node, stats in recent.items()
+        }
 
     def compute_rps(self, revision: str) -> float | None:
         """Return a revision's recent requests per second; None: there are fewer than two samples."""
@@ -148,11 +172,25 @@ def compute_totals(samples: Mapping[SampleKey, float]) -> Totals:
             stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
         elif name == f"{SECONDS}_sum":
             totals.revisions.setdefault(revision, RevisionStats()).seconds += value
+        elif name in {NODE_ERRORS, f"{NODE_SECONDS}_bucket", f"{NODE_SECONDS}_count"}:
+            stats = totals.nodes.setdefault((revision, tags.get("node", "")), RevisionStats())
+            _add_node_sample(stats, name, tags, value)
         elif name == RECORDED_METRIC:
             totals.recorded += value
         elif name == DROPPED_METRIC:
             totals.dropped += value
     return totals
+
+
+def _add_node_sample(stats: RevisionStats, name: str, tags: Mapping[str, str], value: float) -> None:
+    if name == NODE_ERRORS:
+        stats.errors += value
+        stats.requests += value  # those that failed are not among the timed ones
+    elif name.endswith("_count"):
+        stats.requests += value
+    else:
+        limit = float(tags.get("le", "inf"))
+        stats.buckets[limit] = stats.buckets.get(limit, 0.0) + value
 
 
 def _is_error(code: str) -> bool:

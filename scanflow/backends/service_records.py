@@ -116,6 +116,17 @@ class InstanceRecord(Record):
         return tuple((self.model_extra or {}).get("memory_nodes", ()))
 
 
+class NodeTraffic(Record):
+    """Requests that reached a node of a graph in the last minute."""
+
+    rps: float
+    error_share: float = 0.0
+    """Share of the requests whose call of the node's component failed."""
+
+    p95_s: float | None = None
+    """95th percentile of the calls' latency."""
+
+
 class RevisionRecord(Record):
     """A served version of the graph, and its share of the requests."""
 
@@ -131,8 +142,14 @@ class RevisionRecord(Record):
     rps: float | None = None
     """Recent requests per second."""
 
+    error_share: float | None = None
+    """Recent share of failed requests. None: not measured."""
+
     p50_s: float | None = None
     p95_s: float | None = None
+    nodes: dict[str, NodeTraffic] = Field(default_factory=dict)
+    """Recent traffic of the nodes of its graph. Empty: not measured."""
+
     buckets: tuple[tuple[float, int], ...] = ()
     """Cumulative counts of requests by latency limit in seconds, since the service started. The rest of ``requests``
     took longer than the last limit. Empty: this backend counts none."""

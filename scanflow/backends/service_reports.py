@@ -98,7 +98,9 @@ def report_revision(revision: Revision, place: int, window: MetricsWindow, laten
         requests=int(whole.requests),
         errors=int(whole.errors),
         rps=window.compute_rps(revision.id),
+        error_share=latencies.error_share if latencies.requests else None,
         p50_s=compute_quantile(latencies.buckets, 0.5),
         p95_s=compute_quantile(latencies.buckets, 0.95),
+        nodes=window.compute_node_traffic(revision.id),
         buckets=tuple((limit, int(count)) for limit, count in sorted(whole.buckets.items()) if math.isfinite(limit)),
     )

@@ -201,9 +201,9 @@ def _compute_grid(folded: _Folded, width: float, *, sideways: bool) -> _Grid:
     labels = [measure_label(edge.label) for edge in folded.edges]
     label_width, label_height = (max((size[side] for size in labels), default=0.0) for side in (0, 1))
     if sideways:
-        layer_gap = max(label_width + 24, SIDE_GAP_PX if width > 2 * svg.NARROW else LAYER_GAP_PX)
+        layer_gap = max(label_width and label_width + 48, SIDE_GAP_PX if width > 2 * svg.NARROW else LAYER_GAP_PX)
     else:
-        layer_gap = max(LAYER_GAP_PX, label_height + 26 if label_height else 0.0)
+        layer_gap = max(LAYER_GAP_PX, label_height and label_height + 38)
     slots, gap = (layout.height, layer_gap) if sideways else (layout.width, BOX_GAP_PX)
     room = width - 2 * MARGIN_PX
     box_height = measure_height(boxes)
@@ -223,12 +223,13 @@ def _compute_grid(folded: _Folded, width: float, *, sideways: bool) -> _Grid:
     )
 
 
-def _count_cut(folded: _Folded, grid: _Grid) -> int:
-    """Return how many texts would be cut or left out."""
+def _count_cut(folded: _Folded, grid: _Grid) -> tuple[int, int]:
+    """Return how many labels would be cut or left out, and how many second lines."""
     cut_labels = sum(is_cut(box, grid.box_width) for box in folded.boxes.values())
+    cut_lines = sum(measure_box(box) > grid.box_width + 0.01 for box in folded.boxes.values())
     paths = [_route(edge, folded, grid) for edge in folded.edges]
     placed = place_labels(paths, _list_areas(folded, grid).values(), sideways=grid.sideways)
-    return cut_labels + sum(place is None for _, place in placed)
+    return cut_labels + sum(place is None for _, place in placed), cut_lines
 
 
 def _list_areas(folded: _Folded, grid: _Grid) -> Mapping[str, Rectangle]:

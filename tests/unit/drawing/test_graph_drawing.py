@@ -52,7 +52,7 @@ def make_fan(states: list[str]) -> tuple[list[GraphNode], list[GraphEdge]]:
     return [*ends, *items], edges
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(drawn_graphs(), st.sampled_from([svg.WIDTH, svg.NARROW]))
 def test_every_node_is_drawn_or_counted_in_a_group_and_every_text_is_in_its_box(
     graph: tuple[list[GraphNode], list[GraphEdge]], width: float
@@ -69,7 +69,7 @@ def test_every_node_is_drawn_or_counted_in_a_group_and_every_text_is_in_its_box(
         assert all(box.left < text.left and text.right < box.right + 0.1 for text in box.texts)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(drawn_graphs(12))
 def test_labels_of_edges_are_not_drawn_over_each_other(graph: tuple[list[GraphNode], list[GraphEdge]]) -> None:
     drawn = read_graph(draw_graph(*graph, title="A graph"))

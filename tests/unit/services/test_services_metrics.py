@@ -13,6 +13,7 @@ from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
 from scanflow.backends.local.services.supervisor.instance_metrics import ServiceMetrics, read_usage
 from scanflow.backends.service_metrics import MetricsWindow, compute_totals
 from scanflow.backends.service_records import compute_quantile
+from scanflow_serving.serving_metrics import Metrics, RevisionMetrics
 
 
 def samples(times: int = 1) -> list[list[Any]]:
@@ -84,6 +85,23 @@ def test_a_window_gives_rates_and_quantiles_of_its_seconds(tmp_path: Path) -> No
     assert window.sample("p95", 10, queues=[0], cpu_shares=[]) == 1.0
     assert window.sample("queue", 10, queues=[1, 3], cpu_shares=[]) == 2
     assert window.sample("cpu", 10, queues=[0], cpu_shares=[0.5, 0.7]) == pytest.approx(0.6)
+
+
+def test_the_traffic_of_each_node_is_what_its_instances_count(tmp_path: Path) -> None:
+    metrics, window, instance = ServiceMetrics(tmp_path / "metrics.json"), MetricsWindow(0), Metrics("w")
+    node = RevisionMetrics(instance, "r1").make_node_metrics("cnn")
+    metrics.report("1", instance.collect_samples())
+    window.record(metrics.totals, 100, in_flight=0)
+    assert window.compute_node_traffic("r1") == {}, "one look has no rate"
+    for _ in range(8):
+        node.seconds.observe(0.0099)
+    node.failed.value += 2
+    metrics.report("1", instance.collect_samples())
+    window.record(metrics.totals, 110, in_flight=0)
+    assert window.compute_node_traffic("r2") == {}
+    traffic = window.compute_node_traffic("r1")["cnn"]
+    assert (traffic.rps, traffic.error_share) == (1.0, 0.2)
+    assert traffic.p95_s == pytest.approx(0.0099, abs=0.0002)
 
 
 def test_what_was_done_between_two_moments_is_never_negative() -> None:
