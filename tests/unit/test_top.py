@@ -147,7 +147,7 @@ READING = TopReading(
 
 def render(reading: TopReading, width: int | None = None, *, ascii_only: bool = False) -> list[str]:
     screen = format_top(reading, width=width, ascii_only=ascii_only)
-    return [line for part in screen for line in ([part] if isinstance(part, str) else lay_out(part, width))]  # type: ignore[arg-type]
+    return [line for part in screen for line in ([part] if isinstance(part, str) else lay_out(part, width))]
 
 
 def test_all_of_it_is_shown_where_there_is_room() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import typer
 
@@ -16,7 +16,10 @@ from scanflow.text.printable import PrintableStream, can_print, make_printable
 
 if TYPE_CHECKING:
     from scanflow.drawing.text_graph import TextGraph
-    from scanflow_client.formatting.text_table import Screen
+    from scanflow_client.formatting.text_table import Table
+
+Printable: TypeAlias = "str | Table | TextGraph"
+"""A line, a table or a graph."""
 
 
 def say(*screen: Any, err: bool = False) -> None:
@@ -30,8 +33,8 @@ def say(*screen: Any, err: bool = False) -> None:
             _print_table(part)
 
 
-def respond(value: Any, as_json: bool, screen: Callable[[], Screen], *, mask: bool = True) -> None:
-    """Print ``value`` as JSON, or the lines and tables of ``screen`` for people. ``mask``: see :func:`print_json`."""
+def respond(value: Any, as_json: bool, screen: Callable[[], Sequence[Printable]], *, mask: bool = True) -> None:
+    """Print ``value`` as JSON, or what ``screen`` returns for people. ``mask``: see :func:`print_json`."""
     if as_json:
         print_json(value, mask=mask)
     else:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-from scanflow.drawing.text_graph import TextGraph
 from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_one_line, make_printable
 
@@ -21,8 +20,8 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-Screen = Sequence[str | Table | TextGraph]
-"""Output of a command: lines, tables and graphs, in order."""
+Screen = Sequence[str | Table]
+"""Output of a command, which notebooks show too: lines and tables, in order."""
 
 
 def lay_out(table: Table, width: int | None = None) -> list[str]:

@@ -9,6 +9,7 @@ from scanflow.app.quantities import format_count
 from scanflow.backends.service_records import InstanceRecord, RevisionRecord, ServiceRecord
 from scanflow.drawing.states import get_state_look
 from scanflow.placement.cpulist import format_numbered
+from scanflow.placement.topology_drawing import generate_labels
 from scanflow_client.formatting.run_text import format_runs
 from scanflow_client.formatting.service_text import format_served_models
 from scanflow_client.formatting.text import (
@@ -21,7 +22,7 @@ from scanflow_client.formatting.text import (
     shorten,
 )
 from scanflow_client.formatting.text_table import Screen, Table, lay_out
-from scanflow_client.formatting.topology_text import FREE, SEVERAL, generate_labels
+from scanflow_client.formatting.topology_text import FREE, SEVERAL
 from scanflow_client.top_reading import CpuLoad, TopReading
 
 LEVELS, ASCII_LEVELS = "▁▂▃▄▅▆▇█", "0123456789"
@@ -54,7 +55,8 @@ def format_top(reading: TopReading, *, width: int | None = None, ascii_only: boo
         screen += ["", *draw_loads(reading.cpus, width=width or PIPE_WIDTH, levels=levels)]
     screen += _fit(Table(_AGENT, [_format_agent(agent) for agent in reading.agents]), _SPARE_AGENT, width)
     screen += [f"{agent.full_name} fails: {shorten(agent.error)}" for agent in reading.agents if agent.error]
-    screen += _fit(format_runs(reading.runs), _SPARE_RUN, width)
+    for part in format_runs(reading.runs) if reading.runs else ():
+        screen += _fit(part, _SPARE_RUN, width) if isinstance(part, Table) else [part]
     if not (reading.services or reading.agents or reading.runs):
         screen += ["", "Nothing runs. Start a run: scanflow run app.py. Serve: scanflow deploy app.py:WORKFLOW"]
     return screen
