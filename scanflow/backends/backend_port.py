@@ -26,7 +26,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.findings import Finding
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.run_definition import RunDefinition
-from scanflow.backends.run_records import Observer, RunRecord, StepFile
+from scanflow.backends.run_records import Observer, RunRecord, RunState, StepFile
 from scanflow.names import RunName
 from scanflow.settings import Settings
 
@@ -151,9 +151,25 @@ class RunBackend(Protocol):
         ...
 
     def runs(
-        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        app: str | None = None,
+        team: str | None = None,
+        workflow: str | None = None,
+        state: RunState | None = None,
     ) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks."""
+        """Return the newest runs first, without their tasks.
+
+        Args:
+            limit: How many.
+            offset: How many newer ones are left out.
+            app: Only runs of that application.
+            team: Only runs of that team.
+            workflow: Only runs of that workflow.
+            state: Only runs of that state, as it was recorded last: one that is interrupted is among those that run.
+        """
         ...
 
     def definition(self, run: str, /) -> RunDefinition:
@@ -168,13 +184,13 @@ class RunBackend(Protocol):
         """
         ...
 
-    def output_files(self, run: str, step: str, /) -> OutputFiles | list[OutputFiles]:
+    def output_files(self, run: str, step: str, /, *, max_bytes: int | None = None) -> OutputFiles | list[OutputFiles]:
         """Return the same as :meth:`outputs` as files, for a reader elsewhere: checked, and none loaded.
 
         Raises:
             NotFoundError: the step did not finish in that run.
             InvalidError: a pickle is not one that a run wrote.
-            TooLargeError: they have more than ``output_files.MAX_BYTES``.
+            TooLargeError: they have more than ``max_bytes``; None: than ``output_files.MAX_BYTES``.
         """
         ...
 

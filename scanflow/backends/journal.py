@@ -290,15 +290,17 @@ class Journal:
         """Return the applications that have runs, each with its team."""
         return [(row["app"], row["team"]) for row in self._select("SELECT DISTINCT app, team FROM runs")]
 
-    def runs(
-        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
-    ) -> list[RunRecord]:
-        """Return the newest runs first, without their tasks; optionally of one application, team or workflow."""
-        named = {"app": app, "team": team, "workflow": workflow}
+    def runs(self, *, limit: int, offset: int = 0, **named: str | None) -> list[RunRecord]:
+        """Return the newest runs first, without their tasks.
+
+        ``named``: their application (``app``), ``team``, ``workflow`` or ``state``, where they are not None.
+        """
         filters = {column: value for column, value in named.items() if value is not None}
         where = f" WHERE {' AND '.join(f'{column} = :{column}' for column in filters)}" if filters else ""
-        query = f"SELECT * FROM runs{where} {_NEWEST_FIRST} LIMIT :limit"  # noqa: S608 - our own columns' names
-        return [self._read_run_record(row) for row in self._select(query, {**filters, "limit": limit})]
+        query = f"SELECT * FROM runs{where} {_NEWEST_FIRST} LIMIT :limit OFFSET :offset"  # noqa: S608 - our own columns' names
+        return [
+            self._read_run_record(row) for row in self._select(query, {**filters, "limit": limit, "offset": offset})
+        ]
 
     def set_run(
         self, run: JournalRun, state: RunState, *, seconds: float | None = None, error: str | None = None

@@ -52,8 +52,9 @@ class OutputFiles:
 class OutputFilesReader:
     """Reads the files of tasks' outputs, and loads none: of all tasks of a step together so many bytes at most."""
 
-    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._max_bytes = self._left_bytes = max_bytes
+    def __init__(self, max_bytes: int | None = None) -> None:
+        """``max_bytes``: None: ``MAX_BYTES``."""
+        self._max_bytes = self._left_bytes = MAX_BYTES if max_bytes is None else max_bytes
 
     def read(self, folder: Path, key: bytes) -> OutputFiles:
         """Read the files of the outputs in one task's folder.
@@ -83,18 +84,18 @@ class OutputFilesReader:
         return read(file)
 
 
-def dump_outputs(values: Mapping[str, Any]) -> OutputFiles:
+def dump_outputs(values: Mapping[str, Any], max_bytes: int | None = None) -> OutputFiles:
     """Return values that lie in no folder as the files that would hold them.
 
     Raises:
         InvalidError: one cannot be pickled.
-        TooLargeError: they have more than ``MAX_BYTES``.
+        TooLargeError: they have more than ``max_bytes``; None: than ``MAX_BYTES``.
     """
     key = secrets.token_bytes(32)
     with TemporaryDirectory() as folder:
         for name, value in values.items():
             write_output(Path(folder), name, json.dumps(encode(value, Path(folder), key)))
-        return replace(OutputFilesReader().read(Path(folder), key), folder="")
+        return replace(OutputFilesReader(max_bytes).read(Path(folder), key), folder="")
 
 
 def dump_output_files(outputs: OutputFiles | list[OutputFiles], app_dir: str) -> Iterator[bytes]:

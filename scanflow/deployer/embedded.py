@@ -20,7 +20,7 @@ from scanflow.application_loading import load_application, refuse_while_loading
 from scanflow.backends.backend_port import Environment, RunPreparer
 from scanflow.backends.log_reader import LogPart, LogReader, WholeLinesReader
 from scanflow.backends.run_definition import RunDefinition
-from scanflow.backends.run_records import EnvironmentReady, Observer, RunRecord, StepFile, Waiting
+from scanflow.backends.run_records import EnvironmentReady, Observer, RunRecord, RunState, StepFile, Waiting
 from scanflow.deployer.background import BackgroundRun, build_still_running_error
 from scanflow.deployer.deployer_port import LATEST, Deployer, InstanceLogs, RunRequest, TaskLog
 from scanflow.deployer.direct_predictions import connect_service
@@ -252,10 +252,18 @@ class EmbeddedDeployer(Deployer):
         return record.model_copy(update={"state": "running"}) if soon else record
 
     def runs(
-        self, *, limit: int = 20, app: str | None = None, team: str | None = None, workflow: str | None = None
+        self,
+        *,
+        limit: int = 20,
+        offset: int = 0,
+        app: str | None = None,
+        team: str | None = None,
+        workflow: str | None = None,
+        state: RunState | None = None,
     ) -> list[RunRecord]:
-        """Return the newest runs first; only of an application, team or workflow if one is given."""
-        return list(map(self._listed.mask, self.batch.runs(limit=limit, app=app, team=team, workflow=workflow)))
+        """Return the newest runs first; only of an application, team, workflow or state if one is given."""
+        records = self.batch.runs(limit=limit, offset=offset, app=app, team=team, workflow=workflow, state=state)
+        return list(map(self._listed.mask, records))
 
     def find_full_run(self, *, app: str, team: str, workflow: str) -> RunRecord | None:
         """Return the newest run of a whole workflow, without its tasks; None: its newest runs are spins of steps."""

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from scanflow.app.application import Application
 from scanflow.app.application_files import dump_document, load_document
-from scanflow.backends.run_records import RunRecord
+from scanflow.backends.run_records import RunRecord, RunState
 from scanflow.deployer import RunRequest
 from scanflow.errors import AlreadyRunningError, NotFoundError, UnavailableError, UsageError
 from scanflow.names import RunName
@@ -180,12 +180,26 @@ def show_team_run(context: ServerContext, run: str, *, team: str) -> RunRecord:
 
 
 def list_runs(
-    context: ServerContext, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+    context: ServerContext,
+    *,
+    limit: int,
+    offset: int = 0,
+    app: str | None = None,
+    team: str | None = None,
+    workflow: str | None = None,
+    state: RunState | None = None,
 ) -> list[RunRecord]:
     """Return the newest runs first, without their tasks. Those that this server is to drive count as running."""
+    about: Any = {"app": app, "team": team, "workflow": workflow}
+    if state in {"running", "interrupted"}:  # which is which is known only afterwards, and there are few of both
+        unfinished = _load_runs(context, limit=_MAX_BACKLOG, **about, state="running")
+        return [record for record in unfinished if record.state == state][offset : offset + limit]
+    return _load_runs(context, limit=limit, offset=offset, **about, state=state)
 
+
+def _load_runs(context: ServerContext, **about: Any) -> list[RunRecord]:
     def load() -> list[RunRecord]:
-        return context.deployer.runs(limit=limit, app=app, team=team, workflow=workflow)
+        return context.deployer.runs(**about)
 
     records = load()
     with context.store.read() as connection:

@@ -91,8 +91,8 @@ class KubernetesRuns(ClusterRuns):
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self._get_backend(run).outputs(run, step)
 
-    def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
-        return self._get_backend(run).output_files(run, step)
+    def output_files(self, run: str, step: str, *, max_bytes: int | None = None) -> OutputFiles | list[OutputFiles]:
+        return self._get_backend(run).output_files(run, step, max_bytes=max_bytes)
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
         return self._get_backend(run).files(run, step)

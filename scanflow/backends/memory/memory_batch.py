@@ -245,15 +245,22 @@ class MemoryBatch:
         return run.shown.model_copy(update={"tasks": tasks}), max(run.changed.values(), default=since)
 
     def runs(
-        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        app: str | None = None,
+        team: str | None = None,
+        workflow: str | None = None,
+        state: RunState | None = None,
     ) -> list[RunRecord]:
-        filters = {"app": app, "team": team, "workflow": workflow}
+        filters = {"app": app, "team": team, "workflow": workflow, "state": state}
         records = [
             run.shown
             for run in reversed(self._runs.values())
             if all(value in {None, getattr(run.record, name)} for name, value in filters.items())
         ]
-        return records[:limit]
+        return records[offset : offset + limit]
 
     def definition(self, name: str) -> RunDefinition:
         return self._run(name).definition
@@ -264,10 +271,10 @@ class MemoryBatch:
         values = [copy_value(run.outputs[task.task]) for task in tasks]
         return arrange_outputs(step, tasks, values)
 
-    def output_files(self, name: str, step: str) -> OutputFiles | list[OutputFiles]:
+    def output_files(self, name: str, step: str, *, max_bytes: int | None = None) -> OutputFiles | list[OutputFiles]:
         run = self._run(name)
         tasks = list_output_tasks(run.complete, step)
-        return arrange_outputs(step, tasks, [dump_outputs(run.outputs[task.task]) for task in tasks])
+        return arrange_outputs(step, tasks, [dump_outputs(run.outputs[task.task], max_bytes) for task in tasks])
 
     def files(self, name: str, step: str | None = None) -> list[StepFile]:
         select_tasks(self._run(name).complete, step)

@@ -7,10 +7,10 @@ rendered as a whole document once, and after that as the content of ``<main>``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -129,3 +129,21 @@ class PageAction:
 
     needs_key: bool = True
     """Whether the form needs the session's key, too: all but labels do."""
+
+
+class FileContent(NamedTuple):
+    """What a file that a page links to holds."""
+
+    blocks: AsyncIterator[bytes]
+    media_type: str = "application/octet-stream"
+    saved_as: str = ""
+    """The name under which a browser saves it; empty: it shows it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFile:
+    """A file that a page links to or shows: a log, a picture."""
+
+    path: str
+    open: Callable[[PageRequest], FileContent]
+    """Called in a thread. Raises NotFoundError, ... for what the caller may not read."""

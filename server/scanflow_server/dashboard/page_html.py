@@ -12,7 +12,7 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
-from scanflow.app.quantities import format_count
+from scanflow.app.quantities import format_count, format_duration
 from scanflow.drawing import svg
 from scanflow.drift.promotion import format_decision
 from scanflow.text.markup import Templates
@@ -68,6 +68,16 @@ def make_scripted_headers(nonce: str) -> dict[str, str]:
     return make_headers(*_load_styles(), nonce=nonce)
 
 
+def make_file_headers(saved_as: str) -> dict[str, str]:
+    """Return the headers of a file that a page links to: no browser runs or guesses anything in it.
+
+    ``saved_as``: the name under which it is saved; empty: it is shown.
+    """
+    policy = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+    saving = {"content-disposition": f"attachment; filename*=UTF-8''{quote(saved_as, safe='')}"} if saved_as else {}
+    return {**get_headers(), **policy, **saving}
+
+
 @cache
 def _load_styles() -> tuple[str, str]:
     """Return the style sheets of pages: that of all, and that of drawings."""
@@ -107,6 +117,7 @@ _PAGES = Templates(
     "scanflow_server.dashboard",
     cell_kind=classify_cell,
     cell_text=format_cell,
+    duration=format_duration,
     format_count=format_count,
     json=to_json,
     quote=lambda text: quote(text, safe=""),

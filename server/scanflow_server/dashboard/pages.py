@@ -30,17 +30,19 @@ from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.bodies import check_text
 from scanflow_server.dashboard import (
     action_pages,
+    application_pages,
     assets,
     label_pages,
     mpi_page,
     overview_page,
     page_html,
+    run_comparison,
     run_pages,
     service_pages,
     settings_pages,
 )
 from scanflow_server.dashboard.live_pages import stream_page
-from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageRequest
+from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageFile, PageRequest
 from scanflow_server.dashboard.page_requests import (
     check_next,
     is_private,
@@ -55,12 +57,15 @@ from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Ses
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, label_store, token_store
+from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
 PAGES: Final[tuple[Page, ...]] = (
     *overview_page.PAGES,
+    *application_pages.PAGES,
     *run_pages.PAGES,
+    *run_comparison.PAGES,
     *service_pages.PAGES,
     *action_pages.PAGES,
     *label_pages.PAGES,
@@ -68,6 +73,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *settings_pages.PAGES,
 )
 ACTIONS: Final[tuple[PageAction, ...]] = (
+    *application_pages.ACTIONS,
     *run_pages.ACTIONS,
     *service_pages.ACTIONS,
     *action_pages.ACTIONS,
@@ -106,6 +112,7 @@ class Pages:
             *map(self._make_route, PAGES),
             *map(self._make_live_route, PAGES),
             *map(self._make_action_route, ACTIONS),
+            *map(self._make_file_route, FILES),
             Route(f"{assets.PATH}/{{name}}", self._serve_script, methods=["GET"]),
             Route("/login", self._login_page, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
@@ -210,6 +217,14 @@ class Pages:
             return make_page_response(answer) if isinstance(answer, Markup) else redirect(answer)
 
         return Route(action.path, perform, methods=["POST"])
+
+    def _make_file_route(self, file: PageFile) -> Route:
+        async def send(request: Request) -> Response:
+            content = await run_in_threadpool(file.open, await self._read_request(request))
+            headers = page_html.make_file_headers(content.saved_as)
+            return LimitedStream(content.blocks, self._context.streams, media_type=content.media_type, headers=headers)
+
+        return Route(file.path, send, methods=["GET"])
 
     async def _read_request(self, request: Request) -> PageRequest:
         caller = await self._authenticate(request)

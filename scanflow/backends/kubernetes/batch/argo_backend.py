@@ -444,8 +444,8 @@ class KubernetesBatch(ClusterRuns):
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self._results.read_outputs(self.show(run), step, lambda folder, key: dict(Outputs(folder, key)))
 
-    def output_files(self, run: str, step: str) -> OutputFiles | list[OutputFiles]:
-        return self._results.read_outputs(self.show(run), step, OutputFilesReader().read)
+    def output_files(self, run: str, step: str, *, max_bytes: int | None = None) -> OutputFiles | list[OutputFiles]:
+        return self._results.read_outputs(self.show(run), step, OutputFilesReader(max_bytes).read)
 
     def files(self, run: str, step: str | None = None) -> list[StepFile]:
         return self._results.list_files(self.show(run), step)

@@ -126,11 +126,18 @@ class ClusterRuns(ABC):
         )
 
     def runs(
-        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        app: str | None = None,
+        team: str | None = None,
+        workflow: str | None = None,
+        state: RunState | None = None,
     ) -> list[RunRecord]:
         with self._journal() as journal:
-            self._shared.copy_newest(journal, limit, app=app, team=team, workflow=workflow)
-            records = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            self._shared.copy_newest(journal, offset + limit, app=app, team=team, workflow=workflow)
+            records = journal.runs(limit=limit, offset=offset, app=app, team=team, workflow=workflow, state=state)
             return [self._refresh(journal, journal.run(record.name)) for record in records]
 
     def definition(self, run: str) -> RunDefinition:

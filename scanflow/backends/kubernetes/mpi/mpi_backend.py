@@ -319,8 +319,8 @@ class KubernetesMPI(ClusterRuns):
     def outputs(self, run: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return dict(Outputs(self._locate_outputs(run, step), b""))
 
-    def output_files(self, run: str, step: str) -> OutputFiles:
-        return OutputFilesReader().read(self._locate_outputs(run, step), b"")
+    def output_files(self, run: str, step: str, *, max_bytes: int | None = None) -> OutputFiles:
+        return OutputFilesReader(max_bytes).read(self._locate_outputs(run, step), b"")
 
     def _locate_outputs(self, run: str, step: str) -> Path:
         record = self.show(run)

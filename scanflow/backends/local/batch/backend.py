@@ -323,17 +323,24 @@ class LocalBackend:
             return read_definition(journal.run(name))
 
     def runs(
-        self, *, limit: int, app: str | None = None, team: str | None = None, workflow: str | None = None
+        self,
+        *,
+        limit: int,
+        offset: int = 0,
+        app: str | None = None,
+        team: str | None = None,
+        workflow: str | None = None,
+        state: RunState | None = None,
     ) -> list[RunRecord]:
         with self._journal() as journal:
-            records = journal.runs(limit=limit, app=app, team=team, workflow=workflow)
+            records = journal.runs(limit=limit, offset=offset, app=app, team=team, workflow=workflow, state=state)
             return [self._with_current_state(record) for record in records]
 
     def outputs(self, name: str, step: str) -> dict[str, Any] | list[dict[str, Any]]:
         return self._read_outputs(name, step, lambda folder, key: dict(Outputs(folder, key)))
 
-    def output_files(self, name: str, step: str) -> OutputFiles | list[OutputFiles]:
-        return self._read_outputs(name, step, OutputFilesReader().read)
+    def output_files(self, name: str, step: str, *, max_bytes: int | None = None) -> OutputFiles | list[OutputFiles]:
+        return self._read_outputs(name, step, OutputFilesReader(max_bytes).read)
 
     def _read_outputs(self, name: str, step: str, read: Callable[[Path, bytes], OutputsT]) -> OutputsT | list[OutputsT]:
         record = self.show(name)
