@@ -12,6 +12,9 @@ from scanflow.tuning.comparison import PairedComparison, compare
 from scanflow.tuning.goals import Goal, Measurement
 from scanflow.tuning.warm_start import TuningHistory, rank_candidates
 
+_MOST = 1e12
+"""Every measured number is below it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
@@ -80,6 +83,22 @@ class TuningResult:
     is_history_valid: bool = False
     """Whether the earlier best is still better than the earlier default; else the search ran as without a history."""
 
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Build a result from the JSON record of a report, which anybody may have written.
+
+        Raises:
+            ValueError: it is no such record, or a number in it is none that is measured.
+        """
+        from pydantic import TypeAdapter
+
+        names = ("default", "trials", "best", "fresh", "repeated", "disturbed", "interrupted")
+        fields: dict[str, Any] = {name: record[name] for name in names if name in record}
+        fields["goal"] = {"name": record.get("goal"), "p99_s": record.get("p99_s")}
+        result = TypeAdapter(cls).validate_python(fields | {"alternatives": int(record.get("candidates") or 1) - 1})
+        _check_measured(result)
+        return result
+
     @property
     def saved_trials(self) -> int:
         """The number of trials saved against the earlier search without a history."""
@@ -139,3 +158,17 @@ class TuningResult:
             return None
         nearest = min(excesses, key=lambda candidate: excesses[candidate])
         return nearest, excesses[nearest]
+
+
+def _check_measured(result: TuningResult) -> None:
+    """Refuse numbers that no measurement has, of which no ratio can be computed."""
+    trials = [*result.trials, *([] if result.fresh is None else [result.fresh])]
+    candidates = [result.default, result.best, *(trial.candidate for trial in trials)]
+    shapes = [size for candidate in candidates for size in (candidate.instances, candidate.cores)]
+    measured = [one for trial in trials for one in (*trial.default, *trial.measured) if not one.failed]
+    values = [value for one in measured for value in (one.rate, one.p50_s, one.p90_s, one.p99_s)]
+    bound = [] if result.goal.p99_s is None else [result.goal.p99_s]
+    if not all(0 < value < _MOST for value in (*shapes, *values, *bound)):
+        raise ValueError("A number of instances, cores or seconds, or a rate, is not above 0.")
+    if any(len(trial.default) != len(trial.measured) or not trial.measured for trial in trials):
+        raise ValueError("A trial has not as many measurements of the service as of the candidate.")

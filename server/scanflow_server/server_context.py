@@ -21,6 +21,7 @@ from scanflow.files.secret_sources import get_secret_variable
 from scanflow.knowledge.registry_subprocess import RegistrySubprocess
 from scanflow.names import build_slug
 from scanflow.processes.background_jobs import Job
+from scanflow_server.background_reads import BackgroundReads
 from scanflow_server.change_notifier import ChangeNotifier
 from scanflow_server.heartbeats import Heartbeats
 from scanflow_server.request_shares import RequestShares
@@ -56,12 +57,18 @@ class ServerContext:
 
     heartbeats: Heartbeats = field(default_factory=lambda: Heartbeats(0.0))
     service_history: ServiceHistory = field(default_factory=ServiceHistory)
+    background_reads: BackgroundReads = field(init=False)
+    """What pages read from MLflow."""
+
     started: float = 0.0
     url: str = ""
     _time_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _last_time: float = 0.0
     _registries: dict[str | None, RegistrySubprocess] = field(default_factory=dict, repr=False)
     _registries_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self.background_reads = BackgroundReads(self.store_notifier.notify)
 
     @property
     def public_url(self) -> str:

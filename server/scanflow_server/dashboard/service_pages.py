@@ -256,7 +256,7 @@ def resize(request: PageRequest, form: Mapping[str, str]) -> str:
 
 
 def split_traffic(request: PageRequest, form: Mapping[str, str]) -> str:
-    change: dict[str, Any] = {"model": form.get("model", "").strip(), "shadow": form.get("shadow") == "on"}
+    change: dict[str, Any] = {"model": form.get("model", "").strip() or None, "shadow": form.get("shadow") == "on"}
     share = form.get("share", "").strip().removesuffix("%").strip()
     change["weight"] = float(share) / 100 if share.replace(".", "", 1).isdecimal() else share or 0.0
     if form.get("metric"):
@@ -276,7 +276,7 @@ def roll_back(request: PageRequest, _form: Mapping[str, str]) -> str:
 def _change(request: PageRequest, change: Mapping[str, Any]) -> str:
     record = get_service(request)
     request.caller.check("change", record.team)
-    body = ServiceChange.model_validate(change)
+    body = ServiceChange(**change)
     service_routes.change(request.context, request.engine, request.caller, record.name, body)
     return _locate(record.name)
 

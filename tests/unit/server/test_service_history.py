@@ -1,0 +1,91 @@
+"""What is kept of services in memory: samples while something happens, and none while nothing does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from scanflow.backends.service_records import ServiceRecord
+from scanflow_server.service_history import INTERVAL_S, MAX_SAMPLES, ServiceHistory
+
+SCALING = {"metric": "rps", "target": 10.0, "max": 4}
+
+
+def make_record(requests: int = 0, *, errors: int = 0, ready: int = 1, **changes: Any) -> ServiceRecord:
+    revision = {"id": "r1", "requests": requests, "errors": errors, "buckets": [(0.01, requests)]}
+    instances = [{"instance": str(number), "state": "ready", "in_flight": 3} for number in range(ready)]
+    fields: dict[str, Any] = {
+        "name": "digits",
+        "app": "shop",
+        "team": "data",
+        "state": "ready",
+        "url": "",
+        "generation": 1,
+        "created": 5.0,
+        "shape": {"instances": 2},
+        "ready": ready,
+        "revisions": [revision],
+        "instances": instances,
+        "scaling": SCALING,
+    }
+    return ServiceRecord.model_validate({**fields, **changes})
+
+
+def observe(history: ServiceHistory, *looks: tuple[float, ServiceRecord]) -> None:
+    for at, record in looks:
+        history.observe([record], at)
+
+
+def test_a_sample_is_what_was_done_since_the_one_before() -> None:
+    history = ServiceHistory()
+    observe(history, (0.0, make_record()), (1.0, make_record(20)), (5.0, make_record(100, errors=10)))
+    first, last = history.list_samples(make_record())
+    assert (first.at, first.rate) == (0.0, 0.0)
+    assert (last.at, last.rate, last.error_rate, last.load) == (5.0, 20.0, 2.0, 20.0)
+    assert last.p99_s is not None
+    assert 0 < last.p99_s < 0.01
+
+
+def test_a_change_of_state_or_size_is_kept_at_once_and_an_idle_service_adds_nothing() -> None:
+    history = ServiceHistory()
+    observe(history, *((float(at), make_record()) for at in range(100)))
+    assert [sample.at for sample in history.list_samples(make_record())] == [0.0]
+    observe(history, (100.5, make_record(state="backup", ready=0)))
+    samples = history.list_samples(make_record())
+    assert [(sample.at, sample.state) for sample in samples] == [(0.0, "ready"), (95.0, "ready"), (100.5, "backup")]
+
+
+def test_what_autoscaling_goes_by_is_the_mean_of_the_ready_instances() -> None:
+    for metric, load in (("queue", 3.0), ("rps", 5.0), ("cpu", None)):
+        history, scaling = ServiceHistory(), {**SCALING, "metric": metric}
+        looks = [make_record(requests, ready=2, scaling=scaling) for requests in (0, 50)]
+        observe(history, (0.0, looks[0]), (INTERVAL_S, looks[1]))
+        assert history.list_samples(looks[1])[-1].load == load, metric
+
+
+def test_it_is_bounded_and_begins_anew_with_another_deployment() -> None:
+    history = ServiceHistory()
+    observe(history, *((at * INTERVAL_S, make_record(at * at)) for at in range(MAX_SAMPLES + 50)))
+    assert len(history.list_samples(make_record())) == MAX_SAMPLES
+    assert history.list_samples(make_record(created=6.0)) == []
+    history.observe([], 1e6)
+    assert history.list_samples(make_record()) == []
+
+
+def test_a_killed_instance_takes_no_requests_back() -> None:
+    history = ServiceHistory()
+    observe(history, (0.0, make_record(100)), (5.0, make_record(40)))
+    assert all(sample.rate >= 0 for sample in history.list_samples(make_record()))
+
+
+def test_a_canary_is_counted_from_when_it_began() -> None:
+    history = ServiceHistory()
+    canary = {"id": "r2", "role": "canary", "requests": 4}
+    alone, both = make_record(100), make_record(150)
+    both = both.model_copy(update={"revisions": (*both.revisions, make_record(revisions=[canary]).revisions[0])})
+    observe(history, (0.0, alone), (60.0, both))
+    beginning = history.find_beginning(both)
+    assert beginning is not None
+    assert (beginning[0], beginning[1]["r1"].requests, beginning[1]["r2"].requests) == (60.0, 150, 4)
+    assert beginning[1]["r1"].buckets[math.inf] == 150
+    assert history.find_beginning(alone) is None
