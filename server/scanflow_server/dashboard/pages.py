@@ -40,6 +40,7 @@ from scanflow_server.dashboard import (
     run_pages,
     service_pages,
     settings_pages,
+    tuning_pages,
 )
 from scanflow_server.dashboard.live_pages import stream_page
 from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageFile, PageRequest
@@ -70,6 +71,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *action_pages.PAGES,
     *label_pages.PAGES,
     *mpi_page.PAGES,
+    *tuning_pages.PAGES,
     *settings_pages.PAGES,
 )
 ACTIONS: Final[tuple[PageAction, ...]] = (
@@ -78,6 +80,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *service_pages.ACTIONS,
     *action_pages.ACTIONS,
     *label_pages.ACTIONS,
+    *tuning_pages.ACTIONS,
     *settings_pages.ACTIONS,
 )
 

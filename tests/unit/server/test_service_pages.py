@@ -107,13 +107,13 @@ def client(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> FakeClien
 
 
 @pytest.fixture
-def editor(api: Api, client: FakeClient) -> Iterator[Browser]:  # noqa: ARG001
+def editor(api: Api, client: FakeClient) -> Iterator[Browser]:
     with browsing(api, "eva", "editor", "data") as browser:
         yield browser
 
 
 @pytest.fixture
-def viewer(api: Api, client: FakeClient) -> Iterator[Browser]:  # noqa: ARG001
+def viewer(api: Api, client: FakeClient) -> Iterator[Browser]:
     with browsing(api, "vic", "viewer", "data") as browser:
         yield browser
 
