@@ -124,7 +124,7 @@ def draw_graph(
     choices = [False, True] if sideways is None else [sideways]
     folded, grids = _fold_until_it_fits(by_name, edges, parents, choices, width, most)
     grid = min(grids, key=lambda candidate: (_count_cut(folded, candidate), candidate.height))
-    return _draw(folded, grid, title, width, linked=any(node.address for node in nodes))
+    return _draw(folded, grid, title, width)
 
 
 def _check(nodes: Sequence[GraphNode], by_name: Mapping[str, GraphNode], edges: Sequence[GraphEdge]) -> None:
@@ -241,7 +241,7 @@ def _list_areas(folded: _Folded, grid: _Grid) -> Mapping[str, Rectangle]:
     return areas
 
 
-def _draw(folded: _Folded, grid: _Grid, title: str, width: float, *, linked: bool) -> Markup:
+def _draw(folded: _Folded, grid: _Grid, title: str, width: float) -> Markup:
     areas = _list_areas(folded, grid)
     paths = [_route(edge, folded, grid) for edge in folded.edges]
     placed = place_labels(paths, areas.values(), sideways=grid.sideways)

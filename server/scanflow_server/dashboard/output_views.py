@@ -114,7 +114,9 @@ def _build_csv_view(name: str, text: str, separator: str, *, is_whole: bool) -> 
 
 
 def build_file_table(reader: RunReader, files: Sequence[StepFile]) -> CellTable:
-    rows = [[Link(file.name, build_file_address(reader, file)), format_memory(file.size_bytes)] for file in files]
+    rows: list[list[Cell]] = [
+        [Link(file.name, build_file_address(reader, file)), format_memory(file.size_bytes)] for file in files
+    ]
     return CellTable(("file", "size"), rows, "It left no files.")
 
 

@@ -83,6 +83,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *tuning_pages.ACTIONS,
     *settings_pages.ACTIONS,
 )
+FILES: Final[tuple[PageFile, ...]] = run_pages.FILES
 
 _PAGE_PATHS: Final = {
     *("/reports", "/login", "/logout", LIVE, assets.PATH),
