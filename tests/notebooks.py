@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from IPython.core.formatters import DisplayFormatter
 
+from scanflow.backends.run_records import RunRecord, TaskRecord
+from scanflow.names import RunName, StepName
 from scanflow_client.notebook import register_with
 from tests.waiting import PATIENCE_S
 
@@ -17,6 +19,15 @@ def render_bundle(value: Any) -> dict[str, str]:
     register_with(formatter)
     bundle: dict[str, str] = formatter.format(value, include={"text/plain", "text/html"})[0]
     return bundle
+
+
+def build_run(state: Any, *tasks: TaskRecord, **more: Any) -> RunRecord:
+    name = RunName("tall-fox-1")
+    return RunRecord(name=name, app="shop", team="t", workflow="w", state=state, created=1.0, tasks=tasks, **more)
+
+
+def build_task(name: str, state: Any, **more: Any) -> TaskRecord:
+    return TaskRecord(task=StepName(name), step=name.partition(".")[0], state=state, **more)
 
 
 class Output(NamedTuple):

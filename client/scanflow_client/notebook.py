@@ -33,6 +33,8 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
         [agent], detailed=True
     ),
     "scanflow.agent.agent_records:Event": lambda event: [resolve_screen("control_plane_text:format_event")(event)],
+    "scanflow.agent.strategy:Strategy": "definition_text:format_strategy",
+    "scanflow.app.agent:Agent": "definition_text:format_agent",
     "scanflow.app.application:Application": "definition_text:format_application",
     "scanflow.app.model:Model": "definition_text:format_definition",
     "scanflow.app.plan:Plan": "run_text:format_plan",

@@ -87,8 +87,8 @@ def show_run_progress(
     if stream is not None and is_notebook(stream):
         from scanflow_client.notebook_progress import show_run_table
 
-        with show_run_table(link_runs) as observe:
-            yield observe
+        with show_run_table(link_runs) as observer:
+            yield observer
         return
     progress = RunProgress(is_drawn=stream is not None and stream.isatty())
     with open_output(stream, progress) as output:

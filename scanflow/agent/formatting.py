@@ -54,13 +54,13 @@ def _build_strategy_row(
         "sensor": strategy.sensor,
         "when": declared.sensor(strategy.sensor).trigger.model_dump(mode="json"),
         "if": None if strategy.rule is None else explain(strategy.rule, {}),
-        "then": [_format_action(action) for action in strategy.actions],
+        "then": [format_strategy_action(action) for action in strategy.actions],
         "may": list(format_calls(limits.calls)),
         **limits.model_dump(mode="json", exclude={"name", "calls"}),
     }
 
 
-def _format_action(action: Any) -> str:
+def format_strategy_action(action: Any) -> str:
     """Format an action of a strategy; for a lambda its source, for another function its name."""
     if isinstance(action, Act | Call):
         return str(action)

@@ -9,11 +9,14 @@ from scanflow.app.application import Application
 from scanflow.app.plan import UNBOUNDED, plan_graph, plan_workflow
 from scanflow.app.quantities import format_count
 from scanflow.text.masking import mask_secrets
+from scanflow_client.formatting.agent_text import format_trigger
 from scanflow_client.formatting.run_text import format_planned_steps
 from scanflow_client.formatting.text import shorten, to_document, to_json
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
+    from scanflow.agent.strategy import Strategy
+    from scanflow.app.agent import Agent
     from scanflow.app.model import Model
     from scanflow.app.workflow import Workflow
 
@@ -41,6 +44,31 @@ def format_workflow(workflow: Workflow) -> Screen:
     else:
         plan = plan_workflow(workflow, machine_cores=UNBOUNDED, machine_memory_bytes=UNBOUNDED)
     return [head, format_planned_steps(plan, online=workflow.type == "online")]
+
+
+def format_agent(agent: Agent) -> Screen:
+    """Return what an agent is made of, and when its sensors fire."""
+    made_of = ", ".join(filter(None, [agent.template, *agent.modules]))
+    head = f"Agent {agent.name}" + (f": {made_of}" if made_of else "")
+    rows = [
+        (sensor.name, format_trigger(sensor.trigger.model_dump(mode="json")), ", ".join(sensor.nodes) or "all")
+        for sensor in agent.sensors
+    ]
+    return [head, *([Table(("sensor", "fires", "reads runs of"), rows)] if rows else [])]
+
+
+def format_strategy(strategy: Strategy) -> Screen:
+    """Return a strategy as a few lines: its limits, and what it does when and if."""
+    from scanflow.agent.formatting import format_strategy_action
+    from scanflow.agent.rules import explain
+
+    then = [format_strategy_action(action) for action in strategy.actions]
+    return [
+        f"Strategy {strategy.name} ({strategy.autonomy})",
+        f"  when  {strategy.sensor}",
+        f"  if    {'always' if strategy.rule is None else explain(strategy.rule, {})}",
+        *(f"  {'then' if number == 0 else '    '}  {call}" for number, call in enumerate(then)),
+    ]
 
 
 def format_definition(definition: Model) -> Screen:
