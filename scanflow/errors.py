@@ -87,9 +87,9 @@ def _render_for_notebook(error: BaseException) -> list[str]:
     from IPython import get_ipython
 
     shell, cause, is_suppressed = get_ipython(), error.__cause__, error.__suppress_context__
-    before = _get_previous(error)
+    before = _find_previous(error)
     while before is not None and not _is_raised_by_user(before):
-        before = _get_previous(before)
+        before = _find_previous(before)
     lines = [] if before is None else [*_render_for_notebook(before), "", "which led to:", ""]
     try:
         error.__cause__ = None  # what led to it is in the lines, as far as it is the user's
@@ -100,7 +100,7 @@ def _render_for_notebook(error: BaseException) -> list[str]:
         error.__cause__, error.__suppress_context__ = cause, is_suppressed
 
 
-def _get_previous(error: BaseException) -> BaseException | None:
+def _find_previous(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 

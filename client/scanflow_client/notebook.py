@@ -128,7 +128,7 @@ def _make_renderer(function: str | Callable[[Any], Screen], draw: str | None) ->
         from scanflow_client.formatting.screen_html import render_screen
 
         drawings = {} if draw is None else _as_drawings(resolve_screen(draw)(value))
-        return render_screen(_make_screen(function, value), links=_find_links(value), drawings=drawings)
+        return render_screen(_make_screen(function, value), links=_list_links(value), drawings=drawings)
 
     return render
 
@@ -190,7 +190,7 @@ def _as_drawings(drawn: Markup | Mapping[str, Markup]) -> Mapping[str, Markup]:
     return drawn if isinstance(drawn, Mapping) else {"": drawn}
 
 
-def _find_links(value: Any) -> Mapping[str, str]:
+def _list_links(value: Any) -> Mapping[str, str]:
     return getattr(value, "links", None) or {}
 
 

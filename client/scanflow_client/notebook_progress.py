@@ -151,12 +151,12 @@ class RunTable:
         name = _name_row(event.step, event.task, event.width)
         remark = "adopted" if event.adopted else "" if event.attempt < 2 else f"attempt {event.attempt}"
         if event.width == 1 or name not in self._rows:
-            self._rows[name] = _Row("running", self._find_begin(name), remark=remark)
+            self._rows[name] = _Row("running", self._compute_begin(name), remark=remark)
 
     def _end_task(self, event: run_records.TaskEnded) -> None:
         record = event.record
         name, remark = _name_row(record.step, record.task, event.width), _format_remark(record)
-        began = self._find_begin(name)
+        began = self._compute_begin(name)
         if event.retry_in_s is not None:
             again = f"; attempt {record.attempts + 1} in {event.retry_in_s:g} s"
             row = _Row("waiting" if event.width == 1 else "running", began, remark=f"{remark}{again}")
@@ -172,7 +172,7 @@ class RunTable:
         if name not in self._rows or event.width == 1 or self._rows[name].state != "failed":  # one failed: so it stays
             self._rows[name] = row
 
-    def _find_begin(self, name: str) -> float:
+    def _compute_begin(self, name: str) -> float:
         row = self._rows.get(name)
         return self._clock() if row is None or row.began is None else row.began
 

@@ -52,7 +52,7 @@ def test_a_run_is_one_table_that_is_written_in_place(kernel: Kernel) -> None:
     assert value.content["data"]["text/plain"].startswith("✓ ")
 
 
-def test_a_cell_whose_value_is_the_run_shows_it_once(kernel: Kernel) -> None:
+def test_a_cell_that_ends_with_the_run_shows_it_once(kernel: Kernel) -> None:
     *updates, value = kernel.run("client.run(app)")
     assert "<table>" in updates[-1].html
     assert value.kind == "execute_result"

@@ -256,7 +256,7 @@ def test_a_name_is_a_link_only_where_it_stands_alone() -> None:
     assert "".join(Page(page).words) == words
 
 
-def test_a_list_turns_into_a_data_frame() -> None:
+def test_a_list_becomes_a_data_frame() -> None:
     actions = Listing([action("a1"), action("a2", "refused")], "agent_text:format_actions")
     frame = actions.to_pandas()
     assert list(frame["state"]) == ["pending", "refused"]

@@ -28,7 +28,7 @@ _LIGHT, _DARK = (
 """What JupyterLab and VS Code say of their theme; the reader's system may be set to the other one."""
 
 
-class Segment(NamedTuple):
+class TextSpan(NamedTuple):
     """A part of a text: plain, a link, or the mark of a state."""
 
     text: str
@@ -36,16 +36,16 @@ class Segment(NamedTuple):
     colour: str = ""
 
 
-Segments = Sequence[Segment]
+TextSpans = Sequence[TextSpan]
 
 
 class _Part(NamedTuple):
     """A table, if it has rows; else a line, or a block of lines."""
 
     tag: str = ""
-    segments: Segments = ()
-    headers: Sequence[Segments] = ()
-    rows: Sequence[Sequence[Segments]] = ()
+    spans: TextSpans = ()
+    headers: Sequence[TextSpans] = ()
+    rows: Sequence[Sequence[TextSpans]] = ()
 
 
 def render_screen(
@@ -83,31 +83,31 @@ def _list_parts(screen: Screen, links: Mapping[str, str]) -> Iterator[_Part]:
 def _list_table_parts(table: Table, links: Mapping[str, str]) -> Iterator[_Part]:
     shown = [[_divide(_shorten(cell), links) for cell in row] for row in table.rows[:MAX_ROWS]]
     if shown:
-        yield _Part(headers=[[Segment(_shorten(header))] for header in table.headers], rows=shown)
+        yield _Part(headers=[[TextSpan(_shorten(header))] for header in table.headers], rows=shown)
     if len(table.rows) > MAX_ROWS:
-        yield _Part("div", [Segment(f"and {len(table.rows) - MAX_ROWS:,} more")])
+        yield _Part("div", [TextSpan(f"and {len(table.rows) - MAX_ROWS:,} more")])
 
 
 def _join_lines(lines: Iterable[str], links: Mapping[str, str]) -> Iterator[_Part]:
     """Return lines as paragraphs; those of which some are indented as one block, in letters of one width."""
     block = list(lines)
     if any(line.startswith(" ") for line in block):
-        yield _Part("pre", [segment for line in block for segment in (*_divide(line, links), Segment("\n"))][:-1])
+        yield _Part("pre", [span for line in block for span in (*_divide(line, links), TextSpan("\n"))][:-1])
     else:
         yield from (_Part("div", _divide(line, links)) for line in block if line)
 
 
-def _divide(text: str, links: Mapping[str, str]) -> Segments:
+def _divide(text: str, links: Mapping[str, str]) -> TextSpans:
     """Return a text as its mark of a state, the names that lead somewhere, and what is between them."""
-    segments: list[Segment] = []
+    spans: list[TextSpan] = []
     if text[1:2] == " " and text[0] in _COLOUR_OF:
-        segments.append(Segment(text[0], colour=_COLOUR_OF[text[0]]))
+        spans.append(TextSpan(text[0], colour=_COLOUR_OF[text[0]]))
         text = text[1:]
     if not links:
-        return [*segments, Segment(text)]
+        return [*spans, TextSpan(text)]
     names = "|".join(map(re.escape, sorted(links, key=len, reverse=True)))
     parts = re.split(rf"(?<![\w.-])({names})(?![\w-])", text)
-    return [*segments, *(Segment(part, links[part] if place % 2 else "") for place, part in enumerate(parts) if part)]
+    return [*spans, *(TextSpan(part, links[part] if place % 2 else "") for place, part in enumerate(parts) if part)]
 
 
 def _clean_line(line: str) -> str:
