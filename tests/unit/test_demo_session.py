@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import scanflow as sf
+from scanflow.agent.agent_records import Event
 from scanflow.errors import AlreadyRunningError, InvalidError, ServiceFailedError
 from scanflow.settings import Settings
 from scanflow_client import control_plane
@@ -103,11 +104,11 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Callable[..., object]:
 
     messages: list[str] = []
 
-    def run(where: Where, there: Plane, *, keep: bool = False) -> object:
+    def run(where: Where, there: Plane, *, keep: bool = False, **options: Any) -> object:
         deployer: Any = where
         server: Any = there
         demo = session.DemoSession(deployer, ControlClient(lambda: server), APP, Path("loop.py"), say=messages.append)
-        return demo.close_the_loop(None, keep=keep, stream=None)
+        return demo.close_the_loop(None, keep=keep, stream=None, **options)
 
     return run
 
@@ -119,6 +120,14 @@ def test_what_the_demo_made_is_ended_by_it(close: Callable[..., object]) -> None
     where, there = Where(), Plane()
     close(where, there, keep=True)
     assert (where.asked, set(there.agents)) == (["deploy"], {"tracker", "checker"})
+
+
+def test_each_event_is_shown_and_passed_on(monkeypatch: pytest.MonkeyPatch, close: Callable[..., object]) -> None:
+    event = Event(at=0.0, type="drift.found", app="mnist")
+    monkeypatch.setattr("scanflow_client.demo.loop.run_loop", lambda *_, tell, **__: tell(event))
+    events: list[Event] = []
+    close(Where(), Plane(), follow=events.append)
+    assert events == [event]
 
 
 def run_record(name: str, state: str = "running", *, team: str = "datascience", created: float | None = None) -> Any:

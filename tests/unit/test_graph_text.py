@@ -92,7 +92,7 @@ def test_what_was_skipped_is_soft_and_what_failed_is_red() -> None:
     assert (colours["✗ load"], colours["– train"], colours["· report"]) == ("red", "soft", "soft")
 
 
-def test_tasks_whose_outputs_were_reused_say_so() -> None:
+def test_a_task_with_outputs_of_another_run_is_reused() -> None:
     run = make_run(("load", "succeeded"), parents={"load": ()}, origin="calm-otter-416")
     assert print_graph(build_run_graph(run)) == "≡ load\n\n≡ reused"
 
@@ -105,7 +105,7 @@ def test_the_ranks_of_a_job_are_below_it() -> None:
     assert [line.strip() for line in lines[:3]] == ["● job", "│", "● ranks ×2: 1 ● 1 ✓"]
 
 
-def test_a_run_of_an_older_server_is_not_drawn_as_if_its_steps_were_apart() -> None:
+def test_a_run_of_an_older_server_is_not_drawn_without_its_edges() -> None:
     with pytest.raises(UnsupportedError, match="calm-otter-417"):
         build_run_graph(make_run(("load", "running"), parents={}))
     assert list_step_parents(make_run(("load", "running"), parents={})) == {"load": ()}

@@ -150,7 +150,7 @@ def render(reading: TopReading, width: int | None = None, *, ascii_only: bool = 
     return [line for part in screen for line in ([part] if isinstance(part, str) else lay_out(part, width))]
 
 
-def test_all_of_it_is_shown_where_there_is_room() -> None:
+def test_a_wide_terminal_shows_all_columns() -> None:
     assert "\n".join(render(READING)) == (
         """\
 2026-09-21 14:13:20  1 service, 1 agent, 1 running run, 1.6 of 4 CPUs busy
@@ -191,7 +191,7 @@ def test_with_nothing_that_runs_there_is_a_command_to_begin_with() -> None:
     assert "scanflow run app.py" in render(TopReading(at=NOW))[-1]
 
 
-def test_many_cpus_are_drawn_in_rows_with_the_letters_of_who_is_on_them() -> None:
+def test_many_cpus_are_drawn_in_rows_above_the_labels_of_their_instances() -> None:
     cpus = [CpuLoad(cpu, cpu / 99, (f"a/{cpu // 10}",) if cpu < 40 else ()) for cpu in range(100)]
     lines = draw_loads(cpus, width=60, levels="0123456789")
     assert lines[:2] == [
@@ -202,7 +202,7 @@ def test_many_cpus_are_drawn_in_rows_with_the_letters_of_who_is_on_them() -> Non
     assert lines[6:] == ["  a  a/0", "  b  a/1", "  c  a/2", "  d  a/3"]
 
 
-def test_who_shares_cpus_has_one_letter_and_more_than_there_are_letters_have_a_plus() -> None:
+def test_instances_on_the_same_cpus_have_one_label_and_those_past_the_last_label_a_plus() -> None:
     lines = draw_loads([CpuLoad(0, 0, ("a/1", "b/1")), CpuLoad(1, 0, ("a/1", "b/1"))], width=60, levels="01")
     assert lines == ["CPUs 0-1  00", "          aa", "  a  a/1, b/1"]
     many = draw_loads([CpuLoad(cpu, 0, (f"a/{cpu}",)) for cpu in range(60)], width=80, levels="01")
@@ -235,7 +235,7 @@ def test_a_failure_is_shown_above_the_last_reading_until_the_next() -> None:
     assert "1 service" in draw_screen(screen, 100, 40)[0]
 
 
-def test_readings_are_shown_until_the_end_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_are_shown_until_the_end_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setenv("TERM", "xterm")
     waits: list[float] = []

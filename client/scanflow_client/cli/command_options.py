@@ -68,7 +68,7 @@ def load_settings() -> Settings:
 def open_deployer() -> Deployer:
     """Return the deployer for commands: of the configured or running server, else of this process."""
     settings = load_settings()
-    if (url := _find_address(settings)) is not None:
+    if (url := find_server_address(settings)) is not None:
         from scanflow.deployer import RemoteDeployer
 
         return RemoteDeployer(url, settings.find_token(url))
@@ -86,19 +86,19 @@ def open_client() -> ControlClient:
 
 def open_existing_client() -> ControlClient | None:
     """Return a client of the configured or running server; None: there is none."""
-    return None if _find_address(load_settings()) is None else open_client()
+    return None if find_server_address(load_settings()) is None else open_client()
 
 
 def connect_server() -> ServerClient:
     from scanflow.transport import ServerClient
 
     settings = load_settings()
-    if (url := _find_address(settings)) is None:
+    if (url := find_server_address(settings)) is None:
         raise UnavailableError(f"No server is up in {str(settings.home)!r}. Start it: scanflow up")
     return ServerClient(url, token=settings.find_token(url))
 
 
-def _find_address(settings: Settings) -> str | None:
+def find_server_address(settings: Settings) -> str | None:
     """Return the address of the server that the settings name, else of the home folder's running server."""
     if settings.url is not None:
         return settings.url

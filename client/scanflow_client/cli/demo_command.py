@@ -11,6 +11,7 @@ from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import (
     JsonOption,
     ParameterOption,
+    find_server_address,
     load_settings,
     open_client,
     open_deployer,
@@ -31,6 +32,9 @@ def demo(
     ] = None,
     parameter: ParameterOption = None,
     keep: Annotated[bool, Option("--keep", help="Keep the service and the agents running at the end.")] = False,
+    open_pages: Annotated[
+        bool, Option("--open", help="Open the server's pages in a browser, and at the end the report.")
+    ] = False,
     backend: Annotated[
         str | None,
         Option("--backend", metavar="NAME", help="Where to run the demo: kubernetes runs it in your cluster."),
@@ -43,6 +47,7 @@ def demo(
     """
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.run_commands import watch
+    from scanflow_client.demo.browser_pages import BrowserPages, has_browser
     from scanflow_client.demo.demo_application import list_next_commands, load_demo
     from scanflow_client.demo.loop import format_loop, render_report
     from scanflow_client.demo.session import DemoSession, provide_control_plane
@@ -54,7 +59,7 @@ def demo(
     if backend is not None:
         settings = settings.model_copy(update={"backend": backend})
     if settings.backend == "kubernetes" and settings.url is None:
-        if as_json or keep or parameter or drifted is not None or data != "digits":
+        if as_json or keep or open_pages or parameter or drifted is not None or data != "digits":
             raise UsageError("On a cluster the demo accepts only --report: it always runs the same way, and cleans up.")
         from scanflow.deployer.embedded import open_backend
         from scanflow_client.demo.demo_application import load_small_demo
@@ -66,17 +71,22 @@ def demo(
     application, path, parameters, corrupted = load_demo(data, drifted)
     report_progress(f"The demo is an application like yours: {path}")
     with provide_control_plane(settings, client, report_progress, keep=keep):
+        address = find_server_address(settings) or ""
+        pages = BrowserPages(address, report_progress, is_open=open_pages and has_browser())
         session = DemoSession(open_deployer(), client, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
+        pages.open_first()
         request = RunRequest(
             application, "mnist-wf", parameters=parameters, texts=split_parameters(parameter), source=path
         )
         record = watch(session.deployer, request, as_json, last=False)
-        loop = session.close_the_loop(corrupted, keep=keep, stream=choose_progress_stream(as_json))
+        stream = choose_progress_stream(as_json)
+        loop = session.close_the_loop(corrupted, keep=keep, stream=stream, follow=pages.follow)
         home = settings.home.expanduser().absolute()
         written = (report or home / "reports" / f"{record.name}.html").expanduser().absolute()
         written.parent.mkdir(parents=True, exist_ok=True)
         written.write_text(render_report(client, application, loop), encoding="utf-8")
+        pages.open_report(written)
         if as_json:
             print_json({"run": record, "loop": loop.as_json(), "report": str(written)})
         else:

@@ -94,8 +94,17 @@ class DemoSession:
                 f"them: {'; '.join(removal)}. Or give the demo its own home: SCANFLOW_HOME=/tmp/demo scanflow demo"
             )
 
-    def close_the_loop(self, drifted: Path | None, *, keep: bool, stream: TextIO | None) -> loop.LoopOutcome:
+    def close_the_loop(
+        self,
+        drifted: Path | None,
+        *,
+        keep: bool,
+        stream: TextIO | None,
+        follow: Callable[[Event], None] = lambda _event: None,
+    ) -> loop.LoopOutcome:
         """Serve the champion, start the agents, send digits, and print events until a better model is promoted.
+
+        ``follow`` is called with each event of the application.
 
         Everything that this started is stopped at the end, also after an error, unless ``keep``.
         """
@@ -119,12 +128,17 @@ class DemoSession:
                 traffic = stack.enter_context(TrafficProgram(program, *arguments, log=log))
             traffic.wait_until_ready(startup_s)
             screen = DemoScreen(stack.enter_context(open_output(stream)))
+
+            def tell(event: Event) -> None:
+                screen.show(event)
+                follow(event)
+
             return loop.run_loop(
                 self.client,
                 self.app,
                 traffic,
                 models=self._list_models,
-                tell=screen.show,
+                tell=tell,
                 look=screen.show_progress,
                 startup_s=startup_s,
             )

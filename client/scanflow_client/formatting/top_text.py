@@ -145,14 +145,14 @@ def draw_loads(cpus: Sequence[CpuLoad], *, width: int, levels: str) -> list[str]
     The names of the instances follow.
     """
     owners = _label_owners(cpus)
-    letters = {cpu.cpu: _choose_letter(cpu, owners) for cpu in cpus}
+    marks = {cpu.cpu: _choose_mark(cpu, owners) for cpu in cpus}
     size = len(_name_row([cpus[-1], cpus[-1]]))
     most = max(8, (width - size - 2) // 8 * 8)
     lines: list[str] = []
     for row in (cpus[first : first + most] for first in range(0, len(cpus), most)):
         lines.append(f"{_name_row(row):<{size}}  {''.join(levels[round(cpu.load * (len(levels) - 1))] for cpu in row)}")
         if owners:
-            lines.append(f"{'':<{size}}  {''.join(letters[cpu.cpu] for cpu in row)}")
+            lines.append(f"{'':<{size}}  {''.join(marks[cpu.cpu] for cpu in row)}")
     for names, label in owners.items():
         listed = f"{names[0]} to {names[-1]}" if len(names) > MOST_NAMED else ", ".join(names)
         lines.append(f"  {label}  {listed}")
@@ -169,5 +169,5 @@ def _label_owners(cpus: Sequence[CpuLoad]) -> Mapping[tuple[str, ...], str]:
     return {names: label for names, label in zip(groups, generate_labels(), strict=False) if len(label) == 1}
 
 
-def _choose_letter(cpu: CpuLoad, owners: Mapping[tuple[str, ...], str]) -> str:
+def _choose_mark(cpu: CpuLoad, owners: Mapping[tuple[str, ...], str]) -> str:
     return owners.get(cpu.instances, SEVERAL) if cpu.instances else FREE
