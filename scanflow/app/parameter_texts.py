@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from scanflow.app.annotations import build_adapter
+from scanflow.errors import InvalidError
 
 _SCALARS = (bool, int, float, type(None))
 _MAX_EXACT_BITS = 64  # longer whole numbers of scripts stay text
@@ -115,3 +116,18 @@ def _prefers_json(text: str, value: Any, present: Any) -> bool:
     if present is not None:
         return not isinstance(present, str)
     return json.dumps(value) == text
+
+
+def parse_parameter_lines(text: str) -> dict[str, str]:
+    """Parse parameters, a line each, such as ``epochs=3``.
+
+    Raises:
+        InvalidError: a line is no parameter.
+    """
+    texts: dict[str, str] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        name, mark, value = line.partition("=")
+        if not mark or not name.strip():
+            raise InvalidError(f"{line!r:.60} is not a parameter. Write one in each line, with its value: epochs=3")
+        texts[name.strip()] = value.strip()
+    return texts

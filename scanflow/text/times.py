@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,3 +20,10 @@ def bound_time(at: float) -> float:
 def to_datetime(at: float) -> datetime:
     """Return a time in UTC; one before 1970 or after 9999 as the nearest that there is."""
     return datetime.fromtimestamp(bound_time(at), UTC)
+
+
+def round_up_now(now: float, began: float) -> float:
+    """Return a time shortly after ``now`` that stays the same for a 64th of the time since ``began``, and a second at
+    least, so that what is drawn until then does not change at every look."""
+    step = max(1.0, 2.0 ** math.floor(math.log2(max(now - began, 1.0) / 64)))
+    return math.ceil(now / step) * step

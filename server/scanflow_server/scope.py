@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from fastapi import Path as InPath
 
 from scanflow.app.application import Application
+from scanflow.backends.run_records import RunRecord
 from scanflow.deployer.embedded import DEFAULT
 from scanflow.errors import ForbiddenError, NotFoundError, did_you_mean
 from scanflow_server import run_requests
@@ -72,6 +73,13 @@ def _check_file(context: ServerContext, path: str | Path | None) -> None:
             "the application's files: scanflow build --push. Or have the server's operator allow a folder: "
             "SCANFLOW_TEAM_FOLDERS"
         )
+
+
+def get_own_run(context: ServerContext, caller: TokenHolder, run: str) -> RunRecord:
+    """Return a run with its tasks; NotFoundError: there is none, or it is another team's."""
+    if caller.team is None:
+        return run_requests.show_run(context, run)
+    return run_requests.show_team_run(context, run, team=caller.team)
 
 
 def _get_run(context: ContextDep, caller: Reader, run: RunName) -> str:

@@ -29,6 +29,9 @@ MIN_PAUSE_S: Final = 0.25
 BUSY_SHARE, IDLE_SHARE = 0.05, 0.0005
 """The most of a core that a page takes: one that changes, and one that does not."""
 
+GROWING_PAUSE_S: Final = 0.4
+"""After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
+
 MAX_PAUSE_S: Final = 30.0
 
 
@@ -40,11 +43,13 @@ class RenderPace:
     cost_s: float = 0.0
     idle_pause_s: float = 1.0
 
-    def record(self, began: float, ended: float, *, has_changed: bool) -> None:
-        """Note that the page was rendered, and whether it differed from what was sent last."""
+    def record(self, began: float, ended: float, *, has_changed: bool, grows: bool = False) -> None:
+        """Note that the page was rendered, whether it differed from what was sent last, and whether it grows."""
         self.rendered, self.cost_s = ended, ended - began
         longest = min(max(1.0, self.cost_s / IDLE_SHARE), MAX_PAUSE_S)
         self.idle_pause_s = 1.0 if has_changed else min(self.idle_pause_s * 2, longest)
+        if grows:
+            self.idle_pause_s = max(GROWING_PAUSE_S, self.cost_s / GROWING_SHARE)
 
     def is_due(self, now: float, *, may_have_changed: bool) -> bool:
         pause_s = max(MIN_PAUSE_S, self.cost_s / BUSY_SHARE) if may_have_changed else self.idle_pause_s
@@ -62,9 +67,9 @@ async def stream_page(
         marker = read_marker(context)  # in no thread: that would take longer, twice a second for each tab
         may_have_changed = (changes, marker) != before
         if pace.is_due(now := clock(), may_have_changed=may_have_changed):
-            content = await run_in_threadpool(_render, page, request)
+            content, grows = await run_in_threadpool(_render, page, request)
             digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-            pace.record(now, clock(), has_changed=digest != last)
+            pace.record(now, clock(), has_changed=digest != last, grows=grows)
             before = changes, marker
             if digest != last:
                 last = digest
@@ -75,11 +80,13 @@ async def stream_page(
             await context.store_notifier.wait_async(changes, LOOK_S)
 
 
-def _render(page: Page, request: PageRequest) -> str:
+def _render(page: Page, request: PageRequest) -> tuple[str, bool]:
+    """Return what the page shows, and whether that grows."""
     try:
-        return page.render(request)
+        view = page.load(request)
+        return page.render_view(view, request), view.grows
     except ScanflowError as error:  # it is deleted, or not the caller's any more
-        return page.render_problem(request, error)
+        return page.render_problem(request, error), False
 
 
 def read_marker(context: ServerContext) -> Hashable:

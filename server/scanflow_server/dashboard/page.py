@@ -73,6 +73,9 @@ class PageView:
     values: Mapping[str, object] = field(default_factory=dict)
     """The values of the template."""
 
+    grows: bool = False
+    """Whether it changes by more than the store and the backend tell of, as the log of a task that runs."""
+
     address: str = ""
     """The address of what is shown, where the page's own may show something else later; empty: it is the page's."""
 
@@ -91,7 +94,11 @@ class Page:
 
     def render(self, request: PageRequest, *, nonce: str | None = None) -> Markup:
         """Render the document, with scripts of that nonce; without one, only what ``<main>`` holds."""
-        return self._render(self.template, self.load(request), request, nonce)
+        return self.render_view(self.load(request), request, nonce=nonce)
+
+    def render_view(self, view: PageView, request: PageRequest, *, nonce: str | None = None) -> Markup:
+        """Render the same of what :attr:`load` returned."""
+        return self._render(self.template, view, request, nonce)
 
     def render_problem(self, request: PageRequest, error: ScanflowError, *, nonce: str | None = None) -> Markup:
         """Render the page as an error that says what to do."""

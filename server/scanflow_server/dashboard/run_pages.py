@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from markupsafe import Markup
 
+from scanflow.app.parameter_texts import parse_parameter_lines
 from scanflow.app.parameters import refuse_mask
 from scanflow.app.quantities import format_duration
 from scanflow.backends.run_drawing import draw_run
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest
 from scanflow.deployer.deployer_port import LATEST
-from scanflow.errors import InvalidError
 from scanflow.reports.run_timeline import draw_run_timeline
+from scanflow.text.times import round_up_now
 from scanflow_server import run_requests
 from scanflow_server.dashboard.overview_page import build_run_row
-from scanflow_server.dashboard.page import Page, PageAction, PageFile, PageRequest, PageView
+from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
 from scanflow_server.dashboard.page_windows import WINDOW, Window
-from scanflow_server.dashboard.run_files import open_file, open_log
-from scanflow_server.dashboard.run_reader import RunReader, get_run
-from scanflow_server.dashboard.task_view import choose_task, load_task_view
-from scanflow_server.scope import restrict_team
+from scanflow_server.dashboard.run_files import open_run
+from scanflow_server.dashboard.task_view import load_task_view
+from scanflow_server.run_reader import RunReader, format_parameter
+from scanflow_server.scope import get_own_run, restrict_team
 from scanflow_server.store import application_store
 
 _STATES: Final[tuple[RunState, ...]] = ("running", "interrupted", "failed", "stopped", "succeeded")
@@ -34,8 +34,7 @@ _FIRST: Final = {state: place for place, state in enumerate(("failed", "running"
 """The tasks that a table begins with, by their states."""
 
 _MAX_FAILURES: Final = 5
-_STEPS_OF_TIME: Final = 64
-"""How often a drawing of a running run changes while its length doubles."""
+_MAX_PARAMETERS: Final = 200
 
 
 def load_runs(request: PageRequest) -> PageView:
@@ -74,30 +73,42 @@ def _list_choices(request: PageRequest) -> dict[str, Sequence[str]]:
 
 
 def load_run(request: PageRequest) -> PageView:
-    reader = RunReader(request)
-    run, state = reader.run, request.query.get("state") or None
+    reader, window, state = open_run(request), Window.read(request), request.query.get("state") or None
+    run, address = reader.run, partial(_build_task_address, request)
     failed = [task for task in run.tasks if task.state == "failed"]
     tasks = sorted((task for task in run.tasks if state in {None, task.state}), key=_rank_task)
-    window = Window.read(request)
+    task = reader.choose_task(request.query.get("task", ""))
     return PageView(
         title=f"Run {run.name}",
         command=f"scanflow show {run.name}",
+        grows=task is not None and task.state == "running",
         values={
             "run": run,
-            "failed": [(task, _build_task_address(request, task.task)) for task in failed[:_MAX_FAILURES]],
-            "graph": lambda width: draw_run(run, address=partial(_build_task_address, request), width=width),
-            "timeline": _make_timeline(request, reader),
-            "view": load_task_view(reader, choose_task(run.tasks, request.query.get("task", ""))),
+            "failed": [(task, address(task.task)) for task in failed[:_MAX_FAILURES]],
+            "graph": lambda width: draw_run(run, address=address, width=width),
+            "timeline": _make_timeline(request, run),
+            "view": None if task is None else load_task_view(request, reader, task),
             "states": [
                 (name, count, request.build_address(state=name, start=None))
                 for name, count in Counter(task.state for task in run.tasks).items()
             ],
             "tasks": _build_task_table(request, tasks[window.start : window.start + WINDOW]),
             **window.list_neighbours(len(tasks) - window.start),
-            "parameters": reader.build_parameter_table(),
+            "parameters": _build_parameter_table(reader),
             "steps": reader.steps,
         },
     )
+
+
+def _build_parameter_table(reader: RunReader) -> CellTable:
+    """Return the parameters, those first that were changed for this run."""
+    changed = reader.changed_parameters
+    rows: list[list[Cell]] = [
+        [name, format_parameter(value), "changed" if name in changed else None]
+        for name, value in reader.parameters.items()
+    ]
+    rows.sort(key=lambda row: row[2] is None)
+    return CellTable(("parameter", "value", ""), rows[:_MAX_PARAMETERS], "No step has a parameter.")
 
 
 def _rank_task(task: TaskRecord) -> int:
@@ -108,21 +119,15 @@ def _build_task_address(request: PageRequest, task: str) -> str:
     return request.build_address(task=task, attempt=None) + "#task"
 
 
-def _make_timeline(request: PageRequest, reader: RunReader) -> Callable[[float], Markup] | None:
+def _make_timeline(request: PageRequest, run: RunRecord) -> Callable[[float], Markup] | None:
     """Return what draws the timeline, by its width; None: no task has begun yet."""
-    run = reader.run
     if all(task.began is None for task in run.tasks):
         return None
-    now = round_up_now(run.created, request.now) if run.state == "running" else None
+    now = round_up_now(request.now, run.created) if run.state == "running" else None
     address = partial(_build_task_address, request)
-    options: dict[str, Any] = {"now": now, "parents": run.parents, "address": address, "zone": request.zone}
-    return lambda width: draw_run_timeline(run, width=width, **options)
-
-
-def round_up_now(began: float, now: float) -> float:
-    """Return a time shortly after now that is the same for a while, so that a page does not change at every look."""
-    step = max(1.0, 2.0 ** math.floor(math.log2(max(now - began, 1.0) / _STEPS_OF_TIME)))
-    return math.ceil(now / step) * step
+    return lambda width: draw_run_timeline(
+        run, now=now, parents=run.parents, address=address, width=width, zone=request.zone
+    )
 
 
 def _build_task_table(request: PageRequest, tasks: Sequence[TaskRecord]) -> CellTable:
@@ -159,7 +164,7 @@ def stop_task(request: PageRequest, _form: Mapping[str, str]) -> str:
 
 
 def spin(request: PageRequest, form: Mapping[str, str]) -> str:
-    run, texts = _get_changeable_run(request), parse_parameter_lines(form.get("parameters", ""))
+    run, texts = _get_changeable_run(request), read_texts(form)
     spun = run_requests.request_spin(
         request.context,
         RunRequest(run=run.name, step=form.get("step", ""), texts=texts),
@@ -170,23 +175,14 @@ def spin(request: PageRequest, form: Mapping[str, str]) -> str:
 
 
 def _get_changeable_run(request: PageRequest) -> RunRecord:
-    run = get_run(request)
+    run = get_own_run(request.context, request.caller, request.parameters["run"])
     request.caller.check("change", run.team)
     return run
 
 
-def parse_parameter_lines(text: str) -> dict[str, str]:
-    """Parse the parameters that a form has, a line each, such as ``epochs=3``.
-
-    Raises:
-        InvalidError: a line is no parameter, or its value is masked.
-    """
-    texts: dict[str, str] = {}
-    for line in filter(None, map(str.strip, text.splitlines())):
-        name, mark, value = line.partition("=")
-        if not mark or not name.strip():
-            raise InvalidError(f"{line!r:.60} is not a parameter. Write one in each line, with its value: epochs=3")
-        texts[name.strip()] = value.strip()
+def read_texts(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of a form; InvalidError: one is none, or masked."""
+    texts = parse_parameter_lines(form.get("parameters", ""))
     refuse_mask(texts)
     return texts
 
@@ -200,8 +196,4 @@ ACTIONS: Final = (
     PageAction(path="/runs/{run}/stop", perform=stop),
     PageAction(path="/runs/{run}/tasks/{task}/stop", perform=stop_task),
     PageAction(path="/runs/{run}/spin", perform=spin),
-)
-FILES: Final = (
-    PageFile(path="/runs/{run}/logs/{task}", open=open_log),
-    PageFile(path="/runs/{run}/files/{task}/{name:path}", open=open_file),
 )

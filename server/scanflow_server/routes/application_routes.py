@@ -15,9 +15,10 @@ from scanflow_server.auth import Editor, Reader
 from scanflow_server.bodies import AppBody, ApplicationView, Name, check_name
 from scanflow_server.request_problems import PROBLEMS
 from scanflow_server.scope import read_own_application, restrict_team
-from scanflow_server.server_context import ContextDep
+from scanflow_server.server_context import ContextDep, ServerContext
 from scanflow_server.store import application_store
 from scanflow_server.store.application_store import ApplicationRow
+from scanflow_server.token_roles import TokenHolder
 
 router = APIRouter(prefix="/applications", tags=["applications"], responses=PROBLEMS, route_class=ApiRoute)
 
@@ -34,13 +35,18 @@ def applications(context: ContextDep, caller: Reader) -> list[ApplicationView]:
 @router.get("/{app}")
 def application(context: ContextDep, caller: Reader, app: Name, team: Team = None) -> ApplicationView:
     """Show an application, with its secrets masked; if several teams have one of that name, the newest."""
+    return _make_view(get_own_row(context, caller, app, team))
+
+
+def get_own_row(context: ServerContext, caller: TokenHolder, app: str, team: str | None) -> ApplicationRow:
+    """Return an application with its secrets; NotFoundError: there is none, or it is another team's."""
     with context.store.read() as connection:
         row = application_store.find(connection, app, restrict_team(caller, team))
     if row is None:
         raise NotFoundError(
             f"There is no application {app!r}. The server stores one with its first run, deployment or agent."
         )
-    return _make_view(row)
+    return row
 
 
 @router.put("/{app}", dependencies=[DEFINITION])
