@@ -60,7 +60,7 @@ class PageReader(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.texts.add(data.strip())
         if self.open and self.open[-1] == "a":
-            self.links[data] = str(self.tags[-1][1]["href"])
+            self.links[data] = next(str(own["href"]) for tag, own in reversed(self.tags) if tag == "a")
 
 
 class PageBrowser(httpx2.Client):

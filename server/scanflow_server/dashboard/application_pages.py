@@ -14,6 +14,7 @@ from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import DEFAULT
+from scanflow.reports.loop_events import TYPES
 from scanflow.text.masking import mask_place
 from scanflow_server import run_requests
 from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
@@ -21,6 +22,7 @@ from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageVi
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.routes import application_routes
+from scanflow_server.store import event_store
 
 
 def load_applications(request: PageRequest) -> PageView:
@@ -65,6 +67,7 @@ def load_application(request: PageRequest) -> PageView:
         command="scanflow status",
         values={
             "app": app,
+            "has_report": _has_report(request, app),
             "view": view,
             "graph": lambda width: draw_application(app, states=states, addresses=addresses, width=width),
             "workflows": CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
@@ -82,6 +85,12 @@ def load_application(request: PageRequest) -> PageView:
             "environment": _build_environment_table(request, app),
         },
     )
+
+
+def _has_report(request: PageRequest, app: Application) -> bool:
+    """Return whether there is a report of what its agents did, as ``/reports`` has it."""
+    with request.context.store.read() as connection:
+        return bool(event_store.list_newest(connection, type=TYPES, app=app.name, team=request.caller.team, limit=1))
 
 
 def _build_workflow_row(request: PageRequest, app: Application, workflow: Workflow) -> tuple[list[Cell], str]:

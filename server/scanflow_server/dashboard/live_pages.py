@@ -26,8 +26,8 @@ LOOK_S: Final = 0.5
 """How often the backend's marker is read, in seconds."""
 
 MIN_PAUSE_S: Final = 0.25
-BUSY_SHARE, IDLE_SHARE = 0.05, 0.0005
-"""The most of a core that a page takes: one that changes, and one that does not."""
+BUSY_SHARE, GROWING_SHARE, IDLE_SHARE = 0.05, 0.1, 0.0005
+"""The most of a core that a page takes: one that changes, one that grows, and one that does neither."""
 
 GROWING_PAUSE_S: Final = 0.4
 """After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
