@@ -29,6 +29,7 @@ def draw_service(
     instances: Lines | None = None,
     latencies: Lines | None = None,
     failures: Lines | None = None,
+    scaling: LinePanel | None = None,
     bound_ms: float | None = None,
     marks: Sequence[EventLine] = (),
     periods: Sequence[Period] = (),
@@ -45,6 +46,7 @@ def draw_service(
         instances: Their number, by name: ``ready``, ``desired``. Each holds until the next.
         latencies: Milliseconds by percentile.
         failures: Failed requests per second, by who failed.
+        scaling: What the autoscaler goes by, where that is not the rate of all, with its thresholds.
         bound_ms: The latency that was promised.
         marks: Actions: scaled, moved, another threshold.
         periods: Fail-overs, drains, rollouts.
@@ -52,6 +54,8 @@ def draw_service(
     """
     lines = {**rates, **({"threshold": threshold} if threshold else {})}
     panels = [LinePanel(name=RATE, lines=lines, styles={"threshold": STEPS})]
+    if scaling is not None:
+        panels.append(scaling)
     if instances:
         styles = dict(zip(instances, (STEPS, DESIRED), strict=False))
         panels.append(LinePanel(name=INSTANCES, lines=instances, styles=styles, form="{:.0f}", height=LOW_PX))

@@ -1,9 +1,7 @@
-"""The load of a service over time: rates, latencies, the autoscaler's threshold, instances, and fail-overs (thesis
-Fig. 5.12, 5.13 and 5.15)."""
+"""The load of a service over time, from samples of it, as a drawing."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from typing import NamedTuple
@@ -12,15 +10,19 @@ from markupsafe import Markup
 
 from scanflow.app.scaling import Scaling, ScalingMetric
 from scanflow.drawing import svg
-from scanflow.drawing.line_chart import STEPS, EventLine, LinePanel, LineStyle, Period, Point, Threshold, draw_panels
+from scanflow.drawing.downsampling import downsample
+from scanflow.drawing.line_chart import EventLine, LinePanel, Period, Point, Threshold, build_points
+from scanflow.drawing.service_chart import draw_service
 
-ERRORS = LineStyle("red", "3 3", "square")
 _UNITS: dict[ScalingMetric, str] = {
     "rps": "requests/s of an instance",
     "p95": "p95 of an instance, s",
     "cpu": "share of its cores",
     "queue": "waiting requests of an instance",
 }
+
+_COLUMN_PX = 6.0
+"""How wide a part of the time is of which the least and the greatest value are drawn, if there are many."""
 
 
 class ServiceSample(NamedTuple):
@@ -51,85 +53,53 @@ def draw_service_load(
     samples: Sequence[ServiceSample],
     scaling: Scaling | None = None,
     marks: Sequence[EventLine] = (),
+    periods: Sequence[Period] = (),
     *,
     width: float = svg.WIDTH,
     zone: tzinfo = UTC,
 ) -> Markup:
-    """Draw samples, the oldest first: the times that a backup answered are marked, and ``marks`` are changes."""
-    panels = [
-        LinePanel(
-            name="requests/s",
-            lines={
-                "all": _list_points(samples, lambda sample: sample.rate, "{:.4g} requests/s"),
-                "failed": _list_points(samples, lambda sample: sample.error_rate, "{:.4g} failed/s"),
-            },
-            styles={"failed": ERRORS},
-        ),
-        LinePanel(
-            name="latency, ms",
-            lines={
-                "p50": _list_points(samples, lambda sample: _to_ms(sample.p50_s), "p50 {:.3g} ms"),
-                "p99": _list_points(samples, lambda sample: _to_ms(sample.p99_s), "p99 {:.3g} ms"),
-            },
-        ),
-        *([] if scaling is None else [_build_scaling_panel(samples, scaling)]),
-        LinePanel(
-            name="instances",
-            lines={
-                "wanted": _list_points(samples, lambda sample: sample.wanted, "{:.0f} wanted"),
-                "ready": _list_points(samples, lambda sample: sample.ready, "{:.0f} ready"),
-            },
-            form="{:.0f}",
-            styles={"wanted": STEPS, "ready": LineStyle("green", stepped=True)},
-            height=70.0,
-        ),
-    ]
-    shown = [panel for panel in panels if _has_values(panel)]
-    periods = list_failovers(samples)
-    title = f"The load of {name} over time"
-    return draw_panels(title, shown, _list_within(marks, samples), periods, width=width, zone=zone)
+    """Draw samples, the oldest first, at least one. What of ``marks`` and ``periods`` was before them is left out."""
+    begin, end = samples[0].at, samples[-1].at
+    has_failures = any(sample.error_rate for sample in samples)
 
+    def list_points(get_value: Callable[[ServiceSample], float | None], form: str) -> list[Point]:
+        points = build_points(((sample.at, get_value(sample)) for sample in samples), form, zone=zone)
+        return downsample(points, begin, end, int(width / _COLUMN_PX))
 
-def list_failovers(samples: Sequence[ServiceSample]) -> list[Period]:
-    """Return the times that the backup answered: from the fail-over to the return."""
-    periods: list[Period] = []
-    for sample in samples:
-        open_one = bool(periods) and periods[-1].end is None
-        if sample.state == "backup" and not open_one:
-            periods.append(Period(sample.at, None, "backup answers", "amber"))
-        elif sample.state != "backup" and open_one:
-            periods[-1] = periods[-1]._replace(end=sample.at)
-    return periods
-
-
-def _build_scaling_panel(samples: Sequence[ServiceSample], scaling: Scaling) -> LinePanel:
-    unit, up, down = _UNITS[scaling.metric], scaling.up_threshold, scaling.down_threshold
-    return LinePanel(
-        name=unit,
-        lines={"measured": _list_points(samples, lambda sample: sample.load, "{:.4g} " + unit)},
-        thresholds=(Threshold(down, "", "violet"), Threshold(up, f"adds above {up:.4g}, removes below {down:.4g}")),
+    loads = [] if scaling is None else list_points(lambda sample: sample.load, "{:.4g}")
+    return draw_service(
+        name,
+        {"requests": list_points(lambda sample: sample.rate, "{:.4g} requests/s")},
+        instances={
+            "wanted": list_points(lambda sample: sample.wanted, "{:.0f} wanted"),
+            "ready": list_points(lambda sample: sample.ready, "{:.0f} ready"),
+        },
+        latencies={
+            "p50": list_points(lambda sample: _to_ms(sample.p50_s), "{:.3g} ms"),
+            "p99": list_points(lambda sample: _to_ms(sample.p99_s), "{:.3g} ms"),
+        },
+        failures={"failed": list_points(lambda sample: sample.error_rate, "{:.4g} failed/s")} if has_failures else {},
+        scaling=None if scaling is None else _build_scaling_panel(scaling, loads),
+        marks=[mark for mark in marks if begin <= mark.at <= end],
+        periods=[
+            period._replace(begin=max(period.begin, begin))
+            for period in periods
+            if period.end is None or period.end > begin
+        ],
+        span=(begin, end),
+        width=width,
+        zone=zone,
     )
 
 
-def _list_points(
-    samples: Sequence[ServiceSample], get_value: Callable[[ServiceSample], float | None], form: str
-) -> list[Point]:
-    points = []
-    for sample in samples:
-        value = get_value(sample)
-        points.append(
-            Point(sample.at, math.nan if value is None else value, "" if value is None else form.format(value))
-        )
-    return points
+def _build_scaling_panel(scaling: Scaling, loads: Sequence[Point]) -> LinePanel:
+    up, down = scaling.up_threshold, scaling.down_threshold
+    return LinePanel(
+        name=_UNITS[scaling.metric],
+        lines={"measured": loads},
+        thresholds=(Threshold(up, f"adds above {up:.4g}"), Threshold(down, f"removes below {down:.4g}", "violet")),
+    )
 
 
 def _to_ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
-
-
-def _has_values(panel: LinePanel) -> bool:
-    return any(not math.isnan(point.value) for points in panel.lines.values() for point in points)
-
-
-def _list_within(marks: Sequence[EventLine], samples: Sequence[ServiceSample]) -> list[EventLine]:
-    return [mark for mark in marks if samples and samples[0].at <= mark.at <= samples[-1].at]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from scanflow.errors import (
     NotFoundError,
     ScanflowError,
     ServiceFailedError,
+    TooLargeError,
     UnavailableError,
     UsageError,
 )
@@ -319,3 +321,32 @@ def test_an_authority_of_one_s_own_is_trusted_beside_the_others_and_no_other_fil
         monkeypatch.setenv("SCANFLOW_TLS_CA", str(tmp_path / name))
         with pytest.raises(UsageError, match=rf"{name}.*SCANFLOW_TLS_CA"):
             build_tls_context("https://somewhere")
+
+
+def test_an_answer_that_is_longer_than_allowed_is_refused_and_one_that_is_not_is_read() -> None:
+    sizes = iter((100, 101))
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=b"x" * next(sizes), headers={"X-Instance": "1"})
+
+    with HttpServiceClient("http://127.0.0.1:1", max_bytes=100, transport=httpx2.MockTransport(answer)) as client:
+        reply = client.post("/v2", b"", {})
+        assert (len(reply.content), reply.headers["x-instance"]) == (100, "1")
+        with pytest.raises(TooLargeError, match="more than 100 bytes"):
+            client.post("/v2", b"", {})
+
+
+def test_an_answer_that_never_ends_is_given_up_after_the_time_for_all_of_it() -> None:
+    class Drip(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            yield from itertools.repeat(b"x")
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, stream=Drip())
+
+    options: dict[str, Any] = {"max_bytes": 10**9, "timeout_s": 0.05, "transport": httpx2.MockTransport(answer)}
+    with (
+        HttpServiceClient("http://127.0.0.1:1", **options) as client,
+        pytest.raises(UnavailableError, match=r"did not answer within 0\.05 s"),
+    ):
+        client.document("/v2")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
+from scanflow.app.application_files import load_document
 from scanflow.app.quantities import format_cores, format_count, round_memory
 from scanflow.backends.canary_analysis import RevisionStats, analyse, subtract_stats
 from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.service_drawing import draw_service, list_placed_instances
 from scanflow.backends.service_records import CanaryPolicy, InstanceRecord, ServiceRecord, compute_quantile
 from scanflow.drawing.line_chart import EventLine
 from scanflow.errors import ScanflowError
 from scanflow.placement.cpulist import format_cpus
+from scanflow.placement.sysfs import read_topology
+from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
 from scanflow.reports.service_load import draw_service_load
+from scanflow.reports.service_periods import TYPES, list_unready_periods
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
@@ -27,11 +33,13 @@ from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
 from scanflow_server.service_history import read_stats
+from scanflow_server.store import application_store, event_store
 
 _LOG_BYTES: Final = 64 * 1024
 _MAX_CHANGES: Final = 20
+_MAX_EVENTS: Final = 100
 _AFFINITIES: Final = ("any", "cpu", "cpumem", "cpumempin")
-_SIZE: Final = ("instances", "cores", "affinity")
+SIZE: Final = ("instances", "cores", "affinity")
 
 
 def load_services(request: PageRequest) -> PageView:
@@ -86,6 +94,8 @@ def load_service(request: PageRequest) -> PageView:
             "canary": canary,
             "verdict": None if canary is None else _judge(request, record, canary.id, actions),
             "operation": _find_operation(request, actions),
+            "graph": _plan_graph_drawing(request, record),
+            "machine": _plan_machine_drawing(request, record),
             "load": _plan_load_drawing(request, record, actions),
             "revisions": _build_revision_table(record),
             "instances": _build_instance_table(record),
@@ -130,14 +140,42 @@ def _plan_load_drawing(
 ) -> Callable[[float], Markup] | None:
     """Return what draws the service's load, for a width; None: there are not two samples yet."""
     samples = request.context.service_history.list_samples(record)
-    begun = [(action, action.began) for action in actions if action.began is not None]
     marks = [
-        EventLine(began, action.intent.primitive, "soft", address=f"/actions/{quote(action.id, safe='')}")
-        for action, began in begun
+        EventLine(action.began, action.intent.primitive, "soft", address=f"/actions/{quote(action.id, safe='')}")
+        for action in actions
+        if action.began is not None
     ]
+    with request.context.store.read() as connection:
+        about = {"app": record.app, "team": record.team}
+        events = event_store.list_newest(connection, type=TYPES, limit=_MAX_EVENTS, **about)
+    periods = list_unready_periods(events, record.name)
     if len(samples) < 2:
         return None
-    return lambda width: draw_service_load(record.name, samples, record.scaling, marks, width=width, zone=request.zone)
+    return lambda width: draw_service_load(
+        record.name, samples, record.scaling, marks, periods, width=width, zone=request.zone
+    )
+
+
+def _plan_graph_drawing(request: PageRequest, record: ServiceRecord) -> Callable[[float], Markup]:
+    """Return what draws the service's graph; where its application changed since, its revisions alone."""
+    with request.context.store.read() as connection:
+        row = application_store.find(connection, record.app, record.team)
+    workflow = None
+    with suppress(ScanflowError):
+        workflow = None if row is None else load_document(row.document).workflow(record.name)
+    return lambda width: draw_service(record, workflow, width=width)
+
+
+def _plan_machine_drawing(request: PageRequest, record: ServiceRecord) -> Callable[[float], Markup] | None:
+    """Return what draws this machine and what services have of it; None: the instances are elsewhere."""
+    if not any(instance.place is None for instance in record.instances):
+        return None
+    processes = [
+        process if request.caller.can_see(other.team) else PlacedProcess("a service of another team", process.cpus)
+        for other in request.context.deployer.services()
+        for process in list_placed_instances([other], _locate(other.name))
+    ]
+    return lambda width: draw_topology(read_topology(), processes, width=width)
 
 
 def _find_operation(request: PageRequest, actions: Sequence[Action]) -> Operation | None:
@@ -248,11 +286,9 @@ def predict(request: PageRequest, form: Mapping[str, str]) -> Markup:
 
 def resize(request: PageRequest, form: Mapping[str, str]) -> str:
     shape = get_service(request).shape
-    before = {name: "" if getattr(shape, name) is None else f"{getattr(shape, name):g}" for name in _SIZE[:2]}
+    before = {name: "" if getattr(shape, name) is None else f"{getattr(shape, name):g}" for name in SIZE[:2]}
     before["affinity"] = shape.affinity
-    return _change(
-        request, {name: form[name] for name in _SIZE if form.get(name, "").strip() not in {"", before[name]}}
-    )
+    return _change(request, {name: form[name] for name in SIZE if form.get(name, "").strip() not in {"", before[name]}})
 
 
 def split_traffic(request: PageRequest, form: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The pages of searches for the best configuration of a service: the list, and what one found."""
+"""The pages of searches for the best configuration of a service: the list, and what one shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scanflow.tuning.result import TuningResult
 from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
-from scanflow_server.dashboard.service_pages import format_latency
+from scanflow_server.dashboard.service_pages import SIZE, format_latency
 from scanflow_server.routes import application_routes
 from scanflow_server.tuning_runs import Search, list_searches, load_search
 
@@ -53,7 +53,7 @@ def _build_row(run: TrackedRun) -> list[Cell]:
         Link(service, f"/services/{quote(service, safe='')}") if service else None,
         get("goal", ""),
         get("cores", ""),
-        f"{get('best.instances', '?')} × {get('best.cores', '?')} cores, {get('best.affinity', '?')}",
+        f"{get('best.instances', '?')} × {get('best.cores', '?').removesuffix('.0')}, {get('best.affinity', '?')}",
         None if ratio is None else f"{ratio:.2f}×",
         f"{run.metrics.get('trials', 0):.0f}",
         Moment(run.started_at.timestamp()),
@@ -68,7 +68,8 @@ def load_one(request: PageRequest) -> PageView:
         raise reading.problem
     values = {"reading": reading, "mlflow": f"/mlflow/#/runs/{quote(id, safe='')}", "columns": _COLUMNS}
     title = f"Search {reading.value['name']}" if reading.value else "Search"
-    return PageView(title=title, command="scanflow tune NAME", values={**values, **(reading.value or {})})
+    shown = reading.value or {"service": "NAME"}
+    return PageView(title=title, command=f"scanflow tune {shown['service']}", values={**values, **shown})
 
 
 _COLUMNS: Final = ("candidate", "requests/s", "p50", "p90", "p99", "better by")
@@ -99,6 +100,7 @@ def describe_search(search: Search) -> Mapping[str, Any]:
         "best": describe(result.best),
         "winner": None if winner is None else describe(winner),
         "comparison": result.comparison,
+        "size": {} if winner is None else {name: str(getattr(winner, name)) for name in SIZE},
         "apply": None
         if winner is None
         else f"scanflow scale {service} {winner.instances} --cores {winner.cores:g} --affinity {winner.affinity}",

@@ -245,3 +245,19 @@ def test_a_change_in_progress_is_shown_and_why_one_failed(viewer: Browser, conte
         page = viewer.get("/services/digits")
         assert words in page, words
         assert HOSTILE not in page
+
+
+def test_a_canary_s_policy_says_what_it_would_decide_by_now(viewer: Browser, context: ServerContext) -> None:
+    policy = {"metric": "errors", "ratio": 1.0, "slack": 0.0, "after_requests": 15, "within_s": 600.0}
+    arguments = {"service": "digits", "model": "models:/cnn/4", "policy": policy}
+    with context.store.write() as connection:
+        row = make_request_row("canary-1", state="succeeded", app="shop", team="data", arguments=arguments)
+        intent_store.add(connection, row)
+    assert "Canary:" not in viewer.get("/services/digits"), "when it began is not known"
+    revision = {"id": "r2", "role": "canary", "requests": 4}
+    record = make_record("digits", "data")
+    before = record.model_copy(
+        update={"revisions": (record.revisions[0], record.revisions[1].model_validate(revision))}
+    )
+    context.service_history.observe([before], context.clock() - 60)
+    assert "Canary: promote: errors 0, limit" in viewer.get("/services/digits"), "16 of its 20 requests are counted"

@@ -19,7 +19,7 @@ document.addEventListener("submit", (event) => {
   const field = event.target.elements.namedItem("session_key");
   if (field) field.value = localStorage.getItem(KEY) ?? "";
   if (new URL(event.target.action).pathname === "/logout") localStorage.removeItem(KEY);
-});
+}, true);  // before htmx, which sends some forms by itself
 
 const connection = document.getElementById("connection");
 function report(text) {
