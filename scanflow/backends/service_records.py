@@ -154,6 +154,15 @@ class RevisionRecord(Record):
     """Cumulative counts of requests by latency limit in seconds, since the service started. The rest of ``requests``
     took longer than the last limit. Empty: this backend counts none."""
 
+    @property
+    def counts(self) -> dict[float, float]:
+        """The buckets, and that of all requests."""
+        return {**dict(self.buckets), math.inf: self.requests} if self.buckets else {}
+
+    def compute_latency(self, share: float) -> float | None:
+        """Return the latency in seconds within which a share of all its requests was answered; None: not measured."""
+        return compute_quantile(self.counts, share)
+
 
 class Explanation(Record):
     """The last scaling decision, with its inputs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean, median
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -69,3 +70,31 @@ def _format_label(candidate: Candidate, result: TuningResult) -> str:
     if candidate == result.winner:
         return f"✓ {describe(candidate)}"
     return f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}"
+
+
+class ArmSummary(NamedTuple):
+    """What was measured of a candidate, or of the service as it is."""
+
+    words: str
+    rate: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    score: float | None
+    """The factor by which it is better; below 0: it misses the bound. None: it is the service as it is."""
+
+    problem: str = ""
+    """Why its requests failed."""
+
+
+def summarize_arms(result: TuningResult) -> list[ArmSummary]:
+    """Return what was measured of each candidate, in the order of measurement."""
+    scores = {trial.candidate: trial.compute_score(result.goal, result.default) for trial in result.trials}
+    summaries = []
+    for candidate, measured in list_arms(result):
+        p50_s, p90_s, p99_s = (median(getattr(each, name) for each in measured) for name in ("p50_s", "p90_s", "p99_s"))
+        words = f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}"
+        problem = next((each.reason or "requests failed" for each in measured if each.failed), "")
+        rate = fmean(each.rate for each in measured)
+        summaries.append(ArmSummary(words, rate, p50_s, p90_s, p99_s, scores.get(candidate), problem))
+    return summaries

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scanflow.app.scaling import ScalingMetric
-from scanflow.backends.canary_analysis import RevisionStats, subtract_stats
-from scanflow.backends.service_records import RevisionRecord, ServiceRecord, compute_quantile
+from scanflow.backends.canary_analysis import RevisionStats, Verdict, analyse, subtract_stats
+from scanflow.backends.service_records import CanaryPolicy, RevisionRecord, ServiceRecord, compute_quantile
 from scanflow.reports.service_load import ServiceSample
 
 INTERVAL_S: Final = 5.0
@@ -58,12 +58,22 @@ class ServiceHistory:
             watched = self._find(record)
             return [] if watched is None else list(watched.samples)
 
-    def find_beginning(self, record: ServiceRecord) -> tuple[float, Mapping[str, RevisionStats]] | None:
-        """Return when the served revisions last changed, and the counters of each then; None: that is not known."""
+    def judge_canary(self, record: ServiceRecord, policy: CanaryPolicy, now: float) -> Verdict | None:
+        """Return what a policy says of a canary by now; None: there is none, or when it began is not known."""
         with self._lock:
             watched = self._find(record)
-            same = watched is not None and watched.baseline.keys() == {revision.id for revision in record.revisions}
-            return (watched.revisions_since, watched.baseline) if watched is not None and same else None
+            if watched is None or watched.baseline.keys() != {revision.id for revision in record.revisions}:
+                return None
+            began, before = watched.revisions_since, watched.baseline
+        stats = {
+            revision.role: subtract_stats(before[revision.id], read_stats(revision)) for revision in record.revisions
+        }
+        canary, current = stats.get("canary", stats.get("shadow")), stats.get("current")
+        if canary is None or current is None:
+            return None
+        if policy.metric == "mean" and canary.requests >= policy.after_requests:
+            return Verdict("wait", "its supervisor judges it by the mean latency")
+        return analyse(policy, current=current, canary=canary, elapsed_s=now - began)
 
     def _find(self, record: ServiceRecord) -> _Watched | None:
         watched = self._watched.get(record.name)
@@ -89,10 +99,7 @@ class ServiceHistory:
 
 def read_stats(revision: RevisionRecord) -> RevisionStats:
     """Return a revision's counters since its service started; its record does not say the sum of the latencies."""
-    buckets = dict(revision.buckets)
-    if buckets:
-        buckets[float("inf")] = revision.requests
-    return RevisionStats(requests=revision.requests, errors=revision.errors, buckets=dict(buckets))
+    return RevisionStats(requests=revision.requests, errors=revision.errors, buckets=revision.counts)
 
 
 def _add(watched: _Watched, sample: ServiceSample) -> None:

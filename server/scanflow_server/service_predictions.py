@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from scanflow.backends.backend_port import ServiceClient
 from scanflow.backends.service_records import ServiceRecord
-from scanflow.errors import InvalidError, UnavailableError
+from scanflow.errors import InvalidError
 from scanflow_server.server_context import ServerContext
 
 TIMEOUT_S: Final = 20.0
@@ -106,6 +106,12 @@ def _fill(shape: Sequence[int], datatype: str) -> Any:
     if math.prod(shape) > 200:
         return []
     return [_fill(shape[1:], datatype)] * shape[0] if shape else _EXAMPLES.get(datatype, 1)
+
+
+def answer_form(client: ServiceClient, record: ServiceRecord, form: Mapping[str, str]) -> str:
+    """Return a service's answer to a form: to its ``rows``, else to its fields. Errors: see :func:`predict`."""
+    inputs, text = load_inputs(client, record), form.get("rows", "").strip()
+    return predict(client, record.name, parse_rows(inputs, text) if text else parse_fields(inputs, form))
 
 
 def predict(client: ServiceClient, name: str, tensors: Sequence[Mapping[str, Any]]) -> str:
@@ -227,12 +233,3 @@ def _flatten(values: Any) -> Iterator[Any]:
         return
     for value in values:
         yield from _flatten(value)
-
-
-def explain_no_instance(record: ServiceRecord, error: UnavailableError) -> UnavailableError:
-    """Return an error that says so where a service is scaled to 0."""
-    if record.shape.instances or record.ready:
-        return error
-    return UnavailableError(
-        f"The service {record.name!r} has no instance: it is scaled to 0. Start one: scanflow scale {record.name} 1"
-    )

@@ -75,3 +75,8 @@ def classify_cell(cell: Cell) -> str:
 def format_cell(cell: object) -> str:
     """Return a text of one line; of None an empty one."""
     return "" if cell is None else make_one_line(str(cell), MAX_LENGTH)
+
+
+def format_latency(seconds: float | None) -> str | None:
+    """Return a latency for people; of None nothing."""
+    return None if seconds is None else f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"

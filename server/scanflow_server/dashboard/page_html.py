@@ -12,13 +12,14 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
-from scanflow.app.quantities import format_count, format_duration
+from scanflow.app.quantities import format_cores, format_count, format_duration, round_memory
 from scanflow.drawing import svg
 from scanflow.drift.promotion import format_decision
+from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
 from scanflow_server.dashboard.assets import list_script_addresses
-from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell
+from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell, format_latency
 
 _MAX_TEXT_LENGTH = 500
 
@@ -118,8 +119,12 @@ _PAGES = Templates(
     cell_kind=classify_cell,
     cell_text=format_cell,
     duration=format_duration,
+    cores=format_cores,
+    cpus=format_cpus,
     format_count=format_count,
     json=to_json,
+    latency=format_latency,
+    memory=round_memory,
     quote=lambda text: quote(text, safe=""),
     reason=format_reason,
     short_text=_shorten,

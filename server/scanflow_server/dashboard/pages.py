@@ -37,7 +37,6 @@ from scanflow_server.dashboard import (
     overview_page,
     page_html,
     run_comparison,
-    run_files,
     run_pages,
     service_pages,
     settings_pages,
@@ -84,7 +83,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *tuning_pages.ACTIONS,
     *settings_pages.ACTIONS,
 )
-FILES: Final[tuple[PageFile, ...]] = run_files.FILES
+FILES: Final[tuple[PageFile, ...]] = run_pages.FILES
 
 _PAGE_PATHS: Final = {
     *("/reports", "/login", "/logout", LIVE, assets.PATH),

@@ -11,14 +11,12 @@ from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
 from scanflow.app.application_files import load_document
-from scanflow.app.quantities import format_cores, format_count, round_memory
-from scanflow.backends.canary_analysis import RevisionStats, analyse, subtract_stats
-from scanflow.backends.service_change import ServiceChange
+from scanflow.backends.canary_analysis import Verdict
+from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_drawing import draw_service, list_placed_instances
-from scanflow.backends.service_records import CanaryPolicy, InstanceRecord, ServiceRecord, compute_quantile
+from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 from scanflow.drawing.line_chart import EventLine
 from scanflow.errors import ScanflowError
-from scanflow.placement.cpulist import format_cpus
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
 from scanflow.reports.service_load import draw_service_load
@@ -27,12 +25,11 @@ from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
 from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
 from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
-from scanflow_server.service_history import read_stats
 from scanflow_server.store import application_store, event_store
 
 _LOG_BYTES: Final = 64 * 1024
@@ -64,20 +61,14 @@ def _build_row(record: ServiceRecord) -> list[Cell]:
     ]
 
 
-def _locate(name: str, below: str = "") -> str:
-    return f"/services/{quote(name, safe='')}{below}"
+def _locate(name: str) -> str:
+    return f"/services/{quote(name, safe='')}"
 
 
 def list_model_names(record: ServiceRecord) -> list[str]:
     """Return the versions that a service serves: ``cnn/3``."""
     uris = (uri for revision in record.revisions for uri in revision.models.values())
     return list(dict.fromkeys(uri.removeprefix("models:/") for uri in uris))
-
-
-def format_latency(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def load_service(request: PageRequest) -> PageView:
@@ -90,15 +81,12 @@ def load_service(request: PageRequest) -> PageView:
         values={
             "service": record,
             "address": _locate(record.name),
-            "shape": _format_shape(record),
             "canary": canary,
-            "verdict": None if canary is None else _judge(request, record, canary.id, actions),
+            "verdict": _judge(request, record, actions),
             "operation": _find_operation(request, actions),
             "graph": _plan_graph_drawing(request, record),
             "machine": _plan_machine_drawing(request, record),
             "load": _plan_load_drawing(request, record, actions),
-            "revisions": _build_revision_table(record),
-            "instances": _build_instance_table(record),
             "changes": build_action_table(actions),
             "affinities": _AFFINITIES,
         },
@@ -111,28 +99,12 @@ def get_service(request: PageRequest) -> ServiceRecord:
     return service_routes.service(request.context, request.caller, name)
 
 
-def _format_shape(record: ServiceRecord) -> str:
-    shape = record.shape
-    cores = "" if shape.cores is None else f" × {format_cores(shape.cores)}"
-    ready = f"{record.ready} of {format_count(shape.instances, 'instance')} ready"
-    return f"{ready}{cores}, affinity {shape.affinity}"
-
-
-def _judge(request: PageRequest, record: ServiceRecord, canary: str, actions: Sequence[Action]) -> str | None:
+def _judge(request: PageRequest, record: ServiceRecord, actions: Sequence[Action]) -> Verdict | None:
     """Return what the canary's policy says by now; None: it has none, or when it began is not known."""
-    arguments = next((action.intent.arguments for action in actions if action.intent.arguments.get("model")), {})
-    beginning = request.context.service_history.find_beginning(record)
-    if not arguments.get("policy") or beginning is None or record.current is None:
-        return None
-    policy, (began, before) = CanaryPolicy.model_validate(arguments["policy"]), beginning
-    stats = {
-        revision.id: subtract_stats(before.get(revision.id, RevisionStats()), read_stats(revision))
-        for revision in record.revisions
-    }
-    if policy.metric == "mean" and stats[canary].requests >= policy.after_requests:
-        return "It is judged by the mean latency, by its supervisor."
-    verdict = analyse(policy, current=stats[record.current.id], canary=stats[canary], elapsed_s=request.now - began)
-    return f"{verdict.decision}: {verdict.reason}"
+    changes = (action.intent.arguments for action in actions)
+    policy = next((arguments.get("policy") for arguments in changes if arguments.get("model")), None)
+    history = request.context.service_history
+    return None if policy is None else history.judge_canary(record, CanaryPolicy.model_validate(policy), request.now)
 
 
 def _plan_load_drawing(
@@ -187,68 +159,13 @@ def _find_operation(request: PageRequest, actions: Sequence[Action]) -> Operatio
     return make_operation_view(request.context, get_operation(request.context, newest.id))
 
 
-def _build_revision_table(record: ServiceRecord) -> CellTable:
-    rows: list[list[Cell]] = []
-    for revision in record.revisions:
-        stats = read_stats(revision)
-        uri = next(iter(revision.models.values()), "").removeprefix("models:/")
-        model = ", ".join(dict.fromkeys(uri.removeprefix("models:/") for uri in revision.models.values()))
-        rows.append(
-            [
-                revision.role,
-                Link(model, f"/models/{quote(uri.partition('/')[0], safe='')}") if model else revision.id,
-                "copies" if revision.shadow else f"{revision.weight:.0%}",
-                revision.rps,
-                f"{revision.requests:,}",
-                f"{revision.errors / revision.requests:.2%}" if revision.requests else None,
-                format_latency(revision.p50_s),
-                format_latency(revision.p95_s),
-                format_latency(compute_quantile(stats.buckets, 0.99)),
-            ]
-        )
-    columns = ("role", "version", "share", "requests/s", "requests", "errors", "p50", "p95", "p99 in all")
-    return CellTable(columns, rows, "Nothing is served yet.")
-
-
-def _build_instance_table(record: ServiceRecord) -> CellTable:
-    rows = [_build_instance_row(record, instance) for instance in record.instances]
-    columns = ("state", "instance", "where", "threads", "memory", "busy", "in flight", "restarts", "since", "error")
-    return CellTable(columns, rows, "No instance runs.", f"scanflow scale {record.name} 1")
-
-
-def _build_instance_row(record: ServiceRecord, instance: InstanceRecord) -> list[Cell]:
-    cpus = f"CPUs {format_cpus(instance.cpus)}" if instance.cpus else None
-    return [
-        StateCell(instance.state),
-        Link(instance.instance, _locate(record.name, f"/logs?instance={quote(instance.instance, safe='')}")),
-        ", ".join(filter(None, [instance.place, cpus])) or "any CPU",
-        instance.threads,
-        None if instance.rss_bytes is None else round_memory(instance.rss_bytes >> 20 << 20),
-        None if instance.cpu_share is None else f"{instance.cpu_share:.0%}",
-        instance.in_flight,
-        instance.restarts or None,
-        Moment(instance.began),
-        instance.error,
-    ]
-
-
 def load_logs(request: PageRequest) -> PageView:
     record, instance = get_service(request), request.query.get("instance") or None
     parts = service_routes.read_log_tails(request.context, record, instance, _LOG_BYTES)
-    names = [each.instance for each in record.instances]
-    return PageView(
-        title=f"Logs of {record.name}",
-        command=f"scanflow logs {record.name}" + (f" --instance {instance}" if instance else ""),
-        values={
-            "address": _locate(record.name),
-            "service": record,
-            "logs": [(part.source, part.data.decode("utf-8", "replace")) for part in parts if part.data],
-            "choices": [
-                Link(name, _locate(record.name, f"/logs?instance={quote(name, safe='')}"))
-                for name in (*names, "supervisor")
-            ],
-        },
-    )
+    logs = [(part.source, part.data.decode("utf-8", "replace")) for part in parts if part.data]
+    command = f"scanflow logs {record.name}" + (f" --instance {instance}" if instance else "")
+    values = {"address": _locate(record.name), "service": record, "logs": logs}
+    return PageView(title=f"Logs of {record.name}", command=command, values=values)
 
 
 def load_try(request: PageRequest) -> PageView:
@@ -274,11 +191,7 @@ def predict(request: PageRequest, form: Mapping[str, str]) -> Markup:
     request.caller.check("change", record.team)
     try:
         with service_predictions.connect(request.context, record, form.get("token")) as client:
-            inputs = service_predictions.load_inputs(client, record)
-            text = form.get("rows", "").strip()
-            parse = service_predictions.parse_rows(inputs, text) if text else None
-            tensors = service_predictions.parse_fields(inputs, form) if parse is None else parse
-            answer, problem = service_predictions.predict(client, record.name, tensors), ""
+            answer, problem = service_predictions.answer_form(client, record, form), ""
     except ScanflowError as error:
         answer, problem = "", str(error)
     return render("service_prediction", answer=answer, problem=problem)
@@ -286,9 +199,10 @@ def predict(request: PageRequest, form: Mapping[str, str]) -> Markup:
 
 def resize(request: PageRequest, form: Mapping[str, str]) -> str:
     shape = get_service(request).shape
-    before = {name: "" if getattr(shape, name) is None else f"{getattr(shape, name):g}" for name in SIZE[:2]}
-    before["affinity"] = shape.affinity
-    return _change(request, {name: form[name] for name in SIZE if form.get(name, "").strip() not in {"", before[name]}})
+    filled: dict[str, Any] = {name: form[name] for name in SIZE if form.get(name, "").strip()}
+    size = Sizing(**filled)
+    differing = {name: getattr(size, name) for name in SIZE if getattr(size, name) not in {None, getattr(shape, name)}}
+    return _change(request, differing)
 
 
 def split_traffic(request: PageRequest, form: Mapping[str, str]) -> str:
@@ -299,14 +213,6 @@ def split_traffic(request: PageRequest, form: Mapping[str, str]) -> str:
         names = ("metric", "ratio", "after_requests")
         change["policy"] = {name: form[name] for name in names if form.get(name)}
     return _change(request, change)
-
-
-def promote(request: PageRequest, _form: Mapping[str, str]) -> str:
-    return _change(request, {"promote": True})
-
-
-def roll_back(request: PageRequest, _form: Mapping[str, str]) -> str:
-    return _change(request, {"rollback": True})
 
 
 def _change(request: PageRequest, change: Mapping[str, Any]) -> str:
@@ -334,7 +240,7 @@ ACTIONS: Final = (
     PageAction(path="/services/{name}/predict", perform=predict),
     PageAction(path="/services/{name}/resize", perform=resize),
     PageAction(path="/services/{name}/traffic", perform=split_traffic),
-    PageAction(path="/services/{name}/promote", perform=promote),
-    PageAction(path="/services/{name}/rollback", perform=roll_back),
+    PageAction(path="/services/{name}/promote", perform=lambda request, _form: _change(request, {"promote": True})),
+    PageAction(path="/services/{name}/rollback", perform=lambda request, _form: _change(request, {"rollback": True})),
     PageAction(path="/services/{name}/delete", perform=delete),
 )

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from statistics import fmean, median
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from scanflow.knowledge.knowledge_records import TrackedRun
-from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier, list_arms
+from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier, summarize_arms
 from scanflow.tuning.candidates import describe
-from scanflow.tuning.result import TuningResult
-from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
-from scanflow_server.dashboard.service_pages import SIZE, format_latency
+from scanflow_server.dashboard.service_pages import SIZE
 from scanflow_server.routes import application_routes
+from scanflow_server.server_context import ServerContext
 from scanflow_server.tuning_runs import Search, list_searches, load_search
 
 _MAX_ROWS: Final = 50
 _WIDTHS: Final = (960, 350)
+_Applications: TypeAlias = tuple[tuple[str, str], ...]
+"""Names, each with its team."""
+
 _STATES: Final = {"finished": "succeeded"}
 
 
 def load_searches(request: PageRequest) -> PageView:
-    reading = read_searches(request)
+    applications, context = _list_applications(request), request.context
+    reading = context.background_reads.get(_get_key(request), lambda: list_searches(context, applications))
     table = CellTable(
         ("state", "search", "service", "for", "cores", "best", "better by", "trials", "when"),
         list(map(_build_row, (reading.value or [])[:_MAX_ROWS])),
@@ -34,14 +36,12 @@ def load_searches(request: PageRequest) -> PageView:
     return PageView(title="Tuning", command="scanflow tune NAME", values={"reading": reading, "table": table})
 
 
-def read_searches(request: PageRequest) -> Reading:
-    applications = _list_applications(request)
-    key = ("tuning", request.caller.team, applications)
-    return request.context.background_reads.get(key, lambda: list_searches(request.context, applications))
-
-
-def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
+def _list_applications(request: PageRequest) -> _Applications:
     return tuple((row.name, row.team) for row in application_routes.applications(request.context, request.caller))
+
+
+def _get_key(request: PageRequest) -> Hashable:
+    return "tuning", request.caller.team, _list_applications(request)
 
 
 def _build_row(run: TrackedRun) -> list[Cell]:
@@ -61,75 +61,42 @@ def _build_row(run: TrackedRun) -> list[Cell]:
 
 
 def load_one(request: PageRequest) -> PageView:
-    id, applications = request.parameters["id"], _list_applications(request)
+    id, applications, context = request.parameters["id"], _list_applications(request), request.context
     key = ("tuning", request.caller.team, applications, id)
-    reading = request.context.background_reads.get(key, lambda: read_search(request, id, applications))
+    reading = context.background_reads.get(key, lambda: read_search(context, id, applications))
     if reading.problem is not None:
         raise reading.problem
-    values = {"reading": reading, "mlflow": f"/mlflow/#/runs/{quote(id, safe='')}", "columns": _COLUMNS}
-    title = f"Search {reading.value['name']}" if reading.value else "Search"
-    shown = reading.value or {"service": "NAME"}
-    return PageView(title=title, command=f"scanflow tune {shown['service']}", values={**values, **shown})
+    shown: Mapping[str, Any] = reading.value or {"service": "NAME"}
+    title = f"Search for {shown['service']}" if reading.value else "Search"
+    values = {"reading": reading, "mlflow": f"/mlflow/#/runs/{quote(id, safe='')}", **shown}
+    return PageView(title=title, command=f"scanflow tune {shown['service']}", values=values)
 
 
-_COLUMNS: Final = ("candidate", "requests/s", "p50", "p90", "p99", "better by")
-
-
-def read_search(request: PageRequest, id: str, applications: tuple[tuple[str, str], ...]) -> Mapping[str, Any]:
+def read_search(context: ServerContext, id: str, applications: _Applications) -> Mapping[str, Any]:
     """Return what a page shows of a search, drawn once."""
-    search = load_search(request.context, id, applications)
-    return describe_search(search)
+    return describe_search(load_search(context, id, applications))
 
 
 def describe_search(search: Search) -> Mapping[str, Any]:
-    """Return what a page shows of a search. Pure.
-
-    Raises:
-        InvalidError: its file is not one that ``scanflow tune`` writes.
-    """
-    result, service, cores = search.result, search.service, search.cores
+    """Return what a page shows of a search. Pure."""
+    result, service, winner = search.result, search.service, search.result.winner
     frontier = {width: draw_search_frontier(service, result, width=width) for width in _WIDTHS}
-    cuts = {width: draw_search_cuts(service, result, cores=cores, width=width) for width in _WIDTHS}
-    winner = result.winner
+    cuts = {width: draw_search_cuts(service, result, cores=search.cores, width=width) for width in _WIDTHS}
+    size = {} if winner is None else {name: str(getattr(winner, name)) for name in SIZE}
     return {
-        "name": search.run.name,
-        "run": search.run,
         "service": service,
-        "goal": result.goal,
-        "cores": cores,
-        "best": describe(result.best),
+        "search": search,
         "winner": None if winner is None else describe(winner),
-        "comparison": result.comparison,
-        "size": {} if winner is None else {name: str(getattr(winner, name)) for name in SIZE},
-        "apply": None
-        if winner is None
-        else f"scanflow scale {service} {winner.instances} --cores {winner.cores:g} --affinity {winner.affinity}",
-        "trials": CellTable(_COLUMNS, _build_rows(result), "Nothing was measured."),
+        "best": describe(result.best),
+        "size": size,
+        "arms": summarize_arms(result),
         "frontier": frontier.get,
         "cuts": cuts.get,
     }
 
 
-def _build_rows(result: TuningResult) -> list[list[Cell]]:
-    scores = {trial.candidate: trial.compute_score(result.goal, result.default) for trial in result.trials}
-    rows: list[list[Cell]] = []
-    for candidate, measured in list_arms(result):
-        failed = next((one.reason or "a request failed" for one in measured if one.failed), None)
-        times = [median(getattr(one, name) for one in measured) for name in ("p50_s", "p90_s", "p99_s")]
-        score = scores.get(candidate)
-        rows.append(
-            [
-                f"{describe(candidate)}{' (as it is)' if candidate == result.default else ''}",
-                None if failed else f"{fmean(one.rate for one in measured):.4g}",
-                *(None if failed else format_latency(seconds) for seconds in times),
-                failed or (None if score is None else f"{score:.2f}×" if score > 0 else "misses the bound"),
-            ]
-        )
-    return rows
-
-
 def read_again(request: PageRequest, _form: Mapping[str, str]) -> str:
-    request.context.background_reads.forget(("tuning", request.caller.team, _list_applications(request)))
+    request.context.background_reads.forget(_get_key(request))
     return "/tuning"
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from scanflow.backends.service_records import ServiceRecord
+from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 from scanflow_server.service_history import INTERVAL_S, MAX_SAMPLES, ServiceHistory
 
 SCALING = {"metric": "rps", "target": 10.0, "max": 4}
@@ -78,14 +77,25 @@ def test_a_killed_instance_takes_no_requests_back() -> None:
     assert all(sample.rate >= 0 for sample in history.list_samples(make_record()))
 
 
-def test_a_canary_is_counted_from_when_it_began() -> None:
-    history = ServiceHistory()
-    canary = {"id": "r2", "role": "canary", "requests": 4}
-    alone, both = make_record(100), make_record(150)
-    both = both.model_copy(update={"revisions": (*both.revisions, make_record(revisions=[canary]).revisions[0])})
-    observe(history, (0.0, alone), (60.0, both))
-    beginning = history.find_beginning(both)
-    assert beginning is not None
-    assert (beginning[0], beginning[1]["r1"].requests, beginning[1]["r2"].requests) == (60.0, 150, 4)
-    assert beginning[1]["r1"].buckets[math.inf] == 150
-    assert history.find_beginning(alone) is None
+def test_a_canary_is_judged_by_what_it_did_since_it_began() -> None:
+    history, policy = ServiceHistory(), CanaryPolicy(metric="errors", after_requests=10, within_s=60.0)
+
+    def make_both(current: int, canary: int, errors: int) -> ServiceRecord:
+        other = {"id": "r2", "role": "canary", "requests": canary, "errors": errors}
+        return make_record(revisions=[{"id": "r1", "requests": current, "errors": current // 10}, other])
+
+    observe(history, (0.0, make_record(100)), (60.0, make_both(200, 4, 4)))
+
+    def judge(record: ServiceRecord, *, after_s: float = 5.0) -> str | None:
+        verdict = history.judge_canary(record, policy, 60.0 + after_s)
+        return None if verdict is None else verdict.decision
+
+    assert judge(make_both(300, 13, 4)) == "wait", "it has answered 9 requests"
+    assert judge(make_both(300, 13, 4), after_s=61.0) == "revert"
+    assert judge(make_both(300, 104, 5)) == "promote", "its first errors were before anybody looked"
+    assert judge(make_both(300, 104, 50)) == "revert"
+    assert judge(make_record(100)) is None
+    by_mean = policy.model_copy(update={"metric": "mean"})
+    verdict = history.judge_canary(make_both(300, 104, 5), by_mean, 65.0)
+    assert verdict is not None
+    assert verdict.decision == "wait", "no record says the mean latency"

@@ -66,9 +66,9 @@ def test_a_search_is_read_as_it_was_written() -> None:
     assert (search.service, search.cores) == ("digits", 4)
     assert (search.result.winner, search.result.alternatives, len(search.result.trials)) == (BEST, 8, 2)
     shown = describe_search(search)
-    assert shown["apply"] == "scanflow scale digits 4 --cores 1 --affinity cpu"
     assert shown["size"] == {"instances": "4", "cores": "1.0", "affinity": "cpu"}
-    assert [row[1] for row in shown["trials"].rows] == ["100", "150", None]
+    assert [(arm.rate, arm.score) for arm in shown["arms"][:2]] == [(100.0, None), (150.0, 1.5)]
+    assert shown["arms"][2].problem == HOSTILE
     assert HOSTILE not in shown["cuts"](960) + shown["frontier"](350)
 
 
@@ -136,6 +136,7 @@ def test_a_team_sees_the_searches_of_its_applications_alone(
         page = browser.get(f"/tuning/{own.run_id}")
         assert HOSTILE not in page
         assert "1.50×" in page
+        assert "scanflow scale digits 4 --cores 1.0 --affinity cpu" in page
         assert "Apply it" not in page, "a viewer resizes nothing"
         browser.client.get(f"/tuning/{other.run_id}")
         wait_until(lambda: browser.client.get(f"/tuning/{other.run_id}").status_code == 404, "there is none")
