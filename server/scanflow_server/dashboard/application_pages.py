@@ -75,9 +75,8 @@ def load_application(request: PageRequest) -> PageView:
             "parts": CellTable(
                 ("state", "service or agent", "error"),
                 [
-                    [StateCell(part.state), Link(part.name, addresses.get(Part(kind, part.name), "/")), part.error]
-                    for kind, own in (("service", services), ("agent", agents))
-                    for part in own
+                    *(_build_part_row(addresses, Part("service", own.name), own.state, own.error) for own in services),
+                    *(_build_part_row(addresses, Part("agent", own.name), own.state, own.error) for own in agents),
                 ],
                 "No service of it is deployed, and no agent runs.",
                 "scanflow deploy",
@@ -102,6 +101,10 @@ def _build_workflow_row(request: PageRequest, app: Application, workflow: Workfl
         return [*row, None, None, None], f"/runs?app={app.name}&workflow={quote(workflow.name)}"
     address = f"/runs/{runs[0].name}"
     return [*row, Link(runs[0].name, address), StateCell(runs[0].state), Moment(runs[0].created)], address
+
+
+def _build_part_row(addresses: Mapping[Part, str], part: Part, state: str, error: str | None) -> list[Cell]:
+    return [StateCell(state), Link(part.name, addresses.get(part, "/")), error]
 
 
 def _build_environment_table(request: PageRequest, app: Application) -> CellTable:
