@@ -90,7 +90,7 @@ def _list_edges(revision: RevisionRecord, workflow: Workflow | None, *, several:
                 errors=revision.error_share or 0.0,
             )
         for parent in own:
-            traffic = _get_traffic(revision, node, own, parent)
+            traffic = _find_traffic(revision, node, own, parent)
             yield _build_edge(
                 _get_key(revision, parent),
                 _get_key(revision, node),
@@ -100,7 +100,7 @@ def _list_edges(revision: RevisionRecord, workflow: Workflow | None, *, several:
             )
 
 
-def _get_traffic(revision: RevisionRecord, node: str, parents: Sequence[str], parent: str) -> NodeTraffic | None:
+def _find_traffic(revision: RevisionRecord, node: str, parents: Sequence[str], parent: str) -> NodeTraffic | None:
     """Return what goes over an edge: what reached the node, but of several parents only the one's share."""
     traffic, source = revision.nodes.get(node), revision.nodes.get(parent)
     if traffic is None or len(parents) == 1 or source is None:

@@ -296,9 +296,9 @@ def _draw_legend(
         more = f"and {len(occupants) - MAX_LISTED} more"
         parts.append(svg.draw_text(more, 0.0, y + rows * LEGEND_ROW_PX + 13, "soft", anchor="start"))
         rows += 1
-    marks = _list_marks(topology, occupants)
-    is_short = svg.estimate_text_width(" ".join(marks), SMALL_FONT_PX) <= width
-    for line in [" ".join(marks)] if is_short else marks:
+    meanings = _list_mark_meanings(topology, occupants)
+    is_short = svg.estimate_text_width(" ".join(meanings), SMALL_FONT_PX) <= width
+    for line in [" ".join(meanings)] if is_short else meanings:
         shown = svg.shorten_text(line, width, SMALL_FONT_PX)
         at = y + rows * LEGEND_ROW_PX + 13
         parts.append(svg.draw_text(shown, 0.0, at, "soft", anchor="start", font_size=SMALL_FONT_PX))
@@ -320,7 +320,7 @@ def _draw_legend_entry(occupant: _Occupant, x: float, y: float, width: float) ->
     return svg.draw_element("a" if attributes else "g", *parts, **attributes)
 
 
-def _list_marks(topology: Topology, occupants: Sequence[_Occupant]) -> list[str]:
+def _list_mark_meanings(topology: Topology, occupants: Sequence[_Occupant]) -> list[str]:
     loads: defaultdict[int, int] = defaultdict(int)
     for occupant in occupants:
         for cpu in occupant.cpus:

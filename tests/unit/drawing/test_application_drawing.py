@@ -31,7 +31,8 @@ def make_agent(template: str, **parameters: Any) -> sf.Agent:
 
 def test_the_loop_of_the_templates_is_drawn_by_their_defaults() -> None:
     workflows = [make_service("serve", record=1), detection(model="loans"), make_batch("training", model="loans")]
-    agents = [make_agent(template) for template in TEMPLATE_DEFAULTS]
+    agents = [make_agent(template) for template in TEMPLATE_DEFAULTS if template != "checker"]
+    agents.append(make_agent("checker", training_workflow="training"))  # it reads of it, and does not run it
     app = sf.Application(name="tabular", workflows=workflows, agents=agents)
     drawn = read_graph(draw_application(app))
     assert sorted(box.lines[0] for box in drawn.boxes) == [

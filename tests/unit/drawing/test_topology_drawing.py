@@ -64,16 +64,16 @@ def test_each_cpu_is_drawn_once_with_what_runs_on_it(machine: Topology, width: f
         assert ("free" in cell.title) == (not names)
     *_, height = map(float, drawn.root.attrib["viewBox"].split())
     for rect in drawn.root.iter(f"{SVG}rect"):
-        left, top = float(rect.attrib["x"]), float(rect.attrib["y"])
-        assert 0 <= left <= left + float(rect.attrib["width"]) <= width
-        assert 0 <= top <= top + float(rect.attrib["height"]) <= height
+        x, y = float(rect.attrib["x"]), float(rect.attrib["y"])
+        assert 0 <= x <= x + float(rect.attrib["width"]) <= width
+        assert 0 <= y <= y + float(rect.attrib["height"]) <= height
     for text in drawn.root.iter(f"{SVG}text"):
         size = float(text.attrib.get("font-size", svg.AXIS_FONT_PX))
         wide = svg.estimate_text_width(str(text.text), size) / (2 if text.attrib["text-anchor"] == "middle" else 1)
         assert float(text.attrib["x"]) + wide <= width + 1
 
 
-def test_an_instance_has_a_letter_and_a_colour_there_and_in_the_legend() -> None:
+def test_an_instance_has_a_label_and_a_colour_there_and_in_the_legend() -> None:
     first, second = PlacedProcess("serve/1", (0, 1)), PlacedProcess("serve/2", (2, 3), "/services/serve")
     drawn = read_machine(uniform(1, 4), first, second)
     assert [drawn.cells[cpu].text for cpu in range(4)] == ["a", "a", "b", "b"]
@@ -83,7 +83,7 @@ def test_an_instance_has_a_letter_and_a_colour_there_and_in_the_legend() -> None
     assert (link.attrib["href"], drawn.root.attrib["role"]) == ("/services/serve", "group")
 
 
-def test_processes_on_the_same_cpus_share_a_letter_and_several_on_one_are_said() -> None:
+def test_processes_on_the_same_cpus_share_a_label_and_several_on_one_are_said() -> None:
     same = [PlacedProcess(f"rank {rank}", (0, 1)) for rank in range(8)]
     drawn = read_machine(uniform(1, 4), *same, PlacedProcess("other", (1, 2)))
     assert [drawn.cells[cpu].text for cpu in range(4)] == ["a", "+", "b", "3"]
