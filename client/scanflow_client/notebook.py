@@ -66,9 +66,10 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
 """The function that makes a screen, by the type of what is shown, or by a base class of it."""
 
 DRAWINGS: Mapping[str, str] = {
-    "scanflow.app.application:Application": "scanflow_client.notebook:draw_application",
+    "scanflow.app.application:Application": "scanflow_client.notebook:draw_parts",
     "scanflow.app.workflow:Workflow": "scanflow_client.notebook:draw_steps",
     "scanflow.backends.run_records:RunRecord": "scanflow_client.notebook:draw_run_steps",
+    "scanflow.backends.service_records:ServiceRecord": "scanflow.backends.service_drawing:draw_service",
     "scanflow_client.run_handle:RunHandle": "scanflow_client.notebook:draw_run_handle",
     "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:draw_load",
     "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:draw_tuning",
@@ -162,10 +163,13 @@ def remember_shown(run: str) -> None:
     _shown[:] = [] if shell is None else [(run, shell.execution_count)]
 
 
-def draw_application(app: Application) -> Mapping[str, Markup]:
-    """Return the graphs of the workflows that have several nodes."""
+def draw_parts(app: Application) -> Mapping[str, Markup]:
+    """Return what its parts have to do with each other, and the graphs of the workflows that have several nodes."""
+    from scanflow.app.application_drawing import draw_application
+
+    parts = {"": draw_application(app)} if len([*app.workflows, *app.agents]) > 1 else {}
     graphs = [(f"{flow.name} ({flow.type})", graph) for flow in app.workflows for graph in draw_steps(flow).values()]
-    return dict(graphs[:MAX_GRAPHS])
+    return parts | dict(graphs[:MAX_GRAPHS])
 
 
 def draw_steps(workflow: Workflow) -> Mapping[str, Markup]:

@@ -310,10 +310,10 @@ def test_a_workflow_of_several_nodes_is_drawn_and_so_are_an_applications_workflo
     a, b = (sf.Executor(name=name, mainfile=f"{name}.py") for name in "ab")
     several, alone = sf.Workflow(name="several", nodes=[a, b], edges=a >> b), sf.Workflow(name="alone", nodes=[a])
     app = sf.Application(name="shop", workflows=[several, alone])
-    assert [render_bundle(thing)["text/html"].count("<svg") for thing in (several, alone, app)] == [1, 0, 1]
+    assert [render_bundle(thing)["text/html"].count("<svg") for thing in (several, alone, app)] == [1, 0, 2]
     assert "several (batch)" in render_bundle(app)["text/html"]
     many = [several.replace(name=f"w{number}") for number in range(MAX_GRAPHS + 1)]
-    assert render_bundle(app.replace(workflows=many))["text/html"].count("<svg") == MAX_GRAPHS
+    assert render_bundle(app.replace(workflows=many))["text/html"].count("<svg") == 1 + MAX_GRAPHS
 
 
 def test_a_run_of_several_steps_is_drawn_with_their_states() -> None:
