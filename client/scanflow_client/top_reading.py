@@ -14,7 +14,6 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer import Deployer
 from scanflow.errors import UnsupportedError
 from scanflow.processes.proc_stat import read_busy_seconds
-from scanflow_client.control_client import ControlClient
 from scanflow_client.exclusive_cpus import iterate_pinned_instances
 
 MOST_RUNS = 200
@@ -56,19 +55,19 @@ class _Sample(NamedTuple):
 
 
 class TopReader:
-    """Reads what runs now from a deployer and from the server, if there is one."""
+    """Reads what runs now from a deployer, and its agents from the server, if there is one."""
 
     def __init__(
         self,
         deployer: Deployer,
-        client: ControlClient | None = None,
+        list_agents: Callable[[], Sequence[AgentView]] = tuple,
         *,
         read_cpus: Callable[[], Mapping[int, float]] | None = read_busy_seconds,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``read_cpus`` returns the seconds that each CPU was busy; None: services run on other machines."""
-        self._deployer, self._client = deployer, client
+        self._deployer, self._list_agents = deployer, list_agents
         self._read_cpus, self._clock, self._sleep = read_cpus, clock, sleep
         self._last = self._sample()
 
@@ -77,12 +76,11 @@ class TopReader:
             services = self._deployer.services()
         except UnsupportedError:  # the backend has none
             services = []
-        agents = [] if self._client is None else self._client.agents()
         return TopReading(
             at=time.time(),
             services=services,
             runs=[run for run in self._deployer.runs(limit=MOST_RUNS) if run.state == "running"],
-            agents=[agent for agent in agents if agent.state != "stopped"],
+            agents=[agent for agent in self._list_agents() if agent.state != "stopped"],
             cpus=self._measure(services),
         )
 

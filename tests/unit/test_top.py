@@ -103,7 +103,7 @@ def make_reader(seconds: Iterator[Mapping[int, float]], step_s: float = 2.0, **o
 
     stand_in: Any = StandIn()
     stand_in.has_services = options.pop("has_services", True)
-    return TopReader(stand_in, stand_in, read_cpus=lambda: next(seconds), clock=tick, **options)
+    return TopReader(stand_in, stand_in.agents, read_cpus=lambda: next(seconds), clock=tick, **options)
 
 
 def test_what_runs_is_read_and_how_long_each_cpu_was_busy_since_the_reading_before() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -16,10 +16,7 @@ from scanflow.text.printable import PrintableStream, can_print, make_printable
 
 if TYPE_CHECKING:
     from scanflow.drawing.text_graph import TextGraph
-    from scanflow_client.formatting.text_table import Table
-
-Printable: TypeAlias = "str | Table | TextGraph"
-"""A line, a table or a graph."""
+    from scanflow_client.formatting.text_table import GraphScreen
 
 
 def say(*screen: Any, err: bool = False) -> None:
@@ -33,8 +30,8 @@ def say(*screen: Any, err: bool = False) -> None:
             _print_table(part)
 
 
-def respond(value: Any, as_json: bool, screen: Callable[[], Sequence[Printable]], *, mask: bool = True) -> None:
-    """Print ``value`` as JSON, or what ``screen`` returns for people. ``mask``: see :func:`print_json`."""
+def respond(value: Any, as_json: bool, screen: Callable[[], GraphScreen], *, mask: bool = True) -> None:
+    """Print ``value`` as JSON, or the lines and tables of ``screen`` for people. ``mask``: see :func:`print_json`."""
     if as_json:
         print_json(value, mask=mask)
     else:

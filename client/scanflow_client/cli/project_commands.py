@@ -18,7 +18,7 @@ from scanflow_client.cli.command_options import (
     open_deployer,
     split_parameters,
 )
-from scanflow_client.cli.command_output import Printable, respond, say
+from scanflow_client.cli.command_output import respond, say
 from scanflow_client.cli.service_commands import (
     AffinityOption,
     CoresOption,
@@ -29,7 +29,7 @@ from scanflow_client.cli.service_commands import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from scanflow_client.formatting.text_table import GraphScreen
 
 _FIRST_APP = '''"""A first workflow. Run it: scanflow run app.py"""
 
@@ -128,7 +128,7 @@ def plan(
         application = application.with_workflow(application.workflow(workflow).with_shape(**sizing))
     workflow_plan = open_deployer().plan(RunRequest(application, workflow, texts=split_parameters(parameter)))
     online = application.workflow(workflow_plan.workflow).type == "online"
-    drawing: list[Printable] = [build_plan_graph(workflow_plan), ""] if graph else []
+    drawing: GraphScreen = [build_plan_graph(workflow_plan), ""] if graph else []
     respond(workflow_plan, as_json, lambda: [*drawing, *format_plan(workflow_plan, online=online)])
 
 

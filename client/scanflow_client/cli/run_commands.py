@@ -19,13 +19,14 @@ from scanflow_client.cli.command_options import (
     open_deployer,
     split_parameters,
 )
-from scanflow_client.cli.command_output import Printable, choose_progress_stream, print_json, respond, say, write_blocks
+from scanflow_client.cli.command_output import choose_progress_stream, print_json, respond, say, write_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scanflow.backends.run_records import Event, RunRecord, StepFile
     from scanflow.deployer import Deployer, RunRequest
+    from scanflow_client.formatting.text_table import GraphScreen
 
 
 def run(
@@ -91,7 +92,7 @@ def show(name: RunArgument = "@latest", graph: GraphOption = False, as_json: Jso
     files = _list_files(deployer, record.name)
     detailed = record.with_details(files=[file.model_dump() for file in files]) if files else record
     head, *rest = format_run(record, files)
-    drawing: list[Printable] = ["", build_run_graph(record), ""] if graph else []
+    drawing: GraphScreen = ["", build_run_graph(record), ""] if graph else []
     respond(detailed, as_json, lambda: [head, *drawing, *rest])
 
 

@@ -47,7 +47,12 @@ def top(
 
     settings = load_settings()
     is_here = settings.url is None and settings.backend in {None, "local"}
-    reader = TopReader(open_deployer(), open_existing_client(), read_cpus=read_busy_seconds if is_here else None)
+    client = open_existing_client()
+    reader = TopReader(
+        open_deployer(),
+        list_agents=tuple if client is None else client.agents,
+        read_cpus=read_busy_seconds if is_here else None,
+    )
     if not as_json and not once and sys.stdout.isatty():
         with suppress(KeyboardInterrupt), watch_keys() as wait:
             show_readings(reader, wait, interval)

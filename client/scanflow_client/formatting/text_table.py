@@ -21,7 +21,10 @@ class Table(NamedTuple):
 
 
 Screen = Sequence[str | Table]
-"""Output of a command, which notebooks show too: lines and tables, in order."""
+"""Output of a command: lines and tables, in order."""
+
+GraphScreen = Sequence[str | Table | TextGraph]
+"""Output of a command that may draw a graph, too."""
 
 
 def lay_out(table: Table, width: int | None = None) -> list[str]:
