@@ -15,7 +15,7 @@ from typing import Final
 from scanflow.app.scaling import ScalingMetric
 from scanflow.backends.canary_analysis import RevisionStats, Verdict, analyse, subtract_stats
 from scanflow.backends.service_records import CanaryPolicy, RevisionRecord, ServiceRecord, compute_quantile
-from scanflow.reports.service_load import ServiceSample
+from scanflow.reports.load_drawing import LoadSample
 
 INTERVAL_S: Final = 5.0
 MAX_SAMPLES: Final = 720
@@ -35,8 +35,8 @@ class _Watched:
     baseline: Mapping[str, RevisionStats]
     """The counters when the set of revisions last changed: when a canary began."""
 
-    samples: deque[ServiceSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
-    rest: ServiceSample | None = None
+    samples: deque[LoadSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    rest: LoadSample | None = None
     """The last sample that was as the one before it, and was left out."""
 
 
@@ -52,13 +52,13 @@ class ServiceHistory:
         with self._lock:
             self._watched = {record.name: self._observe(record, now) for record in records}
 
-    def list_samples(self, record: ServiceRecord) -> list[ServiceSample]:
+    def list_samples(self, record: ServiceRecord) -> list[LoadSample]:
         """Return the samples of a service since it was deployed or the server began, the oldest first."""
         with self._lock:
             watched = self._find(record)
             return [] if watched is None else list(watched.samples)
 
-    def judge_canary(self, record: ServiceRecord, policy: CanaryPolicy, now: float) -> Verdict | None:
+    def analyse_canary(self, record: ServiceRecord, policy: CanaryPolicy, now: float) -> Verdict | None:
         """Return what a policy says of a canary by now; None: there is none, or when it began is not known."""
         with self._lock:
             watched = self._find(record)
@@ -102,7 +102,7 @@ def read_stats(revision: RevisionRecord) -> RevisionStats:
     return RevisionStats(requests=revision.requests, errors=revision.errors, buckets=revision.counts)
 
 
-def _add(watched: _Watched, sample: ServiceSample) -> None:
+def _add(watched: _Watched, sample: LoadSample) -> None:
     """Add a sample, unless it differs from the one before it in nothing but its time: an idle service adds none."""
     if sample._replace(at=watched.samples[-1].at) == watched.samples[-1]:
         watched.rest = sample
@@ -130,9 +130,9 @@ def _sum_since(record: ServiceRecord, before: Mapping[str, RevisionStats]) -> Re
     return total
 
 
-def _build_sample(record: ServiceRecord, stats: RevisionStats, at: float, passed_s: float) -> ServiceSample:
+def _build_sample(record: ServiceRecord, stats: RevisionStats, at: float, passed_s: float) -> LoadSample:
     rate = round(stats.requests / passed_s, 2) if passed_s > 0 else 0.0
-    return ServiceSample(
+    return LoadSample(
         at=at,
         rate=rate,
         error_rate=round(stats.errors / passed_s, 2) if passed_s > 0 else 0.0,

@@ -97,8 +97,12 @@ def has_fields(inputs: Sequence[DeclaredInput]) -> bool:
 
 def write_example(inputs: Sequence[DeclaredInput]) -> str:
     """Return rows of the inputs, to begin with; empty: one would be too long."""
-    rows = {item.name: _fill([max(size, 1) for size in item.shape], item.datatype) for item in inputs}
-    text = json.dumps(next(iter(rows.values())) if len(rows) == 1 else rows or [[0.5, 0.5, 0.5]])
+    if has_fields(inputs):
+        rows: Any = [{item.name: _EXAMPLES.get(item.datatype, 1) for item in inputs}]
+    else:
+        columns = {item.name: _fill([max(size, 1) for size in item.shape], item.datatype) for item in inputs}
+        rows = next(iter(columns.values())) if len(columns) == 1 else columns or [[0.5, 0.5, 0.5]]
+    text = json.dumps(rows)
     return text if len(text) <= 1_000 else ""
 
 

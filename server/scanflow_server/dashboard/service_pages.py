@@ -19,7 +19,7 @@ from scanflow.drawing.line_chart import EventLine
 from scanflow.errors import ScanflowError
 from scanflow.placement.sysfs import read_topology
 from scanflow.placement.topology_drawing import PlacedProcess, draw_topology
-from scanflow.reports.service_load import draw_service_load
+from scanflow.reports.load_drawing import draw_service_load
 from scanflow.reports.service_periods import TYPES, list_unready_periods
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
@@ -82,7 +82,7 @@ def load_service(request: PageRequest) -> PageView:
             "service": record,
             "address": _locate(record.name),
             "canary": canary,
-            "verdict": _judge(request, record, actions),
+            "verdict": _analyse_canary(request, record, actions),
             "operation": _find_operation(request, actions),
             "graph": _plan_graph_drawing(request, record),
             "machine": _plan_machine_drawing(request, record),
@@ -99,12 +99,12 @@ def get_service(request: PageRequest) -> ServiceRecord:
     return service_routes.service(request.context, request.caller, name)
 
 
-def _judge(request: PageRequest, record: ServiceRecord, actions: Sequence[Action]) -> Verdict | None:
+def _analyse_canary(request: PageRequest, record: ServiceRecord, actions: Sequence[Action]) -> Verdict | None:
     """Return what the canary's policy says by now; None: it has none, or when it began is not known."""
     changes = (action.intent.arguments for action in actions)
     policy = next((arguments.get("policy") for arguments in changes if arguments.get("model")), None)
     history = request.context.service_history
-    return None if policy is None else history.judge_canary(record, CanaryPolicy.model_validate(policy), request.now)
+    return None if policy is None else history.analyse_canary(record, CanaryPolicy.model_validate(policy), request.now)
 
 
 def _plan_load_drawing(
@@ -147,7 +147,8 @@ def _plan_machine_drawing(request: PageRequest, record: ServiceRecord) -> Callab
         for other in request.context.deployer.services()
         for process in list_placed_instances([other], _locate(other.name))
     ]
-    return lambda width: draw_topology(read_topology(), processes, width=width)
+    machine = read_topology()
+    return lambda width: draw_topology(machine, processes, width=width)
 
 
 def _find_operation(request: PageRequest, actions: Sequence[Action]) -> Operation | None:

@@ -67,7 +67,7 @@ def test_a_defect_is_a_problem_too() -> None:
         raise source.readings.get("a", source.read).problem or AssertionError
 
 
-def test_what_too_many_others_were_asked_for_after_is_not_read() -> None:
+def test_readings_beyond_the_limit_are_forgotten() -> None:
     source = Source()
     for number in range(MAX_READINGS + 5):
         source.readings.get(number, source.read)

@@ -62,7 +62,7 @@ def test_what_autoscaling_goes_by_is_the_mean_of_the_ready_instances() -> None:
         assert history.list_samples(looks[1])[-1].load == load, metric
 
 
-def test_it_is_bounded_and_begins_anew_with_another_deployment() -> None:
+def test_samples_are_bounded_and_another_deployment_has_its_own() -> None:
     history = ServiceHistory()
     observe(history, *((at * INTERVAL_S, make_record(at * at)) for at in range(MAX_SAMPLES + 50)))
     assert len(history.list_samples(make_record())) == MAX_SAMPLES
@@ -77,7 +77,7 @@ def test_a_killed_instance_takes_no_requests_back() -> None:
     assert all(sample.rate >= 0 for sample in history.list_samples(make_record()))
 
 
-def test_a_canary_is_judged_by_what_it_did_since_it_began() -> None:
+def test_a_canary_is_analysed_by_what_it_did_since_it_began() -> None:
     history, policy = ServiceHistory(), CanaryPolicy(metric="errors", after_requests=10, within_s=60.0)
 
     def make_both(current: int, canary: int, errors: int) -> ServiceRecord:
@@ -86,16 +86,16 @@ def test_a_canary_is_judged_by_what_it_did_since_it_began() -> None:
 
     observe(history, (0.0, make_record(100)), (60.0, make_both(200, 4, 4)))
 
-    def judge(record: ServiceRecord, *, after_s: float = 5.0) -> str | None:
-        verdict = history.judge_canary(record, policy, 60.0 + after_s)
+    def decide(record: ServiceRecord, *, after_s: float = 5.0) -> str | None:
+        verdict = history.analyse_canary(record, policy, 60.0 + after_s)
         return None if verdict is None else verdict.decision
 
-    assert judge(make_both(300, 13, 4)) == "wait", "it has answered 9 requests"
-    assert judge(make_both(300, 13, 4), after_s=61.0) == "revert"
-    assert judge(make_both(300, 104, 5)) == "promote", "its first errors were before anybody looked"
-    assert judge(make_both(300, 104, 50)) == "revert"
-    assert judge(make_record(100)) is None
+    assert decide(make_both(300, 13, 4)) == "wait", "it has answered 9 requests"
+    assert decide(make_both(300, 13, 4), after_s=61.0) == "revert"
+    assert decide(make_both(300, 104, 5)) == "promote", "its first errors were before anybody looked"
+    assert decide(make_both(300, 104, 50)) == "revert"
+    assert decide(make_record(100)) is None
     by_mean = policy.model_copy(update={"metric": "mean"})
-    verdict = history.judge_canary(make_both(300, 104, 5), by_mean, 65.0)
+    verdict = history.analyse_canary(make_both(300, 104, 5), by_mean, 65.0)
     assert verdict is not None
     assert verdict.decision == "wait", "no record says the mean latency"

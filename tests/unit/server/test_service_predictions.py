@@ -89,7 +89,7 @@ def test_what_a_service_declares_is_read_as_far_as_it_is_a_declaration() -> None
     assert read_inputs({"name": "x"}) == []
     assert [has_fields(inputs) for inputs in ([], [AGE, JOB], [PICTURE], [DOCUMENT], [AGE] * 61)] == [0, 1, 0, 0, 0]
     assert json.loads(write_example([PICTURE])) == [[[1, 1], [1, 1]]]
-    assert json.loads(write_example([AGE, JOB])) == {"age": [1], "job": ["text"]}
+    assert json.loads(write_example([AGE, JOB])) == [{"age": 1, "job": "text"}]
 
 
 def test_a_long_answer_is_cut_and_another_one_is_shown_as_it_is() -> None:

@@ -25,7 +25,7 @@ _COLUMN_PX = 6.0
 """How wide a part of the time is of which the least and the greatest value are drawn, if there are many."""
 
 
-class ServiceSample(NamedTuple):
+class LoadSample(NamedTuple):
     """What a service did until a time, since the sample before."""
 
     at: float
@@ -50,7 +50,7 @@ class ServiceSample(NamedTuple):
 
 def draw_service_load(
     name: str,
-    samples: Sequence[ServiceSample],
+    samples: Sequence[LoadSample],
     scaling: Scaling | None = None,
     marks: Sequence[EventLine] = (),
     periods: Sequence[Period] = (),
@@ -62,7 +62,7 @@ def draw_service_load(
     begin, end = samples[0].at, samples[-1].at
     has_failures = any(sample.error_rate for sample in samples)
 
-    def list_points(get_value: Callable[[ServiceSample], float | None], form: str) -> list[Point]:
+    def list_points(get_value: Callable[[LoadSample], float | None], form: str) -> list[Point]:
         points = build_points(((sample.at, get_value(sample)) for sample in samples), form, zone=zone)
         return downsample(points, begin, end, int(width / _COLUMN_PX))
 
