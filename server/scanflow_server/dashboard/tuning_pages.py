@@ -36,7 +36,7 @@ def load_searches(request: PageRequest) -> PageView:
     return PageView(title="Tuning", command="scanflow tune NAME", values={"reading": reading, "table": table})
 
 
-def _list_applications(request: PageRequest) -> _Applications:
+def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
     return tuple((row.name, row.team) for row in application_routes.applications(request.context, request.caller))
 
 
