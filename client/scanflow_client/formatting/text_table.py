@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from scanflow.drawing.text_graph import TextGraph
 from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_one_line, make_printable
 
