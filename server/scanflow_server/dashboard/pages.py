@@ -32,6 +32,7 @@ from scanflow_server.dashboard import (
     action_pages,
     application_pages,
     assets,
+    event_pages,
     label_pages,
     mpi_page,
     overview_page,
@@ -73,6 +74,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *label_pages.PAGES,
     *mpi_page.PAGES,
     *tuning_pages.PAGES,
+    *event_pages.PAGES,
     *settings_pages.PAGES,
 )
 ACTIONS: Final[tuple[PageAction, ...]] = (

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from scanflow_server.dashboard.page_cells import Link
 
 _MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
-_NAMING: Final = ("workflow", "service", "run", "model")
+_NAMING: Final = ("workflow", "service", "run", "model", "agent")
 """The keys of an action's arguments and result, and of an event's data, that name a resource."""
 
 
@@ -51,7 +51,7 @@ def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[Link]:
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield from _iterate_links(app, value)
-        elif not isinstance(value, str) or not value:
+        elif not isinstance(value, str) or not value or (key, value) == ("agent", "person"):
             continue
         elif match := _MODEL.fullmatch(value):
             yield Link(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")

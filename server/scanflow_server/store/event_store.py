@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     CTE,
@@ -13,6 +14,9 @@ from sqlalchemy import (
     FromClause,
     RowMapping,
     Select,
+    Text,
+    and_,
+    cast,
     exists,
     false,
     func,
@@ -93,11 +97,37 @@ def list_after(
 
 
 def list_newest(
-    connection: Connection, *, type: Sequence[str], app: str | None = None, team: str | None = None, limit: int
+    connection: Connection,
+    *,
+    type: Sequence[str] = (),
+    app: str | None = None,
+    team: str | None = None,
+    before: int | None = None,
+    subject: str | None = None,
+    text: str | None = None,
+    limit: int,
 ) -> list[Event]:
-    """Return the newest events of these types, of an application or of all, the oldest of them first."""
-    newest = events.c.id.desc()
-    return _load(connection, _select_matching(connection, 0, type, app, team, newest, limit), newest)[::-1]
+    """Return the newest events of these types, of an application or of all, the oldest of them first.
+
+    ``before``: with a lower number; ``text``: with that text in their data as they are shown, with secrets masked.
+    """
+    content = _Content(before, subject, text)
+    query = _select_matching(connection, 0, type, app, team, events.c.id.desc(), limit, content)
+    newest = _load(connection, query, events.c.id.desc())[::-1]
+    return [event for event in newest if not text or text.lower() in _dump_data(event.data).lower()]
+
+
+def find(connection: Connection, id: int, *, team: str | None = None) -> Event | None:
+    own = (events.c.id == id, *_match_names(None, team))
+    row = connection.execute(select(events).where(*own)).mappings().first()
+    return None if row is None else _parse_event(row, cache_maskers(connection))
+
+
+def list_types(connection: Connection, *, team: str | None = None) -> list[str]:
+    """Return the types of the events, in order, as many as one query may join."""
+    types = _select_distinct(events.c.type, *_match_names(None, team)).c.value
+    query = select(types).where(types.is_not(None)).limit(MAX_TYPES)
+    return list(connection.execute(query).scalars())
 
 
 def list_evaluations(
@@ -116,6 +146,27 @@ def list_apps(connection: Connection, *, type: Sequence[str], team: str | None =
     return list(connection.execute(query).scalars())
 
 
+class _Content(NamedTuple):
+    """What events are filtered by that no index knows, and the number that theirs is lower than."""
+
+    before: int | None = None
+    subject: str | None = None
+    text: str | None = None
+
+    def match(self, columns: _Columns) -> list[ColumnElement[bool]]:
+        conditions = [columns["id"] < self.before] if self.before is not None else []
+        if self.subject:
+            conditions.append(columns["subject"] == self.subject)
+        if self.text:  # a database has the text of a JSON document as it came, or as it writes it itself
+            stored, forms = cast(columns["data"], Text), {json.dumps(self.text)[1:-1], _dump_data(self.text)[1:-1]}
+            conditions.append(or_(*(stored.icontains(form, autoescape=True) for form in sorted(forms))))
+        return conditions
+
+
+def _dump_data(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
 def _select_matching(
     connection: Connection,
     id: int,
@@ -124,16 +175,17 @@ def _select_matching(
     team: str | None,
     order: ColumnElement[Any],
     limit: int,
+    content: _Content = _Content(),  # noqa: B008 - it has no parts that change
 ) -> Select[Any]:
     """Select events after a number. A database would read all of them to find the few of one type or application, or
     sort all that match: each exact type is selected by an index that has them in order, and then they are merged."""
-    after, own = events.c.id > id, _match_names(app, team)
+    after, own = and_(events.c.id > id, *content.match(events.c)), _match_names(app, team)
     if not types and not own:
         return select(events).where(after).limit(limit)
     if get_newest_id(connection) - id > NEAR:
         names = _select_distinct(events.c.type, *own[:1]).c.value
         exact = connection.execute(select(names).where(names.is_not(None)).limit(MAX_TYPES + 1)).scalars().all()
-        if len(exact) <= MAX_TYPES:
+        if len(exact) <= MAX_TYPES and not (content.subject or content.text):  # which are few: all events are read
             listed = [name for name in exact if not types or any(_matches(name, type) for type in types)]
             each = (
                 select(events.c.id).where(events.c.type == name, after, *own).order_by(order).limit(limit)
@@ -147,9 +199,9 @@ def _select_matching(
             return select(events).where(events.c.id.in_(ids)).limit(limit)
         rows: FromClause = events
     else:  # limited, so that no index is taken that has to be sorted
-        rows = select(events).where(after).order_by(events.c.id).limit(NEAR).subquery()
+        rows = select(events).where(events.c.id > id).order_by(events.c.id).limit(NEAR).subquery()
     among = or_(*(_match_type(rows.c, type) for type in types)) if types else true()
-    matching = select(rows.c.id).where(rows.c.id > id, *_match_names(app, team, rows.c), among)
+    matching = select(rows.c.id).where(rows.c.id > id, *content.match(rows.c), *_match_names(app, team, rows.c), among)
     return select(events).where(events.c.id.in_(matching)).limit(limit)
 
 

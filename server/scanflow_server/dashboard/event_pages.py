@@ -1,0 +1,94 @@
+"""The pages of events: the newest that a filter lets through, and one with all its data."""
+
+from __future__ import annotations
+
+import json
+from shlex import quote
+from typing import Final
+
+from scanflow.agent.agent_records import Event
+from scanflow.errors import NotFoundError
+from scanflow.reports.distributions import MAX_COLUMNS, draw_column
+from scanflow.reports.loop_events import list_drifted_columns
+from scanflow_server.dashboard.page import Page, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment
+from scanflow_server.dashboard.page_windows import WINDOW
+from scanflow_server.dashboard.subject_links import link_subject, list_links
+from scanflow_server.scope import restrict_team
+from scanflow_server.store import event_store
+
+
+def load_events(request: PageRequest) -> PageView:
+    query, before = request.query, _read_number(request.query.get("before", ""))
+    type, team = query.get("type", ""), restrict_team(request.caller, query.get("team"))
+    with request.context.store.read() as connection:
+        types = event_store.list_types(connection, team=team)
+        newest = event_store.list_newest(
+            connection,
+            type=[type] if type else [],
+            app=query.get("app") or None,
+            team=team or None,
+            before=before,
+            subject=query.get("subject") or None,
+            text=query.get("text") or None,
+            limit=WINDOW + 1,
+        )[::-1]
+    return PageView(
+        title="Events",
+        command=f"scanflow events --type {quote(type)}" if type else "scanflow events",
+        values={
+            "table": build_event_table(newest[:WINDOW]),
+            "types": sorted({*types, type} - {""}),
+            "newer": request.build_address(before=None) if before is not None else None,
+            "older": request.build_address(before=newest[WINDOW - 1].id) if len(newest) > WINDOW else None,
+        },
+    )
+
+
+def load_event(request: PageRequest) -> PageView:
+    id = _read_number(request.parameters["id"])
+    with request.context.store.read() as connection:
+        event = None if id is None else event_store.find(connection, id, team=request.caller.team)
+    if event is None:
+        raise NotFoundError(f"There is no event {request.parameters['id']!r:.40}. Old events are forgotten.")
+    return PageView(
+        title=f"Event {event.id}: {event.type}",
+        values={
+            "event": event,
+            "subject": link_subject(event.subject, event.app),
+            "links": _list_event_links(event),
+            "data": json.dumps(event.data, indent=2, ensure_ascii=False),
+            "columns": [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]],
+        },
+    )
+
+
+def build_event_table(newest: list[Event]) -> CellTable:
+    rows: list[list[Cell]] = [
+        [
+            Link(str(event.id), f"/events/{event.id}"),
+            Moment(event.at),
+            event.type,
+            link_subject(event.subject, event.app),
+            event.app,
+            json.dumps(event.data, ensure_ascii=False) if event.data else None,
+        ]
+        for event in newest
+    ]
+    columns = ("event", "when", "type", "about", "application", "data")
+    return CellTable(columns, rows, "No event that the filter lets through.", "scanflow run")
+
+
+def _list_event_links(event: Event) -> list[Link]:
+    is_of_action = event.type == "intent" or event.type.startswith("action.")
+    return list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {})
+
+
+def _read_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 16 else None
+
+
+PAGES: Final = (
+    Page(path="/events", template="events", section="/events", load=load_events),
+    Page(path="/events/{id}", template="event", section="/events", load=load_event),
+)
