@@ -185,7 +185,7 @@ def _select_matching(
     if get_newest_id(connection) - id > NEAR:
         names = _select_distinct(events.c.type, *own[:1]).c.value
         exact = connection.execute(select(names).where(names.is_not(None)).limit(MAX_TYPES + 1)).scalars().all()
-        if len(exact) <= MAX_TYPES and not (content.subject or content.text):  # which are few: all events are read
+        if len(exact) <= MAX_TYPES and (types or not (content.subject or content.text)):  # else all events are read
             listed = [name for name in exact if not types or any(_matches(name, type) for type in types)]
             each = (
                 select(events.c.id).where(events.c.type == name, after, *own).order_by(order).limit(limit)
