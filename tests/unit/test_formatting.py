@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from scanflow.agent.agent_records import Action, AgentView, Decision, Event, Intent, SensorReport
+from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.plan import Plan, PlannedInstance, PlannedStep
 from scanflow.app.quantities import format_count
 from scanflow.backends.run_records import EnvironmentReady, RunRecord, StepFile, TaskEnded, TaskRecord, Waiting
@@ -330,7 +331,7 @@ def test_triggers_journals_and_actions() -> None:
         action("reverted", "act", reverted_by="ada"),
     ]
     screens: list[str | Table] = [
-        *(agent_text.format_trigger(trigger) for trigger in TRIGGERS),
+        *(format_trigger(trigger) for trigger in TRIGGERS),
         *agent_text.format_journal([journal_entry(kind, body) for kind, body in ENTRIES], "mnist:count"),
         *(agent_text.format_action(entry) for entry in actions),
         *agent_text.format_actions(actions[:2]),

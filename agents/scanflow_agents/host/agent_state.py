@@ -195,13 +195,27 @@ class AgentStore:
             self._trim_journal()
         return number
 
-    def journal(self, *, after: int = 0, limit: int = 1000, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return committed entries, the oldest first. Callable from any thread."""
-        rows = self.writer.read(
-            "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND (? IS NULL OR kind = ?) "
-            "ORDER BY id LIMIT ?",
-            (after, kind, kind, limit),
-        )
+    def journal(
+        self, *, after: int = 0, limit: int = 1000, kind: str | None = None, before: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return committed entries, the oldest first. Callable from any thread.
+
+        ``before``: those with a lower number, and of these the newest.
+        """
+        if before is None:
+            values: tuple[Any, ...] = (after, kind, kind, limit)
+            rows = self.writer.read(
+                "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND (? IS NULL OR kind = ?) "
+                "ORDER BY id LIMIT ?",
+                values,
+            )
+        else:
+            values = (after, before, kind, kind, limit)
+            rows = self.writer.read(
+                "SELECT id, at, kind, subject, body FROM journal WHERE id > ? AND id < ? AND (? IS NULL OR kind = ?) "
+                "ORDER BY id DESC LIMIT ?",
+                values,
+            )[::-1]
         return [
             {"id": number, "at": at, "kind": kind, "subject": subject, "body": json.loads(body)}
             for number, at, kind, subject, body in rows

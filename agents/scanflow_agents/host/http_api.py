@@ -46,6 +46,8 @@ class JournalQuery(BaseModel):
     after: int = Field(default=0, ge=0)
     limit: int = Field(default=1000, ge=1, le=10_000)
     kind: str | None = None
+    before: int | None = Field(default=None, ge=0)
+    """The newest with a lower number, in place of the oldest."""
 
 
 def make_api(host: AgentHost, *, tokens: Collection[str], hosts: Collection[str]) -> Starlette:

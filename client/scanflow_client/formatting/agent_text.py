@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.agent_records import Action, AgentView, Intent, SensorReport
 from scanflow.agent.formatting import format_call
+from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.drift.promotion import format_decision
 from scanflow.text.masking import mask_secrets
@@ -38,26 +39,6 @@ def format_agents(agents: Sequence[AgentView], *, detailed: bool) -> Screen:
     for agent in agents:
         screen += [f"{agent.full_name} fails: {agent.error}"] if agent.error is not None else []
     return screen if detailed else [*screen, f"Show one: scanflow agents {agents[0].full_name}"]
-
-
-def format_trigger(trigger: Mapping[str, Any]) -> str:
-    """Return a trigger as text: ``every 1 h``, ``cron 0 * * * *``, ``on run.failed (workflow=training)``."""
-    match trigger:
-        case {"kind": "interval", "seconds": int() | float() as seconds}:
-            return f"every {format_duration(seconds)}"
-        case {"kind": "date", "when": when}:
-            return f"at {when}"
-        case {"kind": "cron", "expression": expression}:
-            zone = trigger.get("timezone", "UTC")
-            return f"cron {expression}" + ("" if zone == "UTC" else f" in {zone}")
-        case {"kind": "call"}:
-            return "on a call"
-        case {"kind": "event", "type": type}:
-            matched = ", ".join(f"{name}={value}" for name, value in (trigger.get("match") or {}).items())
-            return f"on {type}" + (f" ({matched})" if matched else "")
-        case {"kind": "all_of" | "any_of" as kind, "triggers": [*inner]}:
-            return f"{kind[:3]} of: {'; '.join(format_trigger(part) for part in inner)}"
-    return str(trigger.get("kind", "unknown"))
 
 
 def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str]:

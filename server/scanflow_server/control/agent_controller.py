@@ -149,8 +149,16 @@ def _describe_error(agent: AgentRow, failure: str | None) -> str | None:
     )
 
 
-def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit: int) -> list[dict[str, Any]]:
-    """Return the entries of an agent's journal after that number.
+def fetch_journal(
+    context: ServerContext,
+    agent: AgentRow,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    limit: int,
+    timeout_s: float = _JOURNAL_S,
+) -> list[dict[str, Any]]:
+    """Return the entries of an agent's journal after a number; or the newest before one; the oldest of them first.
 
     Raises:
         UnavailableError: it is not running, or not where this server may ask it.
@@ -170,8 +178,9 @@ def fetch_journal(context: ServerContext, agent: AgentRow, *, after: int, limit:
             f"Read it yourself: GET {url}/journal, with the token of its team"
         )
     token = _derive_peer_token(context, agent)
+    which = f"after={after}" if before is None else f"before={before}"
     entries: list[dict[str, Any]] = fetch_reply(
-        url, f"/journal?after={after}&limit={limit}", token=token, timeout_s=_JOURNAL_S
+        url, f"/journal?{which}&limit={limit}", token=token, timeout_s=timeout_s
     )
     return entries
 

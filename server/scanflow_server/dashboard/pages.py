@@ -30,6 +30,7 @@ from scanflow_server.audit import CALLBACK, WHAT
 from scanflow_server.bodies import check_text
 from scanflow_server.dashboard import (
     action_pages,
+    agent_pages,
     application_pages,
     assets,
     event_pages,
@@ -70,6 +71,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *run_pages.PAGES,
     *run_comparison.PAGES,
     *service_pages.PAGES,
+    *agent_pages.PAGES,
     *action_pages.PAGES,
     *label_pages.PAGES,
     *mpi_page.PAGES,
@@ -81,6 +83,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *application_pages.ACTIONS,
     *run_pages.ACTIONS,
     *service_pages.ACTIONS,
+    *agent_pages.ACTIONS,
     *action_pages.ACTIONS,
     *label_pages.ACTIONS,
     *tuning_pages.ACTIONS,

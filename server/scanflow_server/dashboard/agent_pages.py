@@ -1,0 +1,220 @@
+"""The pages of agents: the list, and one with its sensors, what it saw and decided, its strategies and its journal."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from scanflow.agent.agent_records import AgentView, Event, Sample, SensorReport, StrategyLimits
+from scanflow.agent.strategy_limits import format_calls
+from scanflow.agent.trigger_text import format_trigger
+from scanflow.app.quantities import format_duration
+from scanflow.errors import ScanflowError, UnsupportedError
+from scanflow.reports.agent_lanes import draw_agent_lanes
+from scanflow.reports.decision_drawing import draw_agent_decisions
+from scanflow.reports.loop_events import TYPES, select_loop_events
+from scanflow_server.bodies import AppBody
+from scanflow_server.control.agent_controller import describe_agent, fetch_journal
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents
+from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
+from scanflow_server.routes import agent_routes
+from scanflow_server.scope import get_agent
+from scanflow_server.store import event_store
+from scanflow_server.store.agent_store import AgentRow
+from scanflow_server.store.secret_store import load_masker
+
+_MAX_EVENTS, _MAX_ACTIONS, _MAX_NUMBER = 200, 30, 2**53
+_JOURNAL_ROWS: Final = 20
+_JOURNAL_S: Final = 2.0
+"""How long a page waits for an agent's journal."""
+
+_DUE: Final = re.compile(r"(?:interval|cron|date):(\d{4}-[\d:T.-]+Z)$")
+"""In a sample's cause: when its sensor was due."""
+
+
+def load_agents(request: PageRequest) -> PageView:
+    app, views = request.query.get("app") or None, list_agents(request)
+    shown = [view for view in views if app in {None, view.app}]
+    with request.context.store.read() as connection:
+        newest = event_store.list_newest(connection, type=TYPES, app=app, team=request.caller.team, limit=_MAX_EVENTS)
+    apps, loops = sorted({view.app for view in views}), select_loop_events(newest)
+    columns = ("state", "agent", "team", "sensors", "last fired", "missed", "errors", "restarts", "error")
+    return PageView(
+        title="Agents",
+        command="scanflow agents" if app is None else f"scanflow agents {app}",
+        values={
+            "choices": {"app": apps} if len(apps) > 1 else {},
+            "apps": apps,
+            "table": CellTable(columns, list(map(_build_agent_row, shown)), "No agent yet.", "scanflow agents --start"),
+            "lanes": partial(_draw_lanes, loops, request) if loops else None,
+        },
+    )
+
+
+def _draw_lanes(loops: Any, request: PageRequest, width: float) -> Any:
+    return draw_agent_lanes(loops, width=width, zone=request.zone)
+
+
+def _build_agent_row(view: AgentView) -> list[Cell]:
+    sensors = view.sensors or ()
+    return [
+        StateCell(view.state),
+        Link(view.full_name, build_agent_address(view.app, view.name)),
+        view.team,
+        len(sensors) or None,
+        Moment(max((sensor.last for sensor in sensors if sensor.last is not None), default=None)),
+        sum(sensor.missed for sensor in sensors) or None,
+        sum(sensor.errors for sensor in sensors) or None,
+        view.restarts or None,
+        view.error,
+    ]
+
+
+def load_agent(request: PageRequest) -> PageView:
+    row = _get_row(request)
+    view, before = describe_agent(request.context, row), request.query.get("before", "")
+    actions = list_actions(request, app=row.app, team=row.team, agent=row.name, limit=_MAX_ACTIONS)
+    with request.context.store.read() as connection:
+        happened = event_store.list_newest(
+            connection, type=["sample"], app=row.app, team=row.team, subject=f"agent/{row.name}", limit=_MAX_EVENTS
+        )
+    samples = list(_parse_samples(row.name, happened))
+    values: dict[str, object] = {}
+    number = int(before) if before.isascii() and before.isdecimal() else _MAX_NUMBER
+    try:
+        journal = _read_journal(request, row, before=min(number, _MAX_NUMBER))
+    except ScanflowError as error:  # it does not run, or not here
+        journal, values["no_journal"] = [], str(error)
+    draw = partial(draw_agent_decisions, samples, actions, address=build_action_address, zone=request.zone)
+    return PageView(
+        title=f"Agent {view.full_name}",
+        command=f"scanflow agents {view.full_name}",
+        values={
+            "agent": view,
+            "address": build_agent_address(row.app, row.name),
+            "is_ours": row.document is not None,
+            "wanted": row.wanted,
+            "sensors": _build_sensor_table(view.sensors or (), samples),
+            "draw": (lambda width: draw(width=width)) if samples or actions else None,
+            "actions": build_action_table(actions),
+            "strategies": _build_strategy_table(agent_routes.strategies(request.context, request.caller, row)),
+            "journal": _build_journal_table(journal[:_JOURNAL_ROWS]),
+            "newer": request.build_address(before=None) if before else None,
+            "older": request.build_address(before=journal[_JOURNAL_ROWS - 1]["id"])
+            if len(journal) > _JOURNAL_ROWS
+            else None,
+            # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
+            "replay": f"scanflow replay {view.full_name} app.py --last {max(len(samples), 1)}",
+            "no_journal": "",
+            **values,
+        },
+    )
+
+
+def _get_row(request: PageRequest) -> AgentRow:
+    return get_agent(request.context, request.caller, request.parameters["app"], request.parameters["agent"])
+
+
+def _read_journal(request: PageRequest, row: AgentRow, *, before: int) -> list[dict[str, Any]]:
+    """Return the newest entries before a number, the newest first, one more than a window, with secrets masked."""
+    entries = fetch_journal(request.context, row, before=before, limit=_JOURNAL_ROWS + 1, timeout_s=_JOURNAL_S)
+    with request.context.store.read() as connection:
+        masked: list[dict[str, Any]] = load_masker(connection, row.app, row.team).mask(entries)
+    return masked[::-1]
+
+
+def _parse_samples(agent: str, happened: Iterable[Event]) -> Iterable[Sample]:
+    for event in happened:
+        data = event.data
+        fields = {name: data.get(name) for name in ("sensor", "cause", "value", "error")}
+        with suppress(ValidationError):  # somebody else's event of that name
+            yield Sample.model_validate({**fields, "id": data.get("sample"), "agent": agent, "at": event.at})
+
+
+def _build_sensor_table(sensors: Sequence[SensorReport], samples: Sequence[Sample]) -> CellTable:
+    lags = {sample.sensor: lag for sample in samples if (lag := measure_lag(sample)) is not None}
+    rows: list[list[Cell]] = [
+        [
+            sensor.name,
+            format_trigger(sensor.trigger),
+            Moment(sensor.last),
+            None if sensor.name not in lags else format_duration(lags[sensor.name]),
+            Moment(sensor.next),
+            sensor.fired,
+            sensor.missed or None,
+            sensor.errors or None,
+        ]
+        for sensor in sensors
+    ]
+    columns = ("sensor", "fires", "last", "lag", "next", "fired", "missed", "errors")
+    return CellTable(columns, rows, "It is not running: nothing is known of its sensors.", "scanflow agents --start")
+
+
+def measure_lag(sample: Sample) -> float | None:
+    """Return how late a sensor ran, in seconds; None: it was not due at a time, but called. Pure."""
+    if (match := _DUE.match(sample.cause)) is None:
+        return None
+    with suppress(ValueError):
+        return max(0.0, sample.at - datetime.fromisoformat(match[1]).timestamp())
+    return None
+
+
+def _build_strategy_table(limits: Sequence[StrategyLimits]) -> CellTable:
+    rows: list[list[Cell]] = [
+        [
+            strategy.name,
+            strategy.autonomy,
+            strategy.priority,
+            ", ".join(format_calls(strategy.calls)) or "only senses",
+            format_duration(strategy.cool_down_s) if strategy.cool_down_s else None,
+            None if strategy.budget is None else f"{strategy.budget} in {format_duration(strategy.budget_window_s)}",
+            None if (guard := strategy.guard) is None else f"{guard.metric}, {guard.worse} by {guard.by:g} is worse",
+        ]
+        for strategy in limits
+    ]
+    columns = ("strategy", "autonomy", "priority", "may", "cool-down", "budget", "guard")
+    return CellTable(columns, rows, "It has reported no strategy: what it requests waits for approval.")
+
+
+def _build_journal_table(entries: Sequence[Mapping[str, Any]]) -> CellTable:
+    rows: list[list[Cell]] = [
+        [Moment(entry["at"]), str(entry["kind"]), str(entry["subject"]), json.dumps(entry["body"], ensure_ascii=False)]
+        for entry in entries
+    ]
+    return CellTable(("when", "kind", "of", "what"), rows, "Its journal has no entry.")
+
+
+def _start(request: PageRequest, _form: Mapping[str, str]) -> str:
+    row = _get_row(request)
+    request.caller.check("change", row.team)
+    if row.document is None:
+        raise UnsupportedError("The agent is hosted elsewhere, and not started by this server.")
+    body = AppBody(application=row.document, source=row.source)
+    agent_routes.start(request.context, request.caller, row.app, row.name, body)
+    return build_agent_address(row.app, row.name)
+
+
+def _stop(request: PageRequest, _form: Mapping[str, str]) -> str:
+    row = _get_row(request)
+    request.caller.check("change", row.team)
+    agent_routes.stop(request.context, request.caller, row)
+    return build_agent_address(row.app, row.name)
+
+
+PAGES: Final = (
+    Page(path="/agents", template="agents", section="/agents", load=load_agents),
+    Page(path="/agents/{app}/{agent}", template="agent", section="/agents", load=load_agent),
+)
+ACTIONS: Final = (
+    PageAction(path="/agents/{app}/{agent}/start", perform=_start),
+    PageAction(path="/agents/{app}/{agent}/stop", perform=_stop),
+)
