@@ -1,0 +1,152 @@
+"""The pages of models: the list, and one with the road of its versions, and why each is in use or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from scanflow.agent.agent_records import Event
+from scanflow.errors import NotFoundError
+from scanflow.knowledge.knowledge_records import ModelVersion
+from scanflow.reports.distributions import MAX_COLUMNS, draw_column
+from scanflow.reports.loop_events import collect_versions, list_drifted_columns
+from scanflow.reports.model_history import TYPES, ComparedSlice, VersionHistory, build_histories
+from scanflow.reports.sections import draw_history
+from scanflow_server.background_reads import Reading
+from scanflow_server.dashboard.overview_page import list_actions, list_services
+from scanflow_server.dashboard.page import Page, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment
+from scanflow_server.dashboard.page_html import format_reason
+from scanflow_server.dashboard.page_windows import WINDOW, Window
+from scanflow_server.dashboard.subject_links import build_action_address
+from scanflow_server.store import event_store
+from scanflow_server.tuning_runs import open_tracker
+
+_MAX_EVENTS, _MAX_MODELS = 1_000, 500
+
+
+def load_models(request: PageRequest) -> PageView:
+    happened = _list_events(request)
+    reading, services = _read_models(request, happened), list_services(request)
+    models: dict[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
+    rows = [_build_row(name, build_histories(versions, happened, services)) for name, versions in models.items()]
+    window = Window.read(request)
+    columns = ("model", "in use", "since", "served by", "versions", "newest", "decided of it")
+    nothing = "No model is registered yet."
+    return PageView(
+        title="Models",
+        command="scanflow models",
+        values={
+            "reading": reading,
+            "table": CellTable(columns, rows[window.start :][:WINDOW], nothing, "scanflow init tabular"),
+            **window.list_neighbours(len(rows) - window.start),
+        },
+    )
+
+
+def _list_events(request: PageRequest) -> list[Event]:
+    with request.context.store.read() as connection:
+        return event_store.list_newest(connection, type=TYPES, team=request.caller.team, limit=_MAX_EVENTS)
+
+
+def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
+    """Return the number of the newest event, and the versions of each model that the caller may see, as read last; what
+    happened since has them read again."""
+    context, team, newest = request.context, request.caller.team, happened[-1].id if happened else 0
+
+    def read() -> tuple[int, dict[str, list[ModelVersion]]]:
+        tracker = open_tracker(context).for_team(team)
+        return newest, {name: tracker.list_model_versions(name) for name in tracker.list_models()[:_MAX_MODELS]}
+
+    reads, key = context.background_reads, ("models", team)
+    reading = reads.get(key, read)
+    if reading.value is None or reading.value[0] == newest or reading.is_loading:
+        return reading
+    reads.forget(key)
+    return reads.get(key, read)
+
+
+def _build_row(name: str, histories: Sequence[VersionHistory]) -> list[Cell]:
+    used = next((history for history in histories if history.in_use), None)
+    newest = histories[0] if histories else None
+    return [
+        Link(name, f"/models/{quote(name, safe='')}"),
+        None if used is None else f"version {used.version}",
+        Moment(None if used is None else used.since),
+        None if used is None else ", ".join(used.services),
+        len(histories),
+        None if newest is None else f"version {newest.version}",
+        None if newest is None else newest.verdict,
+    ]
+
+
+def load_model(request: PageRequest) -> PageView:
+    name, happened, window = request.parameters["model"], _list_events(request), Window.read(request)
+    reading = _read_models(request, happened)
+    if reading.value is not None and name not in reading.value[1]:
+        raise NotFoundError(f"There is no model {name!r:.100}. List the models: scanflow models")
+    versions = [] if reading.value is None else reading.value[1][name]
+    histories = build_histories(versions, happened, list_services(request))
+    road = collect_versions(happened, model=name)
+    uris = {version.uri for version in versions}
+    waiting = [
+        action
+        for action in list_actions(request, state="pending", verdict="approve")
+        if action.intent.arguments.get("model") in uris
+    ]
+    return PageView(
+        title=f"Model {name}",
+        command=f"scanflow models {name}",
+        values={
+            "reading": reading,
+            "mlflow": f"/mlflow/#/models/{quote(name, safe='')}",
+            "road": partial(_draw_road, road) if road else None,
+            "histories": [(history, _list_facts(history)) for history in histories[window.start :][:WINDOW]],
+            "build_slices": build_slice_table,
+            "waiting": waiting,
+            "format_reason": format_reason,
+            "columns": _draw_drift(happened, histories),
+            **window.list_neighbours(len(histories) - window.start),
+        },
+    )
+
+
+def _draw_road(road: Any, width: float) -> Any:
+    return draw_history(road, width=width)
+
+
+def _draw_drift(happened: Sequence[Event], histories: Sequence[VersionHistory]) -> list[Any]:
+    """Return drawings of the columns whose drift led to the newest version that drift led to."""
+    run = next((history.drift for history in histories if history.drift), None)
+    found = (event for event in reversed(happened) if event.type == "drift.found" and event.data.get("run") == run)
+    event = next(found, None)
+    return [] if event is None else [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]]
+
+
+def _list_facts(history: VersionHistory) -> list[Link]:
+    """Return links to what a version comes from, and is used by."""
+    return [
+        *(Link(f"served by {name}", f"/services/{quote(name, safe='')}") for name in history.services),
+        *([Link("why", build_action_address(history.action))] if history.action else []),
+        *([Link(f"trained by run {history.run}", f"/runs/{quote(history.run, safe='')}")] if history.run else []),
+        *([Link(f"after drift in run {history.drift}", f"/runs/{history.drift}")] if history.drift else []),
+    ]
+
+
+def build_slice_table(history: VersionHistory) -> CellTable:
+    old = "version in use" if history.against is None else f"version {history.against}"
+    columns = ("slice", "points", old, f"version {history.version}", "gain, at least", "at most")
+    return CellTable(columns, list(map(_build_slice_row, history.compared)))
+
+
+def _build_slice_row(part: ComparedSlice) -> list[Cell]:
+    shares = (f"{100 * share:.1f} %" for share in (part.champion, part.challenger))
+    return [part.name, f"{part.n:,}", *shares, *(f"{100 * bound:+.1f} points" for bound in (part.low, part.high))]
+
+
+PAGES: Final = (
+    Page(path="/models", template="models", section="/models", load=load_models),
+    Page(path="/models/{model}", template="model", section="/models", load=load_model),
+)

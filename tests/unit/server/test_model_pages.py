@@ -1,0 +1,107 @@
+"""The pages of models: versions, why each is in use or not, and a tracker that does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scanflow.agent.agent_records import Event
+from scanflow.errors import UnavailableError
+from scanflow.knowledge import MemoryKnowledge
+from scanflow.knowledge.version_tags import PROMOTION, format_rejection
+from scanflow_server.dashboard import model_pages
+from scanflow_server.server_context import ServerContext
+from scanflow_server.store import event_store, intent_store
+from tests.unit.server.page_browser import Browser, browsing
+from tests.unit.server.server_rows import Api, make_action_row
+from tests.unit.server.test_action_pages import EVIDENCE
+from tests.waiting import wait_until
+
+COLUMN: dict[str, Any] = {
+    "name": "<age>", "test": "ks", "statistic": 0.3, "p": 0.001, "effect": 0.2,
+    "reference": {"mean": 1.0, "sd": 0.1}, "current": {"mean": 2.0, "sd": 0.1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def knowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryKnowledge:
+    memory = MemoryKnowledge()
+    monkeypatch.setattr(model_pages, "open_tracker", lambda _context: memory)
+    (tmp_path / "weights").write_bytes(b"w")
+    for _ in range(3):
+        memory.register_model("cnn", tmp_path / "weights", app="mnist", team="tests", tags={"scanflow.run": "owl-1"})
+    memory.register_model("other", tmp_path / "weights", app="shop", team="beta")
+    return memory
+
+
+def add_events(context: ServerContext, *more: dict[str, Any]) -> None:
+    new = [Event.model_validate({"at": 1.0, "app": "mnist", "subject": "model/cnn", **event}) for event in more]
+    with context.store.write() as connection:
+        event_store.append(connection, new, team="tests")
+
+
+def get_read(browser: Browser, path: str) -> str:
+    wait_until(lambda: "Reading MLflow" not in browser.get(path), "MLflow is read")
+    return browser.get(path)
+
+
+def test_a_model_shows_why_each_version_is_in_use_or_not(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge
+) -> None:
+    judged = {"agent": "planner", "version": 2, "champion": 1, "champion_metric": 0.78, "challenger_metric": 0.86}
+    add_events(
+        context,
+        {"type": "drift.found", "subject": "workflow/d", "data": {"run": "fox-1", "columns": [COLUMN]}},
+        {"type": "model.judged", "data": {**judged, "metric": "accuracy", "better": True, "evidence": EVIDENCE}},
+        {"type": "model.promoted", "data": {"agent": "executor", "version": 2, "before": 1}},
+    )
+    knowledge.set_model_alias("cnn", "champion", 2)
+    knowledge.set_model_tags("cnn", 2, {PROMOTION: "promoted", "scanflow.action": "a1"})
+    knowledge.set_model_tags("cnn", 3, {PROMOTION: format_rejection("<worse>")})
+    with context.store.write() as connection:
+        intent_store.add(connection, make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/3"}))
+    with browsing(api) as ada:
+        listed = get_read(ada, "/models")
+        assert '<td data-label="in use">version 2</td>' in listed
+        page, text = ada.read("/models/cnn"), ada.get("/models/cnn")
+        ids = [attributes.get("id") for tag, attributes in page.tags if tag == "h2"]
+        assert [id for id in ids if str(id).startswith("v")] == ["v3", "v2", "v1"]
+        assert "&lt;worse&gt;" in text
+        assert "Accuracy of the model versions" in text
+        assert "78.4 %" in text
+        assert "&lt;age&gt;" in text
+        assert {"/runs/owl-1", "/runs/fox-1", "/actions/w1", "/mlflow/#/models/cnn/versions/2"} <= page.addresses
+        assert "/actions/w1/approve" in [form.action for form in page.forms]
+
+
+def test_what_is_registered_later_is_read_when_an_event_tells_of_it(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge
+) -> None:
+    with browsing(api) as ada:
+        assert "promoted" not in get_read(ada, "/models/cnn").partition("Version 3")[2]
+        knowledge.set_model_tags("cnn", 3, {PROMOTION: "promoted"})
+        add_events(context, {"type": "model.promoted", "data": {"agent": "executor", "version": 3}})
+        wait_until(lambda: "promoted" in ada.get("/models/cnn").partition("Version 3")[2], "it is read again")
+
+
+@pytest.mark.usefixtures("knowledge")
+def test_another_teams_model_looks_missing(api: Api) -> None:
+    with browsing(api, "eve", "viewer", "beta") as eve:
+        listed = get_read(eve, "/models")
+        assert "/models/other" in listed
+        assert "/models/cnn" not in listed
+        for name in ("cnn", "none"):
+            missing = eve.client.get(f"/models/{name}")
+            assert (missing.status_code, "There is no model" in missing.text) == (404, True)
+
+
+def test_a_tracker_that_does_not_answer_is_said(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_context: object) -> None:
+        raise UnavailableError("No MLflow runs behind this server.")
+
+    monkeypatch.setattr(model_pages, "open_tracker", refuse)
+    with browsing(api) as ada:
+        for path in ("/models", "/models/cnn"):
+            assert "No MLflow runs behind this server." in get_read(ada, path)
