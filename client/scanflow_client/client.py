@@ -40,6 +40,7 @@ from scanflow_client.task_logs import format_heading, iterate_task_blocks, selec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from scanflow.agent.model_changes import ModelChange
     from scanflow.backends.backend_port import Backend
     from scanflow.backends.environments import EnsuredEnvironment, EnvironmentBackend, EnvironmentDeletion
     from scanflow.backends.service_records import Explanation, ServiceRecord
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from scanflow.transport import PredictionResponse
     from scanflow.tuning.goals import Goal
     from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.model_client import ModelChange, ModelClient
+    from scanflow_client.model_client import ModelClient
     from scanflow_client.report import Report
     from scanflow_client.tuning_target import TuningTarget
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scanflow.agent.agent_records import Event
 from scanflow.backends.service_records import ServiceRecord, Shape
 from scanflow.knowledge.knowledge_records import ModelVersion
-from scanflow.knowledge.model_cache import SHAPE_TAG, split_model_uri
+from scanflow.knowledge.model_cache import SHAPE_TAG
 from scanflow.knowledge.version_tags import (
     ACTION,
     BY_HAND,
@@ -120,12 +120,6 @@ def build_histories(
             history.model_copy(update=_build_verdict(version, comparison) | _build_evidence(comparison, events))
         )
     return version_histories
-
-
-def serves(record: ServiceRecord, model: str) -> dict[str, str]:
-    """Return the nodes of a service that serve the model now, and the version of each."""
-    current = record.current
-    return {node: uri for node, uri in current.models.items() if split_model_uri(uri)[0] == model} if current else {}
 
 
 def _is_about(event: Event, version: int) -> bool:

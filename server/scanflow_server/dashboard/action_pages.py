@@ -167,14 +167,18 @@ def _get_row(request: PageRequest) -> ActionRow:
     return get_intent(request.engine, request.caller, request.parameters["id"])
 
 
+def read_reason(form: Mapping[str, str]) -> str:
+    if len(reason := form.get("reason", "").strip()) > _MAX_REASON_LENGTH:
+        raise InvalidError(f"The reason is longer than {_MAX_REASON_LENGTH:,} characters. Give a shorter one.")
+    return reason
+
+
 def _decide(change: Callable[..., Action]) -> Callable[[PageRequest, Mapping[str, str]], str]:
     """Return what performs a route's change of an action, for a caller who may."""
 
     def perform(request: PageRequest, form: Mapping[str, str]) -> str:
-        row, reason = _get_row(request), form.get("reason", "").strip()
+        row, reason = _get_row(request), read_reason(form)
         request.caller.check("approve", row.intent.team)
-        if len(reason) > _MAX_REASON_LENGTH:
-            raise InvalidError(f"The reason is longer than {_MAX_REASON_LENGTH:,} characters. Give a shorter one.")
         change(request.context, request.engine, request.caller, row, Approval(reason=reason))
         return build_action_address(row.id)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Event
+from scanflow.agent.model_changes import ModelChanger
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
@@ -15,12 +16,14 @@ from scanflow.reports.loop_events import collect_versions, list_drifted_columns
 from scanflow.reports.model_history import TYPES, ComparedSlice, VersionHistory, build_histories
 from scanflow.reports.sections import draw_history
 from scanflow_server.background_reads import Reading
+from scanflow_server.dashboard.action_pages import read_reason
 from scanflow_server.dashboard.overview_page import list_actions, list_services
-from scanflow_server.dashboard.page import Page, PageRequest, PageView
+from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment
 from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.dashboard.page_windows import WINDOW, Window
 from scanflow_server.dashboard.subject_links import build_action_address
+from scanflow_server.model_decisions import make_changer
 from scanflow_server.store import event_store
 from scanflow_server.tuning_runs import open_tracker
 
@@ -146,7 +149,23 @@ def _build_slice_row(part: ComparedSlice) -> list[Cell]:
     return [part.name, f"{part.n:,}", *shares, *(f"{100 * bound:+.1f} points" for bound in (part.low, part.high))]
 
 
+def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[..., object]) -> str:
+    """Promote or reject a version as ``scanflow models`` does: of the caller's team's models, by what it may."""
+    name, number, reason = request.parameters["model"], request.parameters["version"], read_reason(form)
+    request.caller.check("change", request.caller.team)
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise NotFoundError(f"The model {name!r:.100} has no version {number!r:.20}.")
+    changer = make_changer(request.context, request.engine, request.caller, open_tracker(request.context))
+    decide(changer, name, int(number), why=reason)
+    request.context.background_reads.forget(("models", request.caller.team))
+    return f"/models/{quote(name, safe='')}"
+
+
 PAGES: Final = (
     Page(path="/models", template="models", section="/models", load=load_models),
     Page(path="/models/{model}", template="model", section="/models", load=load_model),
+)
+ACTIONS: Final = (
+    PageAction(path="/models/{model}/{version}/promote", perform=partial(_decide, decide=ModelChanger.promote)),
+    PageAction(path="/models/{model}/{version}/reject", perform=partial(_decide, decide=ModelChanger.reject)),
 )

@@ -86,6 +86,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *run_pages.ACTIONS,
     *service_pages.ACTIONS,
     *agent_pages.ACTIONS,
+    *model_pages.ACTIONS,
     *action_pages.ACTIONS,
     *label_pages.ACTIONS,
     *tuning_pages.ACTIONS,

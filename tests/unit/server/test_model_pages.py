@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
+from scanflow.agent import model_changes
 from scanflow.agent.agent_records import Event
 from scanflow.errors import UnavailableError
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import PROMOTION, format_rejection
+from scanflow_server import model_decisions
 from scanflow_server.dashboard import model_pages
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store
+from tests.unit.server.answering import a_service
 from tests.unit.server.page_browser import Browser, browsing
-from tests.unit.server.server_rows import Api, make_action_row
+from tests.unit.server.server_rows import Api, make_action_row, read_from_store
 from tests.unit.server.test_action_pages import EVIDENCE
 from tests.waiting import wait_until
 
@@ -105,3 +108,47 @@ def test_a_tracker_that_does_not_answer_is_said(api: Api, monkeypatch: pytest.Mo
     with browsing(api) as ada:
         for path in ("/models", "/models/cnn"):
             assert "No MLflow runs behind this server." in get_read(ada, path)
+
+
+def test_an_editor_promotes_and_rejects_with_a_reason(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge
+) -> None:
+    knowledge.set_model_alias("cnn", "champion", 1)
+    with browsing(api) as ada, browsing(api, "vic", "viewer") as vic, browsing(api, "eve", "editor", "beta") as eve:
+        get_read(ada, "/models/cnn")
+        assert "/models/cnn/2/promote" in [form.action for form in ada.read("/models/cnn").forms]
+        assert vic.post("/models/cnn/2/promote").status_code == 403
+        assert eve.post("/models/cnn/2/promote").status_code == 404
+        assert ada.post("/models/cnn/9/promote").status_code == 404
+        assert ada.post("/models/cnn/x/promote").status_code == 404
+        assert ada.post("/models/cnn/2/promote", reason="x" * 1001).status_code == 422
+        assert knowledge.get_model("cnn", "champion").version == 1
+        get_read(vic, "/models/cnn")
+        assert [form.action for form in vic.read("/models/cnn").forms] == ["/logout"]
+
+        assert ada.post("/models/cnn/2/promote", reason="it is <better>").url.path == "/models/cnn"
+        assert knowledge.get_model("cnn", "champion").version == 2
+        assert ada.post("/models/cnn/2/reject", reason="no").status_code == 200
+        assert knowledge.get_model("cnn", "champion").version == 1
+        assert ada.post("/models/cnn/2/promote").status_code == 400, "what was rejected is used for a reason alone"
+    with context.store.read() as connection:
+        told = event_store.list_newest(connection, type=["model.*"], limit=9)
+    assert [(event.type, event.data["by"], event.data["why"]) for event in told] == [
+        ("model.promoted", "ada", "it is <better>"),
+        ("model.rejected", "ada", "no"),
+    ]
+
+
+def test_a_version_that_an_agent_wants_is_approved_and_not_put_to_use_beside_it(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = a_service("serve", "ready").model_copy(update={"team": "tests", "app": "mnist"})
+    monkeypatch.setattr(model_decisions.OwnModels, "services", lambda _self: [record])
+    monkeypatch.setattr(model_changes, "serves", lambda _record, _name: {"m": "models:/cnn/1"})
+    with context.store.write() as connection:
+        row = make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/2"})
+        intent_store.add(connection, row)
+    with browsing(api) as ada:
+        assert ada.post("/models/cnn/2/promote", reason="yes").status_code == 200
+    assert read_from_store(context.store, intent_store.find, "w1").action.approved_by == "ada"
+    assert "champion" not in knowledge.get_model("cnn", 2).aliases, "the agent names it, once it has watched it"
