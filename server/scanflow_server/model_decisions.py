@@ -45,7 +45,13 @@ class OwnModels:
     def services(self) -> list[ServiceRecord]:
         return service_routes.services(self.context, self.caller)
 
-    def change(self, name: str, change: ServiceChange, *, observe: ServiceObserver = lambda _: None) -> ServiceRecord:
+    def change(
+        self,
+        name: str,
+        change: ServiceChange,
+        *,
+        observe: ServiceObserver = lambda _: None,  # noqa: ARG002  nobody watches it here; the service's page does
+    ) -> ServiceRecord:
         """Change a service and wait for it, as its driver does it.
 
         Raises:
@@ -66,9 +72,7 @@ class OwnModels:
             operation = self._get_state(id)
         if operation.state == "failed":
             raise UsageError(str((operation.problem or {}).get("detail", f"The change of {name} failed.")))
-        record = self._get_service(name)
-        observe(record)
-        return record
+        return self._get_service(name)
 
     def _get_state(self, id: str) -> Operation:
         return make_operation_view(self.context, get_operation(self.context, id))

@@ -14,6 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.agent_records import ActionExplanation, AgentView, Event, SensorReport
+from scanflow.agent.model_changes import ModelChange
 from scanflow.agent.replay import Trace
 from scanflow.app.plan import plan_workflow
 from scanflow.backends.job_times import JobTimes
@@ -29,7 +30,6 @@ from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
 from scanflow_client.formatting.text import format_age
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
 from scanflow_client.listing import Listing
-from scanflow_client.model_client import ModelChange
 from scanflow_client.notebook import DRAWINGS, MAX_GRAPHS, SCREENS, resolve_screen
 from scanflow_client.notebook_progress import RunTable
 from scanflow_client.report import Report

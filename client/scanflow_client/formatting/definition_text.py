@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.application import Application
 from scanflow.app.plan import UNBOUNDED, plan_graph, plan_workflow
 from scanflow.app.quantities import format_count
 from scanflow.text.masking import mask_secrets
-from scanflow_client.formatting.agent_text import format_trigger
 from scanflow_client.formatting.run_text import format_planned_steps
 from scanflow_client.formatting.text import shorten, to_document, to_json
 from scanflow_client.formatting.text_table import Screen, Table

@@ -9,19 +9,22 @@ from urllib.parse import quote
 
 from scanflow.app.application import Application
 from scanflow.app.application_drawing import Part, draw_application
-from scanflow.app.application_files import load_document
+from scanflow.app.application_files import dump_document, load_document
 from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import DEFAULT
+from scanflow.errors import NotFoundError
 from scanflow.reports.loop_events import TYPES
-from scanflow.text.masking import mask_place
+from scanflow.text.masking import Masker, mask_place
 from scanflow_server import run_requests
+from scanflow_server.bodies import ApplicationView
 from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
 from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.routes import application_routes
+from scanflow_server.scope import restrict_team
 from scanflow_server.store import event_store
 
 
@@ -47,8 +50,7 @@ def _locate(app: str, team: str) -> str:
 
 def load_application(request: PageRequest) -> PageView:
     team = request.query.get("team") or None
-    view = application_routes.application(request.context, request.caller, request.parameters["app"], team)
-    app = load_document(view.application)  # with its secrets masked
+    app, view = _load_definition(request, request.parameters["app"], team)
     services = [service for service in list_services(request) if matches(service, app.name, app.team)]
     agents = [agent for agent in list_agents(request) if matches(agent, app.name, app.team)]
     states = {Part("service", service.name): str(service.state) for service in services}
@@ -71,7 +73,7 @@ def load_application(request: PageRequest) -> PageView:
             "view": view,
             "graph": lambda width: draw_application(app, states=states, addresses=addresses, width=width),
             "workflows": CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
-            "batches": [workflow.name for workflow in app.workflows if workflow.type != "online"],
+            "batches": [workflow.name for workflow in app.workflows if view is not None and workflow.type != "online"],
             "parts": CellTable(
                 ("state", "service or agent", "error"),
                 [
@@ -84,6 +86,20 @@ def load_application(request: PageRequest) -> PageView:
             "environment": _build_environment_table(request, app),
         },
     )
+
+
+def _load_definition(request: PageRequest, name: str, team: str | None) -> tuple[Application, ApplicationView | None]:
+    """Return an application with its secrets masked: as it is stored, or, of one that was run without the server, as
+    its newest run has it; NotFoundError: there is neither."""
+    try:
+        view = application_routes.application(request.context, request.caller, name, team)
+        return load_document(view.application), view
+    except NotFoundError:
+        own = restrict_team(request.caller, team)
+        if not (runs := run_requests.list_runs(request.context, limit=1, app=name, team=own)):
+            raise
+    document = dump_document(request.context.deployer.batch.definition(runs[0].name).app)
+    return load_document(Masker(document).mask(document)), None
 
 
 def _has_report(request: PageRequest, app: Application) -> bool:

@@ -118,8 +118,7 @@ def _plan_load_drawing(
         if action.began is not None
     ]
     with request.context.store.read() as connection:
-        about = {"app": record.app, "team": record.team}
-        events = event_store.list_newest(connection, type=TYPES, limit=_MAX_EVENTS, **about)
+        events = event_store.list_newest(connection, type=TYPES, app=record.app, team=record.team, limit=_MAX_EVENTS)
     periods = list_unready_periods(events, record.name)
     if len(samples) < 2:
         return None
