@@ -144,7 +144,7 @@ def test_traffic_is_wide_and_errors_are_red_and_dashed() -> None:
 def test_the_orientation_is_the_one_that_folds_and_cuts_less() -> None:
     fan = read_graph(draw_graph(*make_fan(["running"] * 30), title="A fan-out"))
     assert len(fan.boxes) == 32  # below each other: 30 do not fit beside each other
-    chain = [GraphNode(name=f"a-step-with-a-name-{number}") for number in range(12)]
+    chain = [GraphNode(name=f"a-step-with-a-long-name-{number}") for number in range(6)]  # beside each other: cut
     edges = [GraphEdge(source=node.name, target=after.name) for node, after in pairwise(chain)]
     down = read_graph(draw_graph(chain, edges, title="A chain"))
     assert [box.texts[0].text for box in down.boxes] == [node.name for node in chain]
