@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scanflow.backends.run_records import TaskRecord
 
 
-class Difference(NamedTuple):
+class ValueDifference(NamedTuple):
     """A name whose values differ; None: there is none."""
 
     name: str
@@ -24,8 +24,8 @@ class TaskPair(NamedTuple):
     second: TaskRecord | None
 
 
-def list_differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
-    pairs = (Difference(name, first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second]))
+def list_differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[ValueDifference]:
+    pairs = (ValueDifference(name, first.get(name), second.get(name)) for name in dict.fromkeys([*first, *second]))
     return [pair for pair in pairs if pair.first != pair.second]
 
 

