@@ -133,7 +133,7 @@ def _build_environment_table(request: PageRequest, app: Application) -> CellTabl
         ("folder" if backend == DEFAULT else "namespace", place),
         ("tracker", mask_place(str(tracker)) if tracker else "the home's own"),
     ]
-    return CellTable(("", ""), rows)
+    return CellTable(("what", "which"), rows)
 
 
 def run_workflow(request: PageRequest, form: Mapping[str, str]) -> str:

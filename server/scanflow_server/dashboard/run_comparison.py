@@ -45,7 +45,7 @@ def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:
 
 
 def _compare(first: RunReader, second: RunReader) -> dict[str, Any]:
-    runs, names = (first.run, second.run), ("", first.run.name, second.run.name)
+    runs, names = (first.run, second.run), ("what", first.run.name, second.run.name)
     about: list[list[Cell]] = [
         ["state", *(StateCell(run.state) for run in runs)],
         ["started", *(Moment(run.created) for run in runs)],

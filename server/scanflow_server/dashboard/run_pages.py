@@ -108,7 +108,7 @@ def _build_parameter_table(reader: RunReader) -> CellTable:
         for name, value in reader.parameters.items()
     ]
     rows.sort(key=lambda row: row[2] is None)
-    return CellTable(("parameter", "value", ""), rows[:_MAX_PARAMETERS], "No step has a parameter.")
+    return CellTable(("parameter", "value", "for this run"), rows[:_MAX_PARAMETERS], "No step has a parameter.")
 
 
 def _rank_task(task: TaskRecord) -> int:
