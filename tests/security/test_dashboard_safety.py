@@ -30,6 +30,9 @@ ELSEWHERE = ("/mlflow", "/login")
 """Where links lead that are no pages for who is logged in."""
 
 EVIL = "\"'><evil onload='&amp;"
+MISSING = {404, 503}
+"""What a link may lead to: an agent of a past action that is gone, or a service without an instance."""
+
 NAMES = {
     "app": "alpha-app", "agent": "alpha-agent", "team": "alpha", "service": "alpha-service", "step": "fit",
     "task": "fit", "name": "scores.csv", "model": "alpha-model", "version": "1", "workflow": "alpha-work",
@@ -47,7 +50,10 @@ def enter(two: Two, team: str | None, role: str) -> AbstractContextManager[PageB
 
 def fill_path(two: Two, path: str) -> str:
     """Return a path of the team alpha's things."""
-    by_page = {"actions": "alpha-intent", "events": "1", "tokens": "alpha-viewer", "mpi": two.run, "tuning": two.run}
+    by_page = {
+        "actions": "alpha-intent", "events": "1", "tokens": "alpha-viewer", "mpi": two.run, "tuning": two.run,
+        "services": "alpha-service", "models": "alpha-model", "files": "result", "applications": "alpha-app",
+    }  # fmt: skip
     names = {**NAMES, "run": two.run, "other": two.run, "job": two.run}
     for name in re.findall(r"{(\w+)", path):
         value = names[name] if name in names else by_page[path.split("{", maxsplit=1)[0].strip("/").split("/")[-1]]
@@ -66,14 +72,16 @@ def dump(context: ServerContext) -> dict[str, list[Any]]:
 
 
 def crawl(browser: PageBrowser, start: str = "/") -> dict[str, PageReader]:
-    """Follow all links from a page, and return the pages by their addresses; each is answered 200."""
+    """Follow all links from a page, and return the pages by their addresses; none is refused, and none fails."""
     served = {page.path for page in PAGES}
     missing = tuple(address for address, _ in SECTIONS if address not in served)
     pages, waiting = dict[str, PageReader](), [start]
     while waiting:
         address = waiting.pop()
         answer = browser.get(address)
-        assert answer.status_code == 200, (address, answer.text)
+        assert answer.status_code in {200, *MISSING}, (address, answer.status_code)
+        if answer.status_code != 200:
+            continue
         pages[address] = PageReader(answer.text)
         for link in sorted(pages[address].addresses):
             assert link.startswith(("/", "#")), f"{address} leads to {link!r}"
@@ -105,7 +113,8 @@ def test_the_page_of_each_section_is_reached_from_the_first(two: Two) -> None:
 def test_no_link_and_no_form_that_a_page_shows_is_refused(two: Two, team: str | None, role: str) -> None:
     with enter(two, team, role) as person:
         forms = {(form.action, *form.fields.items()): form for _, form in list_actions(crawl(person))}
-        assert (not forms) is (role == "viewer")
+        readable = {action.path for action in ACTIONS if action.permission == "read"}
+        assert ({form.action for form in forms.values()} <= readable) is (role == "viewer")
         for form in forms.values():
             fields = {name: value or "1" for name, value in form.fields.items()}
             answer = person.submit(form.action, **fields)
@@ -130,7 +139,8 @@ def test_a_form_counts_with_the_key_of_its_session_and_from_this_origin_alone(tw
             for fields, headers in attacks:
                 answer = admin.post(path, data=fields, headers=headers)
                 assert answer.status_code == 403, (path, fields, headers, answer.text)
-            assert admin.get(path).status_code in {404, 405} or path in {page.path for page in PAGES}, path
+            is_page = any(re.fullmatch(re.sub(r"{[^}]*}", "[^/]+", page.path), path) for page in PAGES)
+            assert admin.get(path).status_code in {404, 405} or is_page, path
             assert admin.post(path, json=right).status_code == 415, path
         assert dump(two.context) == before
 
@@ -141,7 +151,9 @@ def test_no_page_stream_or_form_leads_to_another_teams_things(two: Two) -> None:
         for page in PAGES:
             path = fill_path(two, page.path)
             answer = beta.get(path)
-            assert answer.status_code == (404 if "{" in page.path else 200), (path, answer.text)
+            is_mlflows = page.path in {"/models/{model}", "/tuning/{id}"}  # and that is not there
+            is_known = "{" not in page.path or is_mlflows
+            assert answer.status_code == (200 if is_known else 404), (path, answer.text)
             texts = answer.text.replace(path, "").replace(quote(path, safe=""), "").replace("alpha-viewer", "")
             names = [value for value in (two.run, *NAMES.values()) if value.startswith("alpha") and value in path]
             for name in names:  # an error says what was asked for
@@ -154,7 +166,8 @@ def test_no_page_stream_or_form_leads_to_another_teams_things(two: Two) -> None:
             assert (answer.status_code, "alpha" in answer.text.replace(path, "")) == (404, False), answer.text
         for action in ACTIONS:
             answer = beta.submit(fill_path(two, action.path), **SAMPLE, name="x")
-            assert answer.status_code in {403, 404, 422}, (action.path, answer.text)
+            is_read = action.permission == "read"  # on nothing in particular
+            assert answer.status_code in {403, 404, 422, 503} or is_read, (action.path, answer.text)
         assert dump(two.context) == before
 
 
@@ -172,7 +185,7 @@ def test_a_small_role_changes_nothing_by_any_form(two: Two, role: str) -> None:
             if role == "agent" and action.permission == "propose":
                 continue
             answer = person.submit(fill_path(two, action.path), **SAMPLE)
-            assert answer.status_code == 403, (action.path, answer.text)
+            assert answer.status_code == 403 or action.permission == "read", (action.path, answer.text)
         assert dump(two.context) == before
 
 

@@ -15,7 +15,7 @@ from scanflow_server.app import create_app
 from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.control.agent_controller import AgentsController
 from scanflow_server.dashboard.page import LIVE
-from scanflow_server.dashboard.pages import ACTIONS, PAGES, Pages
+from scanflow_server.dashboard.pages import ACTIONS, FILES, PAGES, Pages
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.server_context import ServerContext
 from scanflow_server.sign_in_settings import GroupRule, SignInSettings
@@ -238,7 +238,10 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
                 assert browser.get("/labels/picture", params=key).status_code == 404
     assert ("alpha-sample" in shown["alpha"], "alpha-" in shown["beta"]) == (True, False)
     in_test_dashboard_safety = (
-        {LIVE + page.path for page in PAGES} | {page.path for page in PAGES} | {action.path for action in ACTIONS}
+        {LIVE + page.path for page in PAGES}
+        | {page.path for page in PAGES}
+        | {action.path for action in ACTIONS}
+        | {file.path for file in FILES}
     )
     attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/logout", "/static/{name}"}
     attacked |= in_test_dashboard_safety

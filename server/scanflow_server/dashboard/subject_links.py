@@ -13,6 +13,9 @@ _MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 _NAMING: Final = ("workflow", "service", "run", "model", "agent")
 """The keys of an action's arguments and result, and of an event's data, that name a resource."""
 
+_DRIVES: Final = frozenset({"run", "resume", "spin"})
+"""What an event of a run that starts calls its ``action``: no action's id."""
+
 
 def find_address(subject: str, app: str) -> str | None:
     """Return the address of the page of a target or an event's subject, such as ``service/NAME``; None: it has none."""
@@ -57,5 +60,5 @@ def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[Link]:
             yield Link(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")
         elif key in _NAMING and (address := find_address(f"{key}/{value}", app)) is not None:
             yield Link(f"{key} {value}", address)
-        elif key == "action":
+        elif key == "action" and value not in _DRIVES:
             yield Link(f"action {value}", build_action_address(value))

@@ -104,4 +104,4 @@ PAGES: Final = (
     Page(path="/tuning", template="tuning", section="/tuning", load=load_searches),
     Page(path="/tuning/{id}", template="search", section="/tuning", load=load_one),
 )
-ACTIONS: Final = (PageAction(path="/tuning/read", perform=read_again),)
+ACTIONS: Final = (PageAction(path="/tuning/read", perform=read_again, permission="read"),)
