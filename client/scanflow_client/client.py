@@ -40,7 +40,7 @@ from scanflow_client.task_logs import format_heading, iterate_task_blocks, selec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from scanflow.agent.model_changes import ModelChange
+    from scanflow.agent.model_changer import ModelChange
     from scanflow.backends.backend_port import Backend
     from scanflow.backends.environments import EnsuredEnvironment, EnvironmentBackend, EnvironmentDeletion
     from scanflow.backends.service_records import Explanation, ServiceRecord

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from scanflow.agent.model_changes import ModelChange, ModelChanger, explain_rejected_version
+from scanflow.agent.model_changer import ModelChange, ModelChanger, explain_rejected_version
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.deployer.remote_home import build_mlflow_url, find_mlflow_url

@@ -59,7 +59,7 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
     "scanflow_client.client:Client": lambda client: [str(client)],
     "scanflow_client.listing:Listing": "scanflow_client.notebook:format_listing",
     "scanflow_client.load_report:LoadReport": "scanflow_client.load_report:format_load",
-    "scanflow.agent.model_changes:ModelChange": "scanflow_client.model_client:format_model_change",
+    "scanflow.agent.model_changer:ModelChange": "scanflow_client.model_client:format_model_change",
     "scanflow_client.run_handle:RunHandle": "scanflow_client.notebook:format_run_handle",
     "scanflow_client.tuning_report:TuningReport": "scanflow_client.tuning_report:format_tuning",
 }

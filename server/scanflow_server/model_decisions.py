@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scanflow.agent.agent_records import Action, Event
-from scanflow.agent.model_changes import ModelChanger
+from scanflow.agent.model_changer import ModelChanger
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
 from scanflow.errors import NotFoundError, UnavailableError, UsageError

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Event
-from scanflow.agent.model_changes import ModelChanger
+from scanflow.agent.model_changer import ModelChanger
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
@@ -123,8 +123,8 @@ def _draw_road(road: Any, width: float) -> Any:
 def _draw_drift(happened: Sequence[Event], histories: Sequence[VersionHistory]) -> list[Any]:
     """Return drawings of the columns whose drift led to the newest version that drift led to."""
     run = next((history.drift for history in histories if history.drift), None)
-    found = (event for event in reversed(happened) if event.type == "drift.found" and event.data.get("run") == run)
-    event = next(found, None)
+    detections = (event for event in reversed(happened) if event.type == "drift.found" and event.data.get("run") == run)
+    event = next(detections, None)
     return [] if event is None else [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]]
 
 

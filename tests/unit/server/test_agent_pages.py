@@ -77,11 +77,11 @@ def test_an_agent_shows_what_it_saw_and_may_do(
     add_samples(context, {"picked": 132, "api_key": "tops3cret"}, {"picked": 140})
     with context.store.write() as connection:
         intent_store.add(connection, make_action_row("a1", "succeeded", "act"))
-    wanted: list[int] = []
+    asked_before: list[int] = []
 
     def read(_context: object, _agent: AgentRow, *, before: int, limit: int, timeout_s: float) -> list[dict[str, Any]]:
         assert timeout_s < 5
-        wanted.append(before)
+        asked_before.append(before)
         body = {"value": "<script>", "password": "tops3cret"}
         first = max(1, min(before, 61) - limit)
         return [
@@ -104,7 +104,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
         older = ada.read(page.links["Older →"])
         assert "← Newer" in older.links
         assert "mnist:planner" in ada.read("/agents").links
-    assert wanted == [2**53, 2**53, 41]
+    assert asked_before == [2**53, 2**53, 41]
 
 
 def test_a_journal_that_cannot_be_read_is_no_error_of_the_page(api: Api, context: ServerContext) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent import model_changes
+from scanflow.agent import model_changer
 from scanflow.agent.agent_records import Event
 from scanflow.errors import UnavailableError
 from scanflow.knowledge import MemoryKnowledge
@@ -132,8 +132,8 @@ def test_an_editor_promotes_and_rejects_with_a_reason(
         assert knowledge.get_model("cnn", "champion").version == 1
         assert ada.post("/models/cnn/2/promote").status_code == 400, "what was rejected is used for a reason alone"
     with context.store.read() as connection:
-        told = event_store.list_newest(connection, type=["model.*"], limit=9)
-    assert [(event.type, event.data["by"], event.data["why"]) for event in told] == [
+        recorded = event_store.list_newest(connection, type=["model.*"], limit=9)
+    assert [(event.type, event.data["by"], event.data["why"]) for event in recorded] == [
         ("model.promoted", "ada", "it is <better>"),
         ("model.rejected", "ada", "no"),
     ]
@@ -144,7 +144,7 @@ def test_a_version_that_an_agent_wants_is_approved_and_not_put_to_use_beside_it(
 ) -> None:
     record = a_service("serve", "ready").model_copy(update={"team": "tests", "app": "mnist"})
     monkeypatch.setattr(model_decisions.OwnModels, "services", lambda _self: [record])
-    monkeypatch.setattr(model_changes, "serves", lambda _record, _name: {"m": "models:/cnn/1"})
+    monkeypatch.setattr(model_changer, "serves", lambda _record, _name: {"m": "models:/cnn/1"})
     with context.store.write() as connection:
         row = make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/2"})
         intent_store.add(connection, row)
