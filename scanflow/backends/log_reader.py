@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 Stream = Literal["stdout", "stderr", "both"]
 
 
-_PATIENCE_S: Final = 1.0
+MAX_WAIT_S: Final = 1.0
 """How long the end of a log that can only be read from its beginning is waited for, in seconds."""
 
 _POLL_S: Final = 0.05
@@ -66,7 +66,7 @@ def read_tail(reader: LogReader, n_bytes: int, *, sleep: Callable[[float], None]
         return reader.read_tail(n_bytes)
     tails: dict[str, bytes] = {}
     waited_s, page = 0.0, reader.read()
-    while not page.ended and (page.parts or waited_s < _PATIENCE_S):
+    while not page.ended and (page.parts or waited_s < MAX_WAIT_S):
         for source, data in page.parts:
             tails[source] = (tails.get(source, b"") + data)[-n_bytes:]
         if not page.parts:

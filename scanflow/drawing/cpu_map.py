@@ -102,8 +102,8 @@ def _draw_node(node: NodeBox, x: float, y: float, size: _Size, columns: int) -> 
             top += SOCKET_PX
         tall = max(map(len, cores), default=1) * CELL_H + CELL_GAP
         for place, core in enumerate(cores):
-            left = x + PAD + place % columns * (CELL_W + CELL_GAP)
-            parts += _draw_core(core, left, top + place // columns * tall)
+            core_x = x + PAD + place % columns * (CELL_W + CELL_GAP)
+            parts += _draw_core(core, core_x, top + place // columns * tall)
         top += _measure_group(cores, columns).height
     return parts
 

@@ -35,14 +35,14 @@ class Histogram(NamedTuple):
 def draw_histograms(name: str, histograms: Sequence[Histogram], *, width: float = 2 * WIDTH + 3 * GAP) -> Markup:
     """Draw histograms in rows, as many beside each other as there is room for. Before is hollow, now is filled."""
     columns = max(1, int((width - GAP) / (WIDTH + GAP)))
-    left = GAP if width >= WIDTH + 2 * GAP else max((width - WIDTH) / 2, 0.0)
+    margin = GAP if width >= WIDTH + 2 * GAP else max((width - WIDTH) / 2, 0.0)
     top = GAP + LEGEND_PX
     height = top + -(-len(histograms) // columns) * (HEIGHT + GAP)
     legend = [(when, svg.draw_element("rect", x=-6, y=-6, width=12, height=12, **_paint(when))) for when in WHEN]
     parts = [svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))]
-    parts += draw_legend(legend, left=left - 8, right=width, y=GAP)
+    parts += draw_legend(legend, left=margin - 8, right=width, y=GAP)
     for at, histogram in enumerate(histograms):
-        x, y = left + at % columns * (WIDTH + GAP), top + at // columns * (HEIGHT + GAP)
+        x, y = margin + at % columns * (WIDTH + GAP), top + at // columns * (HEIGHT + GAP)
         parts.append(svg.draw_element("g", _draw_parts(histogram), transform=f"translate({x:g} {y:g})"))
     return svg.draw_figure(height, name, *parts, width=width)
 

@@ -86,7 +86,7 @@ def draw_frontier(
         svg.draw_text(x_name, frame.right, frame.bottom + 40, "soft", anchor="end"),
         *_draw_bound(bound, frame),
         svg.draw_path(
-            [(frame.scale_x(x), frame.scale_y(y)) for x, y in find_frontier((point.x, point.y) for point in points)],
+            [(frame.scale_x(x), frame.scale_y(y)) for x, y in compute_frontier((point.x, point.y) for point in points)],
             "soft",
             stroke_width=2,
             stroke_dasharray="2 3",
@@ -96,7 +96,7 @@ def draw_frontier(
     )
 
 
-def find_frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def compute_frontier(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points for which no other has less of x and as much of y, the least x first."""
     best, frontier = -math.inf, list[tuple[float, float]]()
     for x, y in sorted(points, key=lambda point: (point[0], -point[1])):

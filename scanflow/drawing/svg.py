@@ -218,7 +218,7 @@ def shorten(words: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
     return words[: max(0, sum(used <= width + 1e-6 for used in widths) - 1)] + "…"
 
 
-def wrap_words(text: str, width: float) -> list[str]:
+def wrap_text(text: str, width: float) -> list[str]:
     """Return a text in lines that are at most so wide, but for words that are wider."""
     lines: list[str] = []
     for word in text.split():

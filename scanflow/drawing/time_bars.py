@@ -107,7 +107,7 @@ def draw_time_bars(
     left = EDGE_PX if stacked else _compute_left(rows)
     right = width - (EDGE_PX if stacked else RIGHT)
     frame = _Frame(begin, (right - left) / (end - begin), left, right, stacked)
-    lines = svg.wrap_words(heading, width - 2 * EDGE_PX)
+    lines = svg.wrap_text(heading, width - 2 * EDGE_PX)
     head = [svg.draw_text(line, EDGE_PX, 18 + at * LINE_PX, "ink", anchor="start") for at, line in enumerate(lines)]
     top = TOP + LINE_PX * max(len(lines) - 1, 0)
     *tops, bottom = accumulate((frame.get_height(row) for row in rows), initial=top)
@@ -153,7 +153,7 @@ def _draw_row(row: TimeRow, top: float, frame: _Frame) -> svg.Element:
         parts.insert(-len(row.bars), _draw_density(row.density, row.bars[0], y, frame))
     if row.strong:
         foot = y + BAR_PX + 2
-        ends = [(frame.scale_x(bar.begin), _find_end(bar, frame)) for bar in row.bars]
+        ends = [(frame.scale_x(bar.begin), _compute_end(bar, frame)) for bar in row.bars]
         parts += [svg.draw_line(first, foot, last, foot, "ink", width=2) for first, last in ends]
     if row.label and not frame.stacked:
         parts.append(_draw_label(row, y + BAR_PX - 4, frame))
@@ -170,12 +170,12 @@ def _draw_name(row: TimeRow, top: float, frame: _Frame) -> list[svg.Element]:
     return [*parts, svg.draw_text(label, frame.right - 4, y, "soft", anchor="end")] if label else parts
 
 
-def _find_end(bar: TimeBar, frame: _Frame) -> float:
+def _compute_end(bar: TimeBar, frame: _Frame) -> float:
     return max(frame.scale_x(bar.end), frame.scale_x(bar.begin) + 2)
 
 
 def _draw_bar(bar: TimeBar, y: float, frame: _Frame) -> svg.Element:
-    x, end = frame.scale_x(bar.begin), _find_end(bar, frame)
+    x, end = frame.scale_x(bar.begin), _compute_end(bar, frame)
     colour = svg.paint(stroke=bar.colour) if bar.outline else svg.paint(bar.colour)
     parts = [svg.draw_element("rect", x=x, y=y, width=end - x, height=BAR_PX, rx=2, **colour)]
     label = svg.shorten(bar.label, end - x - 6)
@@ -186,13 +186,13 @@ def _draw_bar(bar: TimeBar, y: float, frame: _Frame) -> svg.Element:
 
 def _draw_density(density: Density, bar: TimeBar, y: float, frame: _Frame) -> svg.Element:
     first, foot = frame.scale_x(bar.begin), svg.format_number(y + BAR_PX)
-    step = (_find_end(bar, frame) - first) / len(density.shares)
+    step = (_compute_end(bar, frame) - first) / len(density.shares)
     path, before = f"M{svg.format_number(first)} {foot}", 0.0
     for place, share in enumerate(density.shares):
         if share != before:
             path += f"H{svg.format_number(first + place * step)}V{svg.format_number(y + BAR_PX * (1 - share))}"
             before = share
-    path += f"H{svg.format_number(_find_end(bar, frame))}V{foot}Z"
+    path += f"H{svg.format_number(_compute_end(bar, frame))}V{foot}Z"
     return svg.draw_element("path", d=path, opacity=0.5, **svg.paint(density.colour))
 
 
@@ -204,7 +204,7 @@ def _draw_label(row: TimeRow, y: float, frame: _Frame) -> svg.Element:
     if row.density is not None:
         x = max(min(frame.scale_x(row.bars[0].begin), frame.right - width), frame.left)
         return svg.draw_text(row.label, x, y - BAR_PX - 1, "soft", anchor="start")
-    first, last = frame.scale_x(row.bars[-1].begin), max(_find_end(bar, frame) for bar in row.bars)
+    first, last = frame.scale_x(row.bars[-1].begin), max(_compute_end(bar, frame) for bar in row.bars)
     if last - first >= width:
         colour = "ink" if row.bars[-1].outline else "paper"
         return svg.draw_text(row.label, (first + last) / 2, y, colour)

@@ -48,7 +48,7 @@ def draw_run_timeline(
         most: From how many rows on items are a bar for each step, and then the shortest steps one.
     """
     end = _find_last_time(record) if now is None else now
-    critical = frozenset[str]() if parents is None else find_critical_tasks(record.tasks, parents, end)
+    critical = frozenset[str]() if parents is None else list_critical_tasks(record.tasks, parents, end)
     groups = sorted(_group_tasks(record.tasks), key=lambda group: _find_start(group[1]))
     rows = [
         row
@@ -63,7 +63,7 @@ def draw_run_timeline(
     )
 
 
-def find_critical_tasks(
+def list_critical_tasks(
     tasks: Iterable[TaskRecord], parents: Mapping[str, Sequence[str]], now: float
 ) -> frozenset[str]:
     """Return the tasks that decided how long a run took: the one that ended last, and that of the steps it waited for.
@@ -74,7 +74,7 @@ def find_critical_tasks(
     for task in tasks:
         if task.began is not None and task.origin is None:
             last[task.step] = max(
-                last.get(task.step, (0.0, task)), (_find_end(task, now), task), key=lambda pair: pair[0]
+                last.get(task.step, (0.0, task)), (_compute_end(task, now), task), key=lambda pair: pair[0]
             )
     names, steps = set[str](), set(last)
     while steps:
@@ -95,7 +95,7 @@ def _find_start(tasks: Sequence[TaskRecord]) -> float:
     return min((task.began for task in tasks if task.began is not None), default=float("inf"))
 
 
-def _find_end(task: TaskRecord, now: float) -> float:
+def _compute_end(task: TaskRecord, now: float) -> float:
     if task.began is None or (task.seconds is None and task.state == "running"):
         return now
     return task.began + (task.seconds or 0.0)
@@ -144,12 +144,12 @@ def _draw_group(group: _Group, now: float, critical: frozenset[str], address: Ad
 def _draw_folded(group: _Group, now: float, critical: frozenset[str]) -> Iterator[TimeRow]:
     step, tasks = group
     row = _build_step_row(step, tasks, now, strong=any(task.task in critical for task in tasks))
-    spans = [(task.began, _find_end(task, now)) for task in tasks if task.began is not None]
+    spans = [(task.began, _compute_end(task, now)) for task in tasks if task.began is not None]
     if not row.bars:
         yield row
         return
     failures = [
-        TimeBar(_find_end(task, now), _find_end(task, now), "red", words=_format_task(task, now))
+        TimeBar(_compute_end(task, now), _compute_end(task, now), "red", words=_format_task(task, now))
         for task in tasks
         if task.state == "failed" and task.began is not None
     ]
@@ -162,7 +162,7 @@ def _build_task_row(task: TaskRecord, now: float, strong: bool, address: Address
     look = _get_look(task)
     bars = []
     if task.began is not None:
-        bars.append(TimeBar(task.began, _find_end(task, now), look.colour, outline=task.origin is not None))
+        bars.append(TimeBar(task.began, _compute_end(task, now), look.colour, outline=task.origin is not None))
     return TimeRow(
         name=task.task,
         words=_format_task(task, now),
@@ -180,7 +180,7 @@ def _build_step_row(step: str, tasks: Sequence[TaskRecord], now: float, *, stron
     counts = Counter("reused" if task.origin else task.state for task in tasks)
     state = next((state for state in URGENT if counts[state]), max(counts, key=lambda name: counts[name]))
     look, began = get_state_look(state), _find_start(tasks)
-    ends = [_find_end(task, now) for task in tasks if task.began is not None]
+    ends = [_compute_end(task, now) for task in tasks if task.began is not None]
     bars = [TimeBar(began, max(ends), look.colour, outline=True)] if ends else []
     listed = ", ".join(f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: -counts[name]))
     took = f" in {format_duration(max(ends) - began)}" if ends else ""
@@ -202,7 +202,7 @@ def _format_label(task: TaskRecord, now: float) -> str:
     elif task.began is None:
         parts.append(task.state)
     else:
-        parts.append(format_duration(_find_end(task, now) - task.began))
+        parts.append(format_duration(_compute_end(task, now) - task.began))
     return ", ".join([*parts, *([f"attempt {task.attempts}"] if task.attempts > 1 else [])])
 
 
@@ -211,7 +211,7 @@ def _format_task(task: TaskRecord, now: float) -> str:
     state = f"reused from {task.origin}" if task.origin is not None else task.state
     parts = [f"{task.task}: {state}"]
     if task.began is not None and task.origin is None:
-        parts.append(format_duration(_find_end(task, now) - task.began))
+        parts.append(format_duration(_compute_end(task, now) - task.began))
     if task.attempts > 1:
         parts.append(f"attempt {task.attempts}; the earlier ones are not drawn")
     if task.place:

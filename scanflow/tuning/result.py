@@ -165,8 +165,14 @@ def _check_measured(result: TuningResult) -> None:
     trials = [*result.trials, *([] if result.fresh is None else [result.fresh])]
     candidates = [result.default, result.best, *(trial.candidate for trial in trials)]
     shapes = [size for candidate in candidates for size in (candidate.instances, candidate.cores)]
-    measured = [one for trial in trials for one in (*trial.default, *trial.measured) if not one.failed]
-    values = [value for one in measured for value in (one.rate, one.p50_s, one.p90_s, one.p99_s)]
+    measured = [
+        measurement for trial in trials for measurement in (*trial.default, *trial.measured) if not measurement.failed
+    ]
+    values = [
+        value
+        for measurement in measured
+        for value in (measurement.rate, measurement.p50_s, measurement.p90_s, measurement.p99_s)
+    ]
     bound = [] if result.goal.p99_s is None else [result.goal.p99_s]
     if not all(0 < value < _MOST for value in (*shapes, *values, *bound)):
         raise ValueError("A number of instances, cores or seconds, or a rate, is not above 0.")

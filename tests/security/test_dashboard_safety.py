@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from scanflow.http.home_token import make_step_token, read_home_token
-from scanflow_server.dashboard.page import LIVE
+from scanflow_server.dashboard.dashboard_page import LIVE
 from scanflow_server.dashboard.page_html import SECTIONS
 from scanflow_server.dashboard.pages import ACTIONS, FILES, PAGES
 from scanflow_server.page_sessions import COOKIE

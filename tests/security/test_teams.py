@@ -14,7 +14,7 @@ from scanflow.http.home_token import Role, read_home_token
 from scanflow_server.app import create_app
 from scanflow_server.arbiter.engine_assembly import build_engine
 from scanflow_server.control.agent_controller import AgentsController
-from scanflow_server.dashboard.page import LIVE
+from scanflow_server.dashboard.dashboard_page import LIVE
 from scanflow_server.dashboard.pages import ACTIONS, FILES, PAGES, Pages
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.server_context import ServerContext

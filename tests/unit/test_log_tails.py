@@ -72,6 +72,6 @@ def test_other_logs_are_read_to_where_they_are_and_waited_for_a_second_at_most()
     slow = SlowLogs(nothing, LogPage((LogPart("stdout", b"abc"), LogPart("stderr", b"x")), ended=False), nothing)
     pauses: list[float] = []
     assert read_tail(slow, 2, sleep=pauses.append) == (LogPart("stdout", b"bc"), LogPart("stderr", b"x"))
-    assert sum(pauses) == pytest.approx(log_reader._PATIENCE_S, abs=0.1)
+    assert sum(pauses) == pytest.approx(log_reader.MAX_WAIT_S, abs=0.1)
     ended = SlowLogs(LogPage((LogPart("stdout", b"abc"),), ended=False), LogPage((), ended=True))
     assert read_tail(ended, 2, sleep=pauses.append) == (LogPart("stdout", b"bc"),)

@@ -24,7 +24,7 @@ from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCount
 from scanflow.reports.tracker_links import TrackerLinks
 from scanflow_client.formatting.screen_html import render_screen
 from scanflow_client.formatting.text_table import Table
-from scanflow_server.dashboard.page_cells import CellTable, CommandCell, Link, StateCell
+from scanflow_server.dashboard.page_cells import CellTable, CommandCell, LinkCell, StateCell
 from scanflow_server.dashboard.page_html import render, render_problem
 from scanflow_server.dashboard.page_times import TimeFormatter
 from scanflow_server.store.label_store import Label, Vote
@@ -88,7 +88,7 @@ def render_evil_report() -> str:
     )
 
 
-TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, Link(EVIL, EVIL), StateCell(EVIL), CommandCell(EVIL))])
+TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, LinkCell(EVIL, EVIL), StateCell(EVIL), CommandCell(EVIL))])
 EMPTY = CellTable((), [], EVIL, EVIL)
 
 
@@ -104,7 +104,7 @@ def render_evil_page(template: str, **values: object) -> str:
 def render_evil_overview() -> str:
     requested = action(intent(EVIL, agent=EVIL, target=EVIL), began=1.0, verdict="approve", state="pending")
     return render_evil_page(
-        "overview", approvals=[requested], labels=1, failures=[(Link(EVIL, EVIL), EVIL, EVIL)],
+        "overview", approvals=[requested], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
         drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
         today=TABLE, reports=[EVIL], apps=[EVIL, "b"], teams=[EVIL, "b"], signs_in=True, format_reason=lambda _: EVIL,
     )  # fmt: skip

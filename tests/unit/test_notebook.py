@@ -14,7 +14,7 @@ import pytest
 import scanflow as sf
 from scanflow.agent import primitives as do
 from scanflow.agent.agent_records import ActionExplanation, AgentView, Event, SensorReport
-from scanflow.agent.model_changes import ModelChange
+from scanflow.agent.model_changer import ModelChange
 from scanflow.agent.replay import Trace
 from scanflow.app.plan import plan_workflow
 from scanflow.backends.job_times import JobTimes

@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 from scanflow.agent.agent_records import Action
 from scanflow.drift.promotion import PromotionEvidence
 from scanflow.errors import InvalidError
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, is_waiting, list_actions
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
 from scanflow_server.dashboard.page_html import format_reason
-from scanflow_server.dashboard.page_windows import WINDOW, Window
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, find_address, list_links
 from scanflow_server.routes import intent_routes
 from scanflow_server.routes.intent_routes import Approval
@@ -35,11 +35,11 @@ class ChainLink(NamedTuple):
 
     name: str
     lines: Sequence[str]
-    links: Sequence[Link] = ()
+    links: Sequence[LinkCell] = ()
 
 
 def load_actions(request: PageRequest) -> PageView:
-    window = Window.read(request)
+    window = TableWindow.read(request)
     about: Any = {name: request.query.get(name) or None for name in _FILTERS}
     state = request.query.get("state") or None
     waiting = list_actions(request, limit=WINDOW, **about, state="pending", verdict="approve")
@@ -87,25 +87,28 @@ def build_chain(action: Action, lines: Sequence[str]) -> list[ChainLink]:
     return [ChainLink(name, texts, links.get(name, ())) for name, texts in parts]
 
 
-def _build_links(action: Action) -> dict[str, list[Link]]:
+def _build_links(action: Action) -> dict[str, list[LinkCell]]:
     intent, app, agent = action.intent, action.intent.app, _get_agent_address(action)
-    links: dict[str, list[Link]] = {
+    links: dict[str, list[LinkCell]] = {
         "evidence": list_links(app, intent.evidence),
         "intent": [*_link_target(action), *list_links(app, intent.arguments)],
         "decision": [_link_event(action, "its events", action.id)],
         "effect": list_links(app, action.result, None if action.inverse is None else action.inverse.arguments),
     }
     if intent.source == "agent":
-        links["rule"] = [Link(f"strategy {intent.strategy}", f"{agent}#strategies")]
+        links["rule"] = [LinkCell(f"strategy {intent.strategy}", f"{agent}#strategies")]
     if (sample := intent.sample) is not None:
-        links["sample"] = [_link_event(action, "the sample's event", sample.id), Link(f"agent {sample.agent}", agent)]
-        links["trigger"] = [Link(f"sensor {sample.sensor}", f"{agent}#sensors")]
+        links["sample"] = [
+            _link_event(action, "the sample's event", sample.id),
+            LinkCell(f"agent {sample.agent}", agent),
+        ]
+        links["trigger"] = [LinkCell(f"sensor {sample.sensor}", f"{agent}#sensors")]
         if match := _CALLER.match(sample.cause):
-            links["trigger"].append(Link(f"agent {match[1]}", build_agent_address(app, match[1])))
+            links["trigger"].append(LinkCell(f"agent {match[1]}", build_agent_address(app, match[1])))
         if match := _EVENT.search(sample.cause):
-            links["trigger"].append(Link(f"event {match[1]}", f"/events/{match[1]}"))
+            links["trigger"].append(LinkCell(f"event {match[1]}", f"/events/{match[1]}"))
     if (winner := action.decision.winner) is not None:
-        links["decision"].append(Link(f"action {winner}", build_action_address(winner)))
+        links["decision"].append(LinkCell(f"action {winner}", build_action_address(winner)))
     return links
 
 
@@ -113,13 +116,13 @@ def _get_agent_address(action: Action) -> str:
     return build_agent_address(action.intent.app, action.intent.agent)
 
 
-def _link_event(action: Action, text: str, words: str) -> Link:
-    return Link(text, f"/events?{urlencode({'app': action.intent.app, 'text': words})}")
+def _link_event(action: Action, text: str, words: str) -> LinkCell:
+    return LinkCell(text, f"/events?{urlencode({'app': action.intent.app, 'text': words})}")
 
 
-def _link_target(action: Action) -> list[Link]:
+def _link_target(action: Action) -> list[LinkCell]:
     address = find_address(action.intent.target, action.intent.app)
-    return [] if address is None else [Link(action.intent.target.replace("/", " ", 1), address)]
+    return [] if address is None else [LinkCell(action.intent.target.replace("/", " ", 1), address)]
 
 
 def build_slice_table(document: Mapping[str, Any]) -> CellTable | None:
@@ -186,8 +189,8 @@ def _decide(change: Callable[..., Action]) -> Callable[[PageRequest, Mapping[str
 
 
 PAGES: Final = (
-    Page(path="/actions", template="actions", section="/actions", load=load_actions),
-    Page(path="/actions/{id}", template="action", section="/actions", load=load_action),
+    DashboardPage(path="/actions", template="actions", section="/actions", load=load_actions),
+    DashboardPage(path="/actions/{id}", template="action", section="/actions", load=load_action),
 )
 ACTIONS: Final = (
     PageAction(path="/actions/{id}/approve", perform=_decide(intent_routes.approve)),

@@ -22,9 +22,9 @@ from scanflow.reports.decision_drawing import draw_agent_decisions
 from scanflow.reports.loop_events import TYPES, select_loop_events
 from scanflow_server.bodies import AppBody
 from scanflow_server.control.agent_controller import describe_agent, fetch_journal
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.routes import agent_routes
 from scanflow_server.scope import get_agent
@@ -68,7 +68,7 @@ def _build_agent_row(view: AgentView) -> list[Cell]:
     sensors = view.sensors or ()
     return [
         StateCell(view.state),
-        Link(view.full_name, build_agent_address(view.app, view.name)),
+        LinkCell(view.full_name, build_agent_address(view.app, view.name)),
         view.team,
         len(sensors) or None,
         Moment(max((sensor.last for sensor in sensors if sensor.last is not None), default=None)),
@@ -211,8 +211,8 @@ def _stop(request: PageRequest, _form: Mapping[str, str]) -> str:
 
 
 PAGES: Final = (
-    Page(path="/agents", template="agents", section="/agents", load=load_agents),
-    Page(path="/agents/{app}/{agent}", template="agent", section="/agents", load=load_agent),
+    DashboardPage(path="/agents", template="agents", section="/agents", load=load_agents),
+    DashboardPage(path="/agents/{app}/{agent}", template="agent", section="/agents", load=load_agent),
 )
 ACTIONS: Final = (
     PageAction(path="/agents/{app}/{agent}/start", perform=_start),

@@ -19,9 +19,9 @@ from scanflow.reports.loop_events import TYPES
 from scanflow.text.masking import Masker, mask_place
 from scanflow_server import run_requests
 from scanflow_server.bodies import ApplicationView
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.routes import application_routes
 from scanflow_server.scope import restrict_team
@@ -31,7 +31,7 @@ from scanflow_server.store import event_store
 def load_applications(request: PageRequest) -> PageView:
     rows: list[list[Cell]] = [
         [
-            Link(view.name, _locate(view.name, view.team)),
+            LinkCell(view.name, _locate(view.name, view.team)),
             view.team,
             ", ".join(str(workflow["name"]) for workflow in view.application.get("workflows", ())),
             ", ".join(str(agent["name"]) for agent in view.application.get("agents", ())),
@@ -116,11 +116,11 @@ def _build_workflow_row(request: PageRequest, app: Application, workflow: Workfl
     if not runs:
         return [*row, None, None, None], f"/runs?app={app.name}&workflow={quote(workflow.name)}"
     address = f"/runs/{runs[0].name}"
-    return [*row, Link(runs[0].name, address), StateCell(runs[0].state), Moment(runs[0].created)], address
+    return [*row, LinkCell(runs[0].name, address), StateCell(runs[0].state), Moment(runs[0].created)], address
 
 
 def _build_part_row(addresses: Mapping[Part, str], part: Part, state: str, error: str | None) -> list[Cell]:
-    return [StateCell(state), Link(part.name, addresses.get(part, "/")), error]
+    return [StateCell(state), LinkCell(part.name, addresses.get(part, "/")), error]
 
 
 def _build_environment_table(request: PageRequest, app: Application) -> CellTable:
@@ -152,7 +152,7 @@ def run_workflow(request: PageRequest, form: Mapping[str, str]) -> str:
 
 
 PAGES: Final = (
-    Page(path="/applications", template="applications", section="/applications", load=load_applications),
-    Page(path="/applications/{app}", template="application", section="/applications", load=load_application),
+    DashboardPage(path="/applications", template="applications", section="/applications", load=load_applications),
+    DashboardPage(path="/applications/{app}", template="application", section="/applications", load=load_application),
 )
 ACTIONS: Final = (PageAction(path="/applications/{app}/run", perform=run_workflow),)

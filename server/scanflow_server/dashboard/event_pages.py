@@ -10,8 +10,8 @@ from scanflow.agent.agent_records import Event
 from scanflow.errors import NotFoundError
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import list_drifted_columns
-from scanflow_server.dashboard.page import Page, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_windows import WINDOW
 from scanflow_server.dashboard.subject_links import link_subject, list_links
 from scanflow_server.scope import restrict_team
@@ -66,7 +66,7 @@ def load_event(request: PageRequest) -> PageView:
 def build_event_table(newest: list[Event]) -> CellTable:
     rows: list[list[Cell]] = [
         [
-            Link(str(event.id), f"/events/{event.id}"),
+            LinkCell(str(event.id), f"/events/{event.id}"),
             Moment(event.at),
             event.type,
             link_subject(event.subject, event.app),
@@ -79,7 +79,7 @@ def build_event_table(newest: list[Event]) -> CellTable:
     return CellTable(columns, rows, "No event that the filter lets through.", "scanflow run")
 
 
-def _list_event_links(event: Event) -> list[Link]:
+def _list_event_links(event: Event) -> list[LinkCell]:
     is_of_action = event.type == "intent" or event.type.startswith("action.")
     return list_links(event.app, event.data, {"action": event.data.get("id")} if is_of_action else {})
 
@@ -89,6 +89,6 @@ def _read_number(text: str) -> int | None:
 
 
 PAGES: Final = (
-    Page(path="/events", template="events", section="/events", load=load_events),
-    Page(path="/events/{id}", template="event", section="/events", load=load_event),
+    DashboardPage(path="/events", template="events", section="/events", load=load_events),
+    DashboardPage(path="/events/{id}", template="event", section="/events", load=load_event),
 )

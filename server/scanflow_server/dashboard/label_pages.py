@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from scanflow.agent.agent_records import JSON
 from scanflow.errors import InvalidError, NotFoundError
 from scanflow_server.bodies import check_text
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.routes.label_routes import LabelBody, record_label
 from scanflow_server.store import label_store
 from scanflow_server.store.label_store import Label
@@ -122,5 +122,5 @@ def _list_choices(batch: Sequence[Label]) -> list[JSON]:
     return [choices[text] for text in texts] if len(texts) > 1 else []
 
 
-PAGES: Final = (Page(path=PATH, template="labels", section=PATH, load=load),)
+PAGES: Final = (DashboardPage(path=PATH, template="labels", section=PATH, load=load),)
 ACTIONS: Final = (PageAction(path=PATH, perform=give_label, permission="propose", needs_key=False),)

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from scanflow.backends.backend_port import ChangeMarked
 from scanflow.errors import ScanflowError
-from scanflow_server.dashboard.page import Page, PageRequest
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest
 from scanflow_server.server_context import ServerContext
 from scanflow_server.streams import format_event
 
@@ -57,7 +57,7 @@ class RenderPace:
 
 
 async def stream_page(
-    page: Page, request: PageRequest, *, last: str | None = None, clock: Callable[[], float] = time.monotonic
+    page: DashboardPage, request: PageRequest, *, last: str | None = None, clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[bytes]:
     """Yield what the page shows as events, each as soon as it differs from the one before; ``last``: the id of what the
     browser has."""
@@ -80,7 +80,7 @@ async def stream_page(
             await context.store_notifier.wait_async(changes, LOOK_S)
 
 
-def _render(page: Page, request: PageRequest) -> tuple[str, bool]:
+def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool]:
     """Return what the page shows, and whether that grows."""
     try:
         view = page.load(request)

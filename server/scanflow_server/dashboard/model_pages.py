@@ -17,11 +17,11 @@ from scanflow.reports.model_history import TYPES, ComparedSlice, VersionHistory,
 from scanflow.reports.sections import draw_history
 from scanflow_server.background_reads import Reading
 from scanflow_server.dashboard.action_pages import read_reason
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_actions, list_services
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
 from scanflow_server.dashboard.page_html import format_reason
-from scanflow_server.dashboard.page_windows import WINDOW, Window
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import make_changer
 from scanflow_server.store import event_store
@@ -35,7 +35,7 @@ def load_models(request: PageRequest) -> PageView:
     reading, services = _read_models(request, happened), list_services(request)
     models: dict[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
     rows = [_build_row(name, build_histories(versions, happened, services)) for name, versions in models.items()]
-    window = Window.read(request)
+    window = TableWindow.read(request)
     columns = ("model", "in use", "since", "served by", "versions", "newest", "decided of it")
     nothing = "No model is registered yet."
     return PageView(
@@ -75,7 +75,7 @@ def _build_row(name: str, histories: Sequence[VersionHistory]) -> list[Cell]:
     used = next((history for history in histories if history.in_use), None)
     newest = histories[0] if histories else None
     return [
-        Link(name, f"/models/{quote(name, safe='')}"),
+        LinkCell(name, f"/models/{quote(name, safe='')}"),
         None if used is None else f"version {used.version}",
         Moment(None if used is None else used.since),
         None if used is None else ", ".join(used.services),
@@ -86,7 +86,7 @@ def _build_row(name: str, histories: Sequence[VersionHistory]) -> list[Cell]:
 
 
 def load_model(request: PageRequest) -> PageView:
-    name, happened, window = request.parameters["model"], _list_events(request), Window.read(request)
+    name, happened, window = request.parameters["model"], _list_events(request), TableWindow.read(request)
     reading = _read_models(request, happened)
     if reading.value is not None and name not in reading.value[1]:
         raise NotFoundError(f"There is no model {name!r:.100}. List the models: scanflow models")
@@ -128,13 +128,13 @@ def _draw_drift(happened: Sequence[Event], histories: Sequence[VersionHistory]) 
     return [] if event is None else [draw_column(column) for column in list_drifted_columns(event)[:MAX_COLUMNS]]
 
 
-def _list_facts(history: VersionHistory) -> list[Link]:
+def _list_facts(history: VersionHistory) -> list[LinkCell]:
     """Return links to what a version comes from, and is used by."""
     return [
-        *(Link(f"served by {name}", f"/services/{quote(name, safe='')}") for name in history.services),
-        *([Link("why", build_action_address(history.action))] if history.action else []),
-        *([Link(f"trained by run {history.run}", f"/runs/{quote(history.run, safe='')}")] if history.run else []),
-        *([Link(f"after drift in run {history.drift}", f"/runs/{history.drift}")] if history.drift else []),
+        *(LinkCell(f"served by {name}", f"/services/{quote(name, safe='')}") for name in history.services),
+        *([LinkCell("why", build_action_address(history.action))] if history.action else []),
+        *([LinkCell(f"trained by run {history.run}", f"/runs/{quote(history.run, safe='')}")] if history.run else []),
+        *([LinkCell(f"after drift in run {history.drift}", f"/runs/{history.drift}")] if history.drift else []),
     ]
 
 
@@ -162,8 +162,8 @@ def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[...,
 
 
 PAGES: Final = (
-    Page(path="/models", template="models", section="/models", load=load_models),
-    Page(path="/models/{model}", template="model", section="/models", load=load_model),
+    DashboardPage(path="/models", template="models", section="/models", load=load_models),
+    DashboardPage(path="/models/{model}", template="model", section="/models", load=load_model),
 )
 ACTIONS: Final = (
     PageAction(path="/models/{model}/{version}/promote", perform=partial(_decide, decide=ModelChanger.promote)),

@@ -9,8 +9,8 @@ from scanflow.backends.job_times import JobTimes, compute_job_times
 from scanflow.backends.step_schedule import Share
 from scanflow.reports.job_drawings import draw_gantt, draw_node_lanes, draw_run_ranks
 from scanflow_server.control.job_queue import format_share
-from scanflow_server.dashboard.page import Page, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.mpi_jobs import explain_queue, list_jobs
 
 _MAX_JOBS: Final = 20
@@ -47,9 +47,9 @@ def _build_table(
     rows: list[list[Cell]] = [
         [
             StateCell("waiting" if job.run in waits else job.state),
-            Link(f"{job.job} ({job.run})", f"/runs/{job.run}"),
+            LinkCell(f"{job.job} ({job.run})", f"/runs/{job.run}"),
             format_share(shares[job.run]) if job.run in shares else None,
-            Link(str(job.ranks), request.build_address(run=job.run)) if job.ranks else None,
+            LinkCell(str(job.ranks), request.build_address(run=job.run)) if job.ranks else None,
             ", ".join(job.nodes),
             Moment(job.submitted),
             None if job.began is None else format_duration(job.waiting_s),
@@ -61,4 +61,4 @@ def _build_table(
     return CellTable(columns, rows, "No MPI job has run yet.", "scanflow run app.py:JOB")
 
 
-PAGES: Final = (Page(path="/mpi", template="mpi", section="/mpi", load=load),)
+PAGES: Final = (DashboardPage(path="/mpi", template="mpi", section="/mpi", load=load),)

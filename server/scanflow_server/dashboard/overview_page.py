@@ -14,8 +14,8 @@ from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
 from scanflow_server.control.agent_controller import describe_agent
-from scanflow_server.dashboard.page import Page, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.response_masking import mask_action
 from scanflow_server.routes import application_routes, run_routes, service_routes
@@ -106,7 +106,7 @@ def build_action_table(actions: Sequence[Action]) -> CellTable:
     rows: list[list[Cell]] = [
         [
             StateCell(action.state),
-            Link(f"{action.intent.primitive} {action.intent.target}", f"/actions/{quote(action.id, safe='')}"),
+            LinkCell(f"{action.intent.primitive} {action.intent.target}", f"/actions/{quote(action.id, safe='')}"),
             action.intent.agent,
             format_reason(action),
             Moment(action.began or action.intent.at),
@@ -125,7 +125,7 @@ def _build_run_table(runs: Sequence[RunRecord]) -> CellTable:
 def build_run_row(run: RunRecord) -> list[Cell]:
     return [
         StateCell(run.state),
-        Link(run.name, f"/runs/{run.name}"),
+        LinkCell(run.name, f"/runs/{run.name}"),
         f"{run.app}: {run.workflow}",
         None if run.seconds is None else format_duration(run.seconds),
         Moment(run.created),
@@ -139,40 +139,45 @@ def _build_service_table(services: Sequence[ServiceRecord]) -> CellTable:
             uri.removeprefix("models:/") for part in service.revisions for uri in part.models.values()
         )
         rows.append(
-            [StateCell(service.state), Link(service.name, f"/services/{service.name}"), service.app, ", ".join(models)]
+            [
+                StateCell(service.state),
+                LinkCell(service.name, f"/services/{service.name}"),
+                service.app,
+                ", ".join(models),
+            ]
         )
     return CellTable(("state", "service", "application", "models"), rows, "No service yet.", "scanflow deploy")
 
 
 def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
     rows: list[list[Cell]] = [
-        [StateCell(agent.state), Link(agent.full_name, f"/agents/{agent.app}/{agent.name}"), agent.error]
+        [StateCell(agent.state), LinkCell(agent.full_name, f"/agents/{agent.app}/{agent.name}"), agent.error]
         for agent in agents
     ]
     return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
 
 
-def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[Link, str, str]]:
+def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, str]]:
     """Return the newest run of each workflow, if it failed."""
     newest = {(run.app, run.team, run.workflow): run for run in reversed(runs)}
     return [
-        (Link(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or "")
+        (LinkCell(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or "")
         for run in newest.values()
         if run.state in {"failed", "interrupted"}
     ]
 
 
-def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[Link, str, str]]:
+def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[LinkCell, str, str]]:
     return [
-        (Link(f"service {service.name}", f"/services/{service.name}"), service.state, "")
+        (LinkCell(f"service {service.name}", f"/services/{service.name}"), service.state, "")
         for service in services
         if service.state in {"failed", "degraded", "backup", "unsupervised"}
     ]
 
 
-def _list_failed_agents(agents: Sequence[AgentView]) -> list[tuple[Link, str, str]]:
+def _list_failed_agents(agents: Sequence[AgentView]) -> list[tuple[LinkCell, str, str]]:
     return [
-        (Link(f"agent {agent.full_name}", f"/agents/{agent.app}/{agent.name}"), agent.state, agent.error or "")
+        (LinkCell(f"agent {agent.full_name}", f"/agents/{agent.app}/{agent.name}"), agent.state, agent.error or "")
         for agent in agents
         if agent.state == "silent" or agent.error
     ]
@@ -182,4 +187,4 @@ def format_labels(count: int) -> str:
     return f"{format_count(count, 'sample')} to label"
 
 
-PAGES: Final = (Page(path="/", template="overview", section="/", load=load),)
+PAGES: Final = (DashboardPage(path="/", template="overview", section="/", load=load),)

@@ -11,7 +11,7 @@ from scanflow.text.printable import make_one_line
 MAX_LENGTH = 300
 
 
-class Link(NamedTuple):
+class LinkCell(NamedTuple):
     text: str
     address: str
 
@@ -44,7 +44,7 @@ class CommandCell(NamedTuple):
     text: str
 
 
-Cell: TypeAlias = str | int | float | Link | StateCell | Moment | CommandCell | None
+Cell: TypeAlias = str | int | float | LinkCell | StateCell | Moment | CommandCell | None
 
 
 class CellTable(NamedTuple):
@@ -60,7 +60,7 @@ class CellTable(NamedTuple):
 def classify_cell(cell: Cell) -> str:
     """Return how a cell is rendered: the name of its kind."""
     match cell:
-        case Link():
+        case LinkCell():
             return "link"
         case StateCell():
             return "state"

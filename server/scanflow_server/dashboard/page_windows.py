@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from scanflow_server.dashboard.page import PageRequest
+from scanflow_server.dashboard.dashboard_page import PageRequest
 
 WINDOW: Final = 50
 """How many rows of a table are shown at once."""
@@ -12,14 +12,14 @@ WINDOW: Final = 50
 _MAX_START: Final = 1_000_000
 
 
-class Window(NamedTuple):
+class TableWindow(NamedTuple):
     """The rows of a table that a page shows."""
 
     request: PageRequest
     start: int
 
     @classmethod
-    def read(cls, request: PageRequest) -> Window:
+    def read(cls, request: PageRequest) -> TableWindow:
         """Return the window that the page's address says; the first, where it says nothing of use."""
         text = request.query.get("start", "")
         return cls(request, min(int(text), _MAX_START) if text.isascii() and text.isdecimal() else 0)

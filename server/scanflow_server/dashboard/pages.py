@@ -46,8 +46,8 @@ from scanflow_server.dashboard import (
     settings_pages,
     tuning_pages,
 )
+from scanflow_server.dashboard.dashboard_page import LIVE, DashboardPage, PageAction, PageFile, PageRequest
 from scanflow_server.dashboard.live_pages import stream_page
-from scanflow_server.dashboard.page import LIVE, Page, PageAction, PageFile, PageRequest
 from scanflow_server.dashboard.page_requests import (
     check_next,
     is_private,
@@ -66,7 +66,7 @@ from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
 
-PAGES: Final[tuple[Page, ...]] = (
+PAGES: Final[tuple[DashboardPage, ...]] = (
     *overview_page.PAGES,
     *application_pages.PAGES,
     *run_pages.PAGES,
@@ -195,7 +195,7 @@ class Pages:
                 token_store.revoke(connection, row, at=self._context.clock())
         self._context.token_notifier.notify()
 
-    def _make_route(self, page: Page) -> Route:
+    def _make_route(self, page: DashboardPage) -> Route:
         async def show(request: Request) -> Response:
             page_request, nonce = await self._read_request(request), secrets.token_urlsafe(16)
             try:
@@ -207,7 +207,7 @@ class Pages:
 
         return Route(page.path, show, methods=["GET"])
 
-    def _make_live_route(self, page: Page) -> Route:
+    def _make_live_route(self, page: DashboardPage) -> Route:
         async def stream(request: Request) -> Response:
             page_request, last = await self._read_request(request), request.headers.get("last-event-id")
             return make_events_response(self._context.streams, stream_page(page, page_request, last=last))

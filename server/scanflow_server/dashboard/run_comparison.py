@@ -10,9 +10,9 @@ from scanflow.backends.run_records import TaskRecord
 from scanflow.errors import ScanflowError
 from scanflow.reports.run_differences import list_differences, pair_tasks
 from scanflow_server import run_requests
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_run_row
-from scanflow_server.dashboard.page import Page, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import to_json
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -39,7 +39,7 @@ def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:
     for record in records:
         if record.name != reader.run.name:
             state, _, *rest = build_run_row(record)
-            rows.append([state, Link(record.name, request.build_address(**{"with": record.name})), *rest])
+            rows.append([state, LinkCell(record.name, request.build_address(**{"with": record.name})), *rest])
     columns = ("state", "compare with", "workflow", "took", "started")
     return CellTable(columns, rows[:_MAX_CHOICES], "The workflow has no other run.", "scanflow run")
 
@@ -89,4 +89,6 @@ def _read_outputs(reader: RunReader) -> dict[str, str]:
     return outputs
 
 
-PAGES: Final = (Page(path="/runs/{run}/compare", template="comparison", section="/runs", load=load_comparison),)
+PAGES: Final = (
+    DashboardPage(path="/runs/{run}/compare", template="comparison", section="/runs", load=load_comparison),
+)

@@ -9,7 +9,7 @@ from typing import Final
 from scanflow.backends.log_reader import Stream
 from scanflow.deployer import TaskLog
 from scanflow.reports.output_views import PICTURES, guess_media_type
-from scanflow_server.dashboard.page import FileContent, PageFile, PageRequest
+from scanflow_server.dashboard.dashboard_page import FileContent, PageFile, PageRequest
 from scanflow_server.run_reader import RunReader
 from scanflow_server.scope import get_own_run
 from scanflow_server.streams import follow

@@ -19,10 +19,10 @@ from scanflow.deployer.deployer_port import LATEST
 from scanflow.reports.run_timeline import draw_run_timeline
 from scanflow.text.times import round_up_now
 from scanflow_server import run_requests
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_run_row
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
-from scanflow_server.dashboard.page_windows import WINDOW, Window
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.run_downloads import open_run
 from scanflow_server.dashboard.task_view import load_task_view
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -38,7 +38,7 @@ _MAX_PARAMETERS: Final = 200
 
 
 def load_runs(request: PageRequest) -> PageView:
-    window = Window.read(request)
+    window = TableWindow.read(request)
     records = run_requests.list_runs(
         request.context,
         limit=WINDOW + 1,
@@ -73,7 +73,7 @@ def _list_choices(request: PageRequest) -> dict[str, Sequence[str]]:
 
 
 def load_run(request: PageRequest) -> PageView:
-    reader, window, state = open_run(request), Window.read(request), request.query.get("state") or None
+    reader, window, state = open_run(request), TableWindow.read(request), request.query.get("state") or None
     run, address = reader.run, partial(_build_task_address, request)
     failed = [task for task in run.tasks if task.state == "failed"]
     tasks = sorted((task for task in run.tasks if state in {None, task.state}), key=_rank_task)
@@ -134,7 +134,7 @@ def _build_task_table(request: PageRequest, tasks: Sequence[TaskRecord]) -> Cell
     rows: list[list[Cell]] = [
         [
             StateCell(task.state),
-            Link(task.task, _build_task_address(request, task.task)),
+            LinkCell(task.task, _build_task_address(request, task.task)),
             task.attempts or None,
             None if task.seconds is None else format_duration(task.seconds),
             None if task.began is None else Moment(task.began),
@@ -186,8 +186,8 @@ def read_texts(form: Mapping[str, str]) -> dict[str, str]:
 
 
 PAGES: Final = (
-    Page(path="/runs", template="runs", section="/runs", load=load_runs),
-    Page(path="/runs/{run}", template="run", section="/runs", load=load_run),
+    DashboardPage(path="/runs", template="runs", section="/runs", load=load_runs),
+    DashboardPage(path="/runs/{run}", template="run", section="/runs", load=load_run),
 )
 ACTIONS: Final = (
     PageAction(path="/runs/{run}/resume", perform=resume),

@@ -23,9 +23,9 @@ from scanflow.reports.load_drawing import draw_service_load
 from scanflow.reports.service_periods import TYPES, list_unready_periods
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, StateCell, format_latency
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
 from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
@@ -51,8 +51,8 @@ def _build_row(record: ServiceRecord) -> list[Cell]:
     p95 = [revision.p95_s for revision in record.revisions if not revision.shadow and revision.p95_s is not None]
     return [
         StateCell(record.state),
-        Link(record.name, _locate(record.name)),
-        Link(record.app, f"/applications/{quote(record.app, safe='')}"),
+        LinkCell(record.name, _locate(record.name)),
+        LinkCell(record.app, f"/applications/{quote(record.app, safe='')}"),
         f"{record.ready} of {record.shape.instances}",
         ", ".join(list_model_names(record)),
         f"{sum(rates):.1f}" if rates else None,
@@ -231,10 +231,10 @@ def delete(request: PageRequest, _form: Mapping[str, str]) -> str:
 
 
 PAGES: Final = (
-    Page(path="/services", template="services", section="/services", load=load_services),
-    Page(path="/services/{name}", template="service", section="/services", load=load_service),
-    Page(path="/services/{name}/logs", template="service_logs", section="/services", load=load_logs),
-    Page(path="/services/{name}/try", template="service_try", section="/services", load=load_try),
+    DashboardPage(path="/services", template="services", section="/services", load=load_services),
+    DashboardPage(path="/services/{name}", template="service", section="/services", load=load_service),
+    DashboardPage(path="/services/{name}/logs", template="service_logs", section="/services", load=load_logs),
+    DashboardPage(path="/services/{name}/try", template="service_try", section="/services", load=load_try),
 )
 ACTIONS: Final = (
     PageAction(path="/services/{name}/predict", perform=predict),

@@ -12,10 +12,10 @@ from scanflow import __version__
 from scanflow.errors import InvalidError
 from scanflow.http.home_token import Role
 from scanflow_server.control.notifications import FAILED, build_targets
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import render
-from scanflow_server.dashboard.page_windows import WINDOW, Window
+from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.request_problems import format_errors
 from scanflow_server.routes import audit_routes, token_routes
 from scanflow_server.routes.token_routes import TokenBody, describe_token, make_named_token
@@ -72,7 +72,7 @@ def _build_webhook_table(request: PageRequest) -> CellTable:
                 event = webhook_positions.find_position(connection, target.key)
                 rows.append(
                     [
-                        Link(row.name, f"/applications/{quote(row.name, safe='')}"),
+                        LinkCell(row.name, f"/applications/{quote(row.name, safe='')}"),
                         row.team,
                         mask_webhook(target.webhook.url),
                         ", ".join(target.webhook.on),
@@ -107,7 +107,7 @@ def _build_usage_table(request: PageRequest) -> CellTable:
 
 def load_tokens(request: PageRequest) -> PageView:
     request.caller.check("administer", request.caller.team)
-    window = Window.read(request)
+    window = TableWindow.read(request)
     tokens = token_routes.tokens(request.context, request.caller)[::-1][window.start : window.start + WINDOW + 1]
     return PageView(
         title="Tokens",
@@ -131,10 +131,10 @@ def _get_token_state(token: TokenRow, now: float) -> str:
 
 
 def make_token(request: PageRequest, form: Mapping[str, str]) -> str:
-    made = make_named_token(request.context, request.caller, _read_token_form(form))
-    request.describe(describe_token(made))
+    token = make_named_token(request.context, request.caller, _read_token_form(form))
+    request.describe(describe_token(token))
     return render(
-        "token", title="A new token", row=made, token=made.token, server=request.context.public_url, back=TOKENS
+        "token", title="A new token", row=token, token=token.token, server=request.context.public_url, back=TOKENS
     )
 
 
@@ -190,9 +190,9 @@ def load_audit(request: PageRequest) -> PageView:
 
 
 PAGES: Final = (
-    Page(path=SETTINGS, template="settings", section=SETTINGS, load=load_settings),
-    Page(path=TOKENS, template="tokens", section=SETTINGS, load=load_tokens),
-    Page(path=AUDIT, template="audit", section=SETTINGS, load=load_audit),
+    DashboardPage(path=SETTINGS, template="settings", section=SETTINGS, load=load_settings),
+    DashboardPage(path=TOKENS, template="tokens", section=SETTINGS, load=load_tokens),
+    DashboardPage(path=AUDIT, template="audit", section=SETTINGS, load=load_audit),
 )
 ACTIONS: Final = (
     PageAction(path=TOKENS, perform=make_token, permission="administer"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from scanflow_server.dashboard.page_cells import Link
+from scanflow_server.dashboard.page_cells import LinkCell
 
 _MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 _NAMING: Final = ("workflow", "service", "run", "model", "agent")
@@ -39,26 +39,26 @@ def build_action_address(id: str) -> str:
     return f"/actions/{quote(id, safe='')}"
 
 
-def link_subject(subject: str, app: str) -> Link | str:
+def link_subject(subject: str, app: str) -> LinkCell | str:
     address = find_address(subject, app)
-    return subject if address is None else Link(subject, address)
+    return subject if address is None else LinkCell(subject, address)
 
 
-def list_links(app: str, *documents: Any) -> list[Link]:
+def list_links(app: str, *documents: Any) -> list[LinkCell]:
     """Return a link to each resource that arguments, results or data of events name, each once."""
     links = (link for document in documents if isinstance(document, Mapping) for link in _iterate_links(app, document))
     return list(dict.fromkeys(links))
 
 
-def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[Link]:
+def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[LinkCell]:
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield from _iterate_links(app, value)
         elif not isinstance(value, str) or not value or (key, value) == ("agent", "person"):
             continue
         elif match := _MODEL.fullmatch(value):
-            yield Link(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")
+            yield LinkCell(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")
         elif key in _NAMING and (address := find_address(f"{key}/{value}", app)) is not None:
-            yield Link(f"{key} {value}", address)
+            yield LinkCell(f"{key} {value}", address)
         elif key == "action" and value not in _DRIVES:
-            yield Link(f"action {value}", build_action_address(value))
+            yield LinkCell(f"action {value}", build_action_address(value))

@@ -11,8 +11,8 @@ from scanflow.app.quantities import format_memory
 from scanflow.backends.run_records import StepFile, TaskRecord
 from scanflow.errors import ScanflowError
 from scanflow.reports.output_views import PICTURES, OutputView, build_output_view, guess_media_type, has_file_view
-from scanflow_server.dashboard.page import PageRequest
-from scanflow_server.dashboard.page_cells import CellTable, Link
+from scanflow_server.dashboard.dashboard_page import PageRequest
+from scanflow_server.dashboard.page_cells import CellTable, LinkCell
 from scanflow_server.dashboard.run_downloads import read_attempt
 from scanflow_server.run_reader import RunReader
 
@@ -25,14 +25,14 @@ _MAX_PICTURE_BYTES: Final = 5 * 2**20
 class TaskView(NamedTuple):
     task: TaskRecord
     attempt: int
-    attempts: Sequence[Link]
+    attempts: Sequence[LinkCell]
     logs: Sequence[tuple[str, str]]
     """The end of each stream that is not empty."""
 
     log_problem: str
     outputs: Sequence[OutputView]
     output_problem: str
-    pictures: Sequence[Link]
+    pictures: Sequence[LinkCell]
     files: CellTable
 
 
@@ -40,13 +40,13 @@ def load_task_view(request: PageRequest, reader: RunReader, task: TaskRecord) ->
     attempt, files = read_attempt(request) or task.attempts, reader.list_files(task.task)[:_MAX_FILES]
     logs, log_problem = _load_logs(reader, task, attempt)
     outputs, output_problem = _load_outputs(reader, task)
-    links = {file: Link(file.name, _locate_file(reader, file)) for file in files}
+    links = {file: LinkCell(file.name, _locate_file(reader, file)) for file in files}
     rows = [(link, format_memory(file.size_bytes)) for file, link in links.items()]
     return TaskView(
         task=task,
         attempt=attempt,
         attempts=[
-            Link(str(number), request.build_address(task=task.task, attempt=number) + "#task")
+            LinkCell(str(number), request.build_address(task=task.task, attempt=number) + "#task")
             for number in range(max(1, task.attempts - _MAX_ATTEMPTS + 1), task.attempts + 1)
         ],
         logs=logs,

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier, summarize_arms
 from scanflow.tuning.candidates import describe
-from scanflow_server.dashboard.page import Page, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.page_cells import Cell, CellTable, Link, Moment, StateCell
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.service_pages import SIZE
 from scanflow_server.routes import application_routes
 from scanflow_server.server_context import ServerContext
@@ -49,8 +49,8 @@ def _build_row(run: TrackedRun) -> list[Cell]:
     service = get("service", "")
     return [
         StateCell(_STATES.get(run.status, run.status)),
-        Link(run.name, f"/tuning/{quote(run.run_id, safe='')}"),
-        Link(service, f"/services/{quote(service, safe='')}") if service else None,
+        LinkCell(run.name, f"/tuning/{quote(run.run_id, safe='')}"),
+        LinkCell(service, f"/services/{quote(service, safe='')}") if service else None,
         get("goal", ""),
         get("cores", ""),
         f"{get('best.instances', '?')} × {get('best.cores', '?').removesuffix('.0')}, {get('best.affinity', '?')}",
@@ -101,7 +101,7 @@ def read_again(request: PageRequest, _form: Mapping[str, str]) -> str:
 
 
 PAGES: Final = (
-    Page(path="/tuning", template="tuning", section="/tuning", load=load_searches),
-    Page(path="/tuning/{id}", template="search", section="/tuning", load=load_one),
+    DashboardPage(path="/tuning", template="tuning", section="/tuning", load=load_searches),
+    DashboardPage(path="/tuning/{id}", template="search", section="/tuning", load=load_one),
 )
 ACTIONS: Final = (PageAction(path="/tuning/read", perform=read_again, permission="read"),)

@@ -58,9 +58,9 @@ def tokens(context: ContextDep, caller: Admin) -> list[TokenRow]:
 @router.post("", status_code=201)
 def make(context: ContextDep, request: Request, caller: Admin, body: TokenBody) -> NewToken:
     """Create a token, and show it once. Its permissions are at most those of the caller's token."""
-    made = make_named_token(context, caller, body)
-    setattr(request.state, WHAT, describe_token(made))
-    return made
+    token = make_named_token(context, caller, body)
+    setattr(request.state, WHAT, describe_token(token))
+    return token
 
 
 @router.delete("/{name}")

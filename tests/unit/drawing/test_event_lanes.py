@@ -15,7 +15,7 @@ def event(at: float, text: str = "", shape: str = "circle", address: str = "") -
     return LaneEvent(BEGIN + at, text, f"at {at:g}", "blue", shape, address=address)
 
 
-def test_many_marks_become_one_that_counts_them_and_the_picture_stays_small() -> None:
+def test_many_events_are_merged_and_counted_so_that_the_picture_stays_small() -> None:
     near = [event(0), event(1), event(2), event(3, shape="cross"), event(4, "failed"), event(5, address="/a")]
     assert [(entry.words, entry.shape) for entry in merge_near(near, AXIS)] == [
         ("at 0, and 2 more", "circle"),

@@ -28,7 +28,7 @@ def test_before_is_hollow_and_now_is_filled_to_one_scale() -> None:
     assert [rect.findtext(f"{SVG}title") for rect in rects[:2]] == ["0, before: 75.0%", "0, now: 25.0%"]
 
 
-def test_a_column_without_bins_says_its_means() -> None:
+def test_a_column_without_bins_shows_its_averages() -> None:
     column = {"name": "x", "reference": {"mean": 3.0, "sd": 1.0}, "current": {"mean": 4.0}}
     assert build_histogram(column) == Histogram("x", "", [], [], [], "mean 3 ± 1 → mean 4")
     assert "mean 3 ± 1 → mean 4" in draw_column(column)

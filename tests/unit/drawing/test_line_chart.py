@@ -96,7 +96,7 @@ def test_a_step_holds_until_the_next() -> None:
     assert places[2][1] == places[3][1]
 
 
-def test_marks_and_periods_run_through_all_panels_and_link() -> None:
+def test_events_and_periods_cross_all_panels_and_link() -> None:
     panels = [LinePanel(name=name, lines={name: line(1, 2, 3)}) for name in ("rate", "latency")]
     marks = [EventLine(BEGIN + 60, "scaled to 5", "green", "✓", "scaled to 5: load was high", "/actions/1")]
     periods = [Period(BEGIN + 90, None, "fail-over", "red")]
@@ -116,7 +116,7 @@ def test_marks_and_periods_run_through_all_panels_and_link() -> None:
     assert {"✓", "scaled to 5", "fail-over", "rate", "latency"} <= set(texts)
 
 
-def test_the_mark_stays_where_there_is_no_room_for_words() -> None:
+def test_an_event_is_drawn_where_its_text_does_not_fit() -> None:
     marks = [EventLine(BEGIN + at, "a long sentence of an action", "violet", "■") for at in range(12)]
     texts = [
         text.text
@@ -149,7 +149,7 @@ def test_limits_hold_all_values_and_numbers_at_the_axis_differ(values: list[floa
         assert len(set(ticks)) == len(ticks)
 
 
-def test_numbers_at_the_axis_have_room() -> None:
+def test_numbers_at_the_axis_fit() -> None:
     drawn = draw_panels("Wide", [LinePanel(name="bytes", lines={"a": line(0, 123_456_789_000)}, form="{:,.0f}")])
     labels = [text for text in ET.fromstring(drawn).iter(f"{SVG}text") if text.get("text-anchor") == "end"]
     assert all(float(text.get("x", "")) - 12 * 0.58 * len(text.text or "") >= 0 for text in labels)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanflow.drawing import svg
-from scanflow.drawing.scatter import Cut, ScatterPoint, draw_cuts, draw_frontier, find_frontier
+from scanflow.drawing.scatter import Cut, ScatterPoint, compute_frontier, draw_cuts, draw_frontier
 
 SVG = "{http://www.w3.org/2000/svg}"
 VALUES = st.floats(0.01, 1e4)
@@ -18,7 +18,7 @@ VALUES = st.floats(0.01, 1e4)
 
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=30))
 def test_on_the_frontier_nobody_beats_anybody(points: list[tuple[float, float]]) -> None:
-    frontier = find_frontier(points)
+    frontier = compute_frontier(points)
     assert all(first[0] < second[0] and first[1] < second[1] for first, second in combinations(frontier, 2))
     for x, y in points:
         assert any(x >= least and y <= most for least, most in frontier)

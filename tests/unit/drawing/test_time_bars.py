@@ -37,8 +37,8 @@ def test_bars_are_to_scale_on_a_page_and_on_a_phone(width: float) -> None:
         ),
     ]
     first, second = map(read_bars, list_rows(draw_time_bars("Bars", rows, width=width)))
-    [(left, wide)], (waits, runs) = first, second
-    assert waits[0] == pytest.approx(left + wide, abs=0.2)
+    [(start, wide)], (waits, runs) = first, second
+    assert waits[0] == pytest.approx(start + wide, abs=0.2)
     assert runs[0] == pytest.approx(waits[0] + waits[1], abs=0.2)
     assert (waits[1] / wide, runs[1] / wide) == pytest.approx((1 / 3, 2 / 3), abs=0.01)
     assert runs[0] + runs[1] <= width

@@ -10,7 +10,7 @@ import pytest
 from scanflow.backends.run_records import RunRecord, TaskRecord
 from scanflow.drawing.svg import COLOURS, NARROW
 from scanflow.names import RunName, StepName
-from scanflow.reports.run_timeline import draw_run_timeline, find_critical_tasks
+from scanflow.reports.run_timeline import draw_run_timeline, list_critical_tasks
 from scanflow.text.failures import Failure
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,7 +45,7 @@ def list_bars(row: ET.Element) -> list[ET.Element]:
     return [bar for bar in row.iter(f"{SVG}rect") if bar.get("rx")]
 
 
-def test_tasks_are_sorted_by_start_and_told_apart_by_mark_and_colour() -> None:
+def test_tasks_are_sorted_by_start_and_differ_by_sign_and_colour() -> None:
     drawn = draw_run_timeline(
         run(
             task("report", "pending"),
@@ -130,7 +130,7 @@ def test_the_critical_path_goes_back_from_the_end_by_what_a_step_waited_for() ->
         "join": ("skip",),
         "aside": ("load",),
     }
-    assert find_critical_tasks(tasks, parents, BEGIN + 12) == {"load", "train.0", "join"}
+    assert list_critical_tasks(tasks, parents, BEGIN + 12) == {"load", "train.0", "join"}
     drawn = draw_run_timeline(run(*tasks, seconds=12), parents=parents)
     strong = [row for row in list_rows(drawn) if any(text.get("font-weight") for text in row.iter(f"{SVG}text"))]
     assert [list(row.iter(f"{SVG}text"))[1].text for row in strong] == ["load", "train.0", "join"]

@@ -8,7 +8,7 @@ import pytest
 
 from scanflow.agent.agent_records import JSON, PrimitiveCall, Sample
 from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
-from scanflow_server.dashboard.page_cells import Link
+from scanflow_server.dashboard.page_cells import LinkCell
 from scanflow_server.dashboard.subject_links import find_address, list_links
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import intent_store
@@ -95,7 +95,11 @@ def test_a_subject_has_the_page_of_its_kind(subject: str, address: str | None) -
 
 def test_data_link_to_what_they_name_once() -> None:
     data = {"run": "fox", "models": {"a": "models:/m/1", "b": "models:/m/1"}, "service": 3, "action": "a/1", "x": "run"}
-    links = [Link("run fox", "/runs/fox"), Link("m 1", "/models/m#v1"), Link("action a/1", "/actions/a%2F1")]
+    links = [
+        LinkCell("run fox", "/runs/fox"),
+        LinkCell("m 1", "/models/m#v1"),
+        LinkCell("action a/1", "/actions/a%2F1"),
+    ]
     assert list_links("shop", data, None, [data]) == links
 
 

@@ -81,7 +81,7 @@ class PageView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class DashboardPage:
     path: str
     """Its address: ``/runs/{run}``."""
 
