@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ("scanflow", "client/scanflow_client", "agents/scanflow_agents", "server/scanflow_server")
 VALUES = ("scanflow/app/", "scanflow/text/", "scanflow/graphs.py", "scanflow/names.py", "scanflow/errors.py")
-"""What a reader of a path need not open: the values that users declare, graphs of names, names, errors and helpers of text."""
+"""What a reader of a path need not open: values that users declare, graphs of names, names, errors, helpers of text."""
 
 
 @contextmanager

@@ -15,9 +15,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from scanflow.agent.agent_records import Event
-from scanflow.backends.run_records import RunRecord
 from scanflow.drawing.svg import draw_element, draw_figure, escape_text
-from scanflow.names import RunName
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.page import render_frame, render_report
 from scanflow.reports.report_data import Kind, LoopEvent, ModelUse, RequestCounts, ScoredAnswers, Version
@@ -89,6 +87,7 @@ def render_evil_report() -> str:
 
 
 TABLE = CellTable((EVIL,), [[cell] for cell in (EVIL, LinkCell(EVIL, EVIL), StateCell(EVIL), CommandCell(EVIL))])
+CHOICES = {name: [EVIL, "b"] for name in ("app", "team")}
 EMPTY = CellTable((), [], EVIL, EVIL)
 
 
@@ -106,14 +105,8 @@ def render_evil_overview() -> str:
     return render_evil_page(
         "overview", approvals=[requested], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
         drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
-        today=TABLE, reports=[EVIL], apps=[EVIL, "b"], teams=[EVIL, "b"], signs_in=True, format_reason=lambda _: EVIL,
+        today=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True, format_reason=lambda _: EVIL,
     )  # fmt: skip
-
-
-def render_evil_run() -> str:
-    run = RunRecord(name=RunName("fox-1"), app=EVIL, team=EVIL, workflow=EVIL, state="failed", created=0.0, error=EVIL)
-    failure = SimpleNamespace(summary=EVIL, lines=lambda: [EVIL])
-    return render_evil_page("run", run=run, failed=[SimpleNamespace(task=EVIL, failure=failure)], tasks=TABLE)
 
 
 def render_evil_sample(**data: Any) -> str:
@@ -156,8 +149,9 @@ def render_evil_tokens() -> str:
         pytest.param(lambda: render_screen([EVIL], links={EVIL: EVIL}), 1, 1, id="link"),
         pytest.param(render_evil_report, 48, 3, id="report"),
         pytest.param(render_evil_overview, 30, 14, id="overview"),
-        pytest.param(render_evil_run, 15, 7, id="run"),
-        pytest.param(lambda: render_evil_page("runs", table=TABLE, newer=EVIL, older=EVIL), 8, 10, id="runs"),
+        pytest.param(
+            lambda: render_evil_page("runs", table=TABLE, choices=CHOICES, newer=EVIL, older=EVIL), 8, 10, id="runs"
+        ),
         pytest.param(
             lambda: render_evil_page("page_problem", problem=EVIL, section_text=EVIL), 4, 2, id="problem of a page"
         ),
@@ -203,7 +197,7 @@ OWN_SCRIPT = '<script src="{{ address }}" nonce="{{ nonce }}" defer></script>'
 
 
 def test_what_a_page_shows_is_rendered_alone_for_its_stream() -> None:
-    values: dict[str, Any] = {"table": TABLE, "newer": None, "older": None, "title": EVIL, "command": EVIL}
-    content = render("runs", layout="main_content.html.jinja", time=TimeFormatter(UTC), **values)
+    values = {"problem": EVIL, "section_text": EVIL}
+    content = render("page_problem", layout="main_content.html.jinja", section="/", **values)
     assert not {"html", "main", "style", "script", "form"} & _Page(content).tags
-    assert content.strip() in render_evil_page("runs", table=TABLE, newer=None, older=None)
+    assert content.strip() in render_evil_page("page_problem", **values)
