@@ -18,6 +18,9 @@ from scanflow_server.token_roles import TokenHolder
 _MAX_RUNS: Final = 200
 """The newest runs, among which jobs are looked for."""
 
+_MAX_ACTIVE: Final = 100
+"""The first active runs, whose definitions are read for what they take. A job behind them waits without a reason."""
+
 
 def list_jobs(context: ServerContext, caller: TokenHolder, *, limit: int, team: str | None = None) -> list[RunRecord]:
     """Return the newest MPI jobs that the caller may see, with their tasks."""
@@ -45,7 +48,7 @@ def explain_queue(context: ServerContext, caller: TokenHolder) -> tuple[dict[str
     if not isinstance(batch, JobBudget):
         return {}, {}
     with context.store.read() as connection:
-        drives = run_store.list_active(connection)
+        drives = run_store.list_active(connection)[:_MAX_ACTIVE]
     teams = {drive.name: drive.team for drive in drives}
     processes = {drive.name: context.get_run_job(drive.name, drive.number) for drive in drives}
     begun = [(name, process.alive or process.starts > 0) for name, process in processes.items()]

@@ -140,6 +140,8 @@ class Two:
             intent_store.add(connection, make_request_row("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
             application_store.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
             intent_store.add(connection, make_action_row("alpha-intent", "pending", "approve", **whose, key="alpha"))
-            label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-sample")], at=1.0, team="alpha")
+            label_store.enqueue(
+                connection, "alpha-app", [LabelCandidate(id="alpha-sample", picture="AAAA")], at=1.0, team="alpha"
+            )
             label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
             event_store.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})

@@ -57,6 +57,7 @@ def test_nobody_gets_in_without_a_token_and_the_cookie_is_for_these_pages_alone(
         ):
             answer = stranger.request(method, path, data={"id": "p"} if method == "POST" else None)
             assert (answer.status_code, answer.headers["location"]) == (303, leads), (method, path)
+        assert stranger.get("/live/runs").status_code == 401, "a script is not led to a page"
         page = stranger.get("/login")
         assert [form.action for form in PageReader(page.text).forms] == ["/login"]
         for token in ("wrong", "", "é"):

@@ -28,13 +28,22 @@ function report(text) {
   connection.querySelector("span").textContent = text;
   connection.querySelector("a").hidden = !text.startsWith("You");
 }
-document.addEventListener("htmx:sse:error", (event) => {
-  const status = event.detail.status;
-  report(status === 401 || status === 403
+let isShutOut = false;  // who is asked again and again who they are fills the audit log
+function reportFailure(status) {
+  isShutOut = status === 401 || status === 403;
+  report(isShutOut
     ? "You are no longer logged in."
     : "The server does not answer. What you see is what it showed last; trying again.");
-});
+}
+document.addEventListener("htmx:sse:error", (event) => reportFailure(event.detail.status));
+document.addEventListener("htmx:sse:before:connection", (event) => { if (isShutOut) event.preventDefault(); });
 document.addEventListener("htmx:sse:after:connection", () => report(""));
+for (const failure of ["htmx:error", "htmx:response:error"]) {  // of the first connection, which the extension leaves
+  document.addEventListener(failure, (event) => {
+    reportFailure(event.detail.ctx?.response?.status);
+    if (!isShutOut) setTimeout(() => event.target.dispatchEvent(new Event("retry")), 2000 + 2000 * Math.random());
+  });
+}
 
 // A log that is read at its end stays at its end.
 let atEnd = new Set();
