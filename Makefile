@@ -114,6 +114,7 @@ lock: ## Write requirements/*.txt anew from pyproject.toml; UPGRADE=1 takes newe
 	@cd requirements && $(LOCK) --group ../pyproject.toml:bench-serving -o bench-serving.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:torch -c dev.txt -o torch.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:oidc-provider -c dev.txt -o oidc-provider.txt
+	@cd requirements && $(LOCK) --group ../pyproject.toml:browser -c dev.txt -o browser.txt
 	@cd requirements && $(LOCK) --group ../pyproject.toml:supply -c dev.txt -o supply.txt
 
 .PHONY: clean

@@ -24,6 +24,9 @@ from tests.waiting import PATIENCE
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 SUITE = (sys.executable, "-m", "tests.suite", "-vv", "--durations=10")
+FILES = "STAGE_FILES"
+"""The variable with the folder for what a stage's tests leave to look at, as pictures of pages."""
+
 SUMMARY_S = 120
 """How long a stage that was interrupted has to say what failed until then, in seconds."""
 
@@ -53,7 +56,7 @@ STAGES = (
     Stage(name="torch", marker="torch", limit_s=1200, path="tests/laws", brings="torch"),
     Stage(name="gpu", marker="gpu", limit_s=600, path="tests/device", brings="torch"),
     Stage(name="supply", marker="supply", limit_s=1800, brings="supply"),
-    Stage(name="browser", marker="browser", limit_s=600),
+    Stage(name="browser", marker="browser", limit_s=1200, brings="browser"),
     Stage(name="oidc", marker="oidc", limit_s=600, path="tests/oidc", brings="oidc-provider"),
     Stage(name="mpi", marker="mpi and not cluster and not cluster_slow", limit_s=1800, runners=2),
     Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=3600, runners=3),
@@ -78,7 +81,7 @@ def run_stage(stage: Stage, folder: Path) -> Outcome:
     begun, path = time.monotonic(), folder / f"{stage.name}.json"
     with (folder / f"{stage.name}.log").open("wb") as log:
         command = stage.command(folder / f"{stage.name}.xml")
-        environment = {**os.environ, RESULT: str(path)}
+        environment = {**os.environ, RESULT: str(path), FILES: str(folder / stage.name)}
         if stage.brings:
             environment["PYTHONPATH"] = _bring(stage.brings, log)
         process = subprocess.Popen(

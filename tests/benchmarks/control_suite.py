@@ -15,6 +15,7 @@ from tests.benchmarks.bodies import bodies
 from tests.benchmarks.contention import label_writes, many_callers
 from tests.benchmarks.control_server import API, acting_agent, ask, fill, read_outcomes, run_scanflow, time_requests
 from tests.benchmarks.idle import idle
+from tests.benchmarks.large_dashboard import LARGE_DASHBOARD, DashboardSize, large_dashboard
 from tests.benchmarks.large_lists import LARGE, ListSize, large_lists
 from tests.benchmarks.large_store import StoreSize
 from tests.benchmarks.measure import Benchmark, Metric, NotMeasuredError, Places, Sampler, Section, run, wall_s
@@ -58,10 +59,14 @@ class Sizes:
     lag_seconds: float = 20.0
     labels: int = 10_000
     lists: ListSize = LARGE
+    dashboard: DashboardSize = LARGE_DASHBOARD
     idle_settles_s: float = 30.0
     idle_seconds: float = 60.0
 
 
+_SMALL_STORE = StoreSize(
+    queued=20, ended=20, events=2_000, intents=20, labels=2_000, operations=10, audit=200, agents=2
+)
 FULL = Sizes()
 QUICK = Sizes(
     runs=30,
@@ -72,13 +77,8 @@ QUICK = Sizes(
     strategies=20,
     lag_seconds=2.5,
     labels=20,
-    lists=ListSize(
-        store=StoreSize(
-            queued=20, ended=20, events=2_000, intents=20, labels=2_000, operations=10, audit=200, agents=2
-        ),
-        driven=2,
-        requests=2,
-    ),
+    lists=ListSize(store=_SMALL_STORE, driven=2, requests=2),
+    dashboard=DashboardSize(store=_SMALL_STORE, idle_s=1.0, rounds=1),
     idle_settles_s=1.0,
     idle_seconds=1.0,
 )
@@ -95,6 +95,7 @@ def control(places: Places, sizes: Sizes = FULL) -> list[Benchmark]:
         label_writes(places, LOAD_SECTION, count=sizes.labels),
         many_callers(places, LOAD_SECTION, runs=sizes.runs, seconds=sizes.seconds),
         large_lists(places, LOAD_SECTION, sizes.lists),
+        large_dashboard(places, LOAD_SECTION, sizes.dashboard),
         idle(places, settles_s=sizes.idle_settles_s, seconds=sizes.idle_seconds),
     ]
 

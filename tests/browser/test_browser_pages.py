@@ -12,7 +12,7 @@ import pytest
 from scanflow.agent.agent_records import Event
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.reports.event_report import report_page
-from tests.browser.conftest import Browser
+from tests.browser.chromium import Browser
 from tests.server import ServerProcess
 
 pytestmark = [

@@ -12,7 +12,7 @@ import pytest
 from scanflow.knowledge import open_knowledge
 from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
 from scanflow.knowledge.step_environment import locate_tracker
-from tests.browser.conftest import Browser
+from tests.browser.chromium import Browser
 from tests.server import ServerProcess
 from tests.waiting import PATIENCE_S, wait_until
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.browser.conftest import Browser, browser
+from tests.browser.chromium import Browser
+from tests.browser.conftest import browser
 from tests.http_requests import HTTP
 from tests.oidc import PASSWORDS
 from tests.server import ServerProcess, bearer
