@@ -24,7 +24,7 @@ from scanflow_server.token_roles import PERMISSIONS, Permission, TokenHolder, ex
 from tests.http_requests import http_client
 from tests.page_reader import log_in
 from tests.permissions import permit_strategies
-from tests.security.two_teams import APP, HTTP, INTENT, SENT, Two, batch
+from tests.security.two_teams import APP, HTTP, INTENT, PNG, SENT, Two, batch
 from tests.server import bearer
 from tests.unit.server.answering import a_service
 from tests.waiting import patient
@@ -234,7 +234,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
             response = browser.post("/labels", data={**key, "label": "3"})
             assert response.status_code == (403 if team == "alpha" else 404), response.text
             if team == "alpha":
-                assert browser.get("/labels/picture", params=key).content == bytes(3)
+                assert browser.get("/labels/picture", params=key).content == PNG
             else:
                 assert browser.get("/labels", params=key).status_code == 404
                 assert browser.get("/labels/picture", params=key).status_code == 404
@@ -247,6 +247,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
     )
     attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/logout", "/static/{name}"}
     attacked |= in_test_dashboard_safety
+    attacked |= {file.path for file in FILES}  # in test_dashboard_safety, too
     assert _list_page_paths(two.context) == attacked, "each is attacked here"
     sign_in = SignInSettings(issuer="https://id.example", groups=(GroupRule("g", "t", "viewer"),))
     two.context.settings = two.context.settings.model_copy(update={"sign_in": sign_in})

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import httpx2
+import numpy as np
 
+from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow.http.home_token import read_home_token
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import agent_store, application_store, event_store, intent_store, label_store, run_store
@@ -18,6 +21,9 @@ from tests.unit.server.answering import a_service
 from tests.unit.server.server_rows import make_action_row, make_request_row
 from tests.waiting import patient
 
+PNG = encode_thumbnail(np.arange(784).reshape(28, 28))
+assert PNG is not None
+PICTURE = base64.b64encode(PNG).decode()
 HTTP = http_client(timeout=patient(60))
 
 APP: dict[str, Any] = {
@@ -139,9 +145,21 @@ class Two:
         with context.store.write() as connection:
             intent_store.add(connection, make_request_row("deploy-aaaaaaaaaaaa", "deploy", "alpha-service", **whose))
             application_store.put(connection, name="alpha-app", team="alpha", document=APP, source=None, at=1.0)
-            intent_store.add(connection, make_action_row("alpha-intent", "pending", "approve", **whose, key="alpha"))
+            intent_store.add(
+                connection,
+                make_action_row(
+                    "alpha-intent",
+                    "pending",
+                    "approve",
+                    **whose,
+                    agent="alpha-agent",
+                    target="service/alpha-service",
+                    key="alpha",
+                ),
+            )
             label_store.enqueue(
-                connection, "alpha-app", [LabelCandidate(id="alpha-sample", picture="AAAA")], at=1.0, team="alpha"
+                connection, "alpha-app", [LabelCandidate(id="alpha-sample", picture=PICTURE)], at=1.0, team="alpha"
             )
             label_store.enqueue(connection, "alpha-app", [LabelCandidate(id="alpha-other")], at=1.0)
             event_store.record(connection, "x", "alpha-thing", at=1.0, **whose, data={"alpha": 1})
+            event_store.record(connection, "predictions.counted", "alpha-agent", at=1.0, **whose, data={"new": 1})
