@@ -80,7 +80,10 @@ class FilledServer(ServerProcess):
         deployed = self.operation(self.api.post("/services", json={**body, "workflow": "digits"}))
         assert deployed["state"] == "succeeded", deployed
         for run, state in ((self.succeeded, "succeeded"), (self.failed, "failed"), (self.running, "running")):
-            wait_until(lambda run=run, state=state: self.get_run(run)["state"] == state, f"the run {run} is {state}")
+            self.wait_for_run(run, state)
+
+    def wait_for_run(self, run: str, state: str) -> None:
+        wait_until(lambda: self.get_run(run)["state"] == state, f"the run {run} is {state}")
 
     def close(self) -> None:
         """End what it has started, too."""

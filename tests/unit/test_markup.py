@@ -27,6 +27,7 @@ from scanflow_server.dashboard.page_html import render, render_problem
 from scanflow_server.dashboard.page_times import TimeFormatter
 from scanflow_server.store.label_store import Label, Vote
 from scanflow_server.store.token_store import TokenRow
+from tests.unit.server.arbiter.intent_builders import action, intent
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EVIL = "\"'><evil onload='&amp;"
