@@ -27,6 +27,9 @@ from scanflow_server.token_roles import TokenHolder
 COOKIE: Final = "scanflow_session"
 SESSION_S: Final = 12 * 3600.0
 MAX_SESSIONS: Final = 1000
+OWN_FRESH_S: Final = 60.0
+SHARED_FRESH_S: Final = 2.0
+"""How long a row that was read is used, if nothing was written here since: other servers write to a shared database."""
 
 FindCaller: TypeAlias = Callable[[str], Awaitable[TokenHolder | None]]
 
@@ -43,6 +46,14 @@ class NewSession(NamedTuple):
     """What a form sends that changes more than labels."""
 
 
+class _ReadRow(NamedTuple):
+    row: SessionRow | None
+    changes: int
+    """Of the store, before it was read."""
+
+    at: float
+
+
 class Sessions:
     """The sessions of browsers: valid for twelve hours, or as said, and no longer than the token is.
 
@@ -52,6 +63,8 @@ class Sessions:
 
     def __init__(self, context: ServerContext, find_holder: FindCaller) -> None:
         self._context, self._find_holder = context, find_holder
+        self._rows: dict[str, _ReadRow] = {}
+        self._fresh_s = SHARED_FRESH_S if context.store.file is None else OWN_FRESH_S
 
     async def begin(self, token: str, lifetime_s: float = SESSION_S, *, is_own: bool = False) -> NewSession | None:
         """Return a new session; None: the token is not valid. ``is_own``: the token is for it alone."""
@@ -68,7 +81,7 @@ class Sessions:
 
     async def find_caller(self, session: str) -> TokenHolder | None:
         """Return the holder of a session's token, and end a session whose token is not valid any more."""
-        row = await run_in_threadpool(self._find, session)
+        row = await self._find_cached(session)
         if row is None:
             return None
         caller = await self._find_holder(row.token_hash)
@@ -78,7 +91,7 @@ class Sessions:
 
     async def has_key(self, session: str, key: str) -> bool:
         """Return whether that is the key of a session."""
-        row = await run_in_threadpool(self._find, session)
+        row = await self._find_cached(session)
         return row is not None and hmac.compare_digest(row.key_hash, hash_token(key))
 
     async def end(self, session: str) -> str | None:
@@ -88,6 +101,17 @@ class Sessions:
             return None
         await run_in_threadpool(self._forget, row)
         return row.token_hash if row.is_own else None
+
+    async def _find_cached(self, session: str) -> SessionRow | None:
+        """Return the row of a session, as it was read if nothing was written since: streams ask every second."""
+        now, changes = self._context.clock(), self._context.store_notifier.changes
+        last = self._rows.get(session)
+        if last is None or last.changes != changes or not 0 <= now - last.at < self._fresh_s:
+            last = _ReadRow(await run_in_threadpool(self._find, session), changes, now)
+            if len(self._rows) >= MAX_SESSIONS:
+                self._rows.clear()
+            self._rows[session] = last
+        return last.row if last.row is not None and now < last.row.ends else None
 
     def _find(self, session: str) -> SessionRow | None:
         if not session:
