@@ -12,7 +12,7 @@ __all__ = [
     "UnavailableError", "UnsupportedError", "UsageError", "did_you_mean",
 ]  # fmt: skip
 
-_OURS = frozenset("scanflow scanflow_agents scanflow_client scanflow_research scanflow_server scanflow_serving".split())
+_OURS = frozenset(("scanflow", *(f"scanflow_{name}" for name in ("agents", "client", "research", "server", "serving"))))
 _LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "<frozen ", "/lib/python3.", "<string>")
 
 

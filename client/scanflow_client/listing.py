@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, ov
 from pydantic import BaseModel
 
 from scanflow.errors import MissingExtraError
+from scanflow.installation import explain_install
 from scanflow.text.masking import mask_secrets
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Listing(list[T], Generic[T]):
             import pandas as pd
         except ImportError as error:
             raise MissingExtraError(
-                "A DataFrame needs pandas, which is not installed. Install it: pip install pandas"
+                f"A DataFrame needs pandas, which is not installed. {explain_install(package='pandas')}"
             ) from error
         return pd.DataFrame([mask_secrets(dict(_list_cells(item))) for item in self])
 

@@ -89,7 +89,7 @@ def build_box(members: Sequence[GraphNode]) -> GraphBox:
     return GraphBox(
         label=_join_labels([node.label or node.name for node in members]),
         number=number,
-        kind=kinds.pop() if len(kinds) == 1 else "step",
+        kind=first.kind if len(kinds) == 1 else "step",
         state=own_state,
         counts=counts if number > 1 else {},
         detail="" if is_group else first.detail,

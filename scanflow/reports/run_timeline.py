@@ -47,9 +47,9 @@ def draw_run_timeline(
         address: Of a task's page.
         most: From how many rows on items are a bar for each step, and then the shortest steps one.
     """
-    end = _find_last_time(record) if now is None else now
+    end = _compute_last_time(record) if now is None else now
     critical = frozenset[str]() if parents is None else list_critical_tasks(record.tasks, parents, end)
-    groups = sorted(_group_tasks(record.tasks), key=lambda group: _find_start(group[1]))
+    groups = sorted(_group_tasks(record.tasks), key=lambda group: _compute_start(group[1]))
     rows = [
         row
         for group, folded in _fold(groups, most)
@@ -91,7 +91,7 @@ def _group_tasks(tasks: Sequence[TaskRecord]) -> Iterator[_Group]:
     return iter(by_step.items())
 
 
-def _find_start(tasks: Sequence[TaskRecord]) -> float:
+def _compute_start(tasks: Sequence[TaskRecord]) -> float:
     return min((task.began for task in tasks if task.began is not None), default=float("inf"))
 
 
@@ -101,7 +101,7 @@ def _compute_end(task: TaskRecord, now: float) -> float:
     return task.began + (task.seconds or 0.0)
 
 
-def _find_last_time(record: RunRecord) -> float:
+def _compute_last_time(record: RunRecord) -> float:
     ends = [task.began + (task.seconds or 0.0) for task in record.tasks if task.began is not None]
     return max([record.created + (record.seconds or 0.0), *ends])
 
@@ -137,7 +137,7 @@ def _draw_group(group: _Group, now: float, critical: frozenset[str], address: Ad
     step, tasks = group
     if len(tasks) > 1:
         yield _build_step_row(step, tasks, now, strong=False)
-    for task in sorted(tasks, key=lambda task: _find_start([task])):
+    for task in sorted(tasks, key=lambda task: _compute_start([task])):
         yield _build_task_row(task, now, task.task in critical, address, indent=int(len(tasks) > 1))
 
 
@@ -179,7 +179,7 @@ def _build_task_row(task: TaskRecord, now: float, strong: bool, address: Address
 def _build_step_row(step: str, tasks: Sequence[TaskRecord], now: float, *, strong: bool) -> TimeRow:
     counts = Counter("reused" if task.origin else task.state for task in tasks)
     state = next((state for state in URGENT if counts[state]), max(counts, key=lambda name: counts[name]))
-    look, began = get_state_look(state), _find_start(tasks)
+    look, began = get_state_look(state), _compute_start(tasks)
     ends = [_compute_end(task, now) for task in tasks if task.began is not None]
     bars = [TimeBar(began, max(ends), look.colour, outline=True)] if ends else []
     listed = ", ".join(f"{counts[name]:,} {name}" for name in sorted(counts, key=lambda name: -counts[name]))

@@ -35,7 +35,7 @@ _FILE_BLOCK: Final = 64 * 1024
 
 def format_parameter(value: Any) -> str:
     """Format a parameter as JSON; a text as it is, and a reference to an output as what it refers to."""
-    if isinstance(value, Mapping) and value.keys() == {"$from"}:
+    if isinstance(value, Mapping) and set(value) == {"$from"}:
         return f"← {value['$from']}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

@@ -62,7 +62,7 @@ class ServiceHistory:
         """Return what a policy says of a canary by now; None: there is none, or when it began is not known."""
         with self._lock:
             watched = self._find(record)
-            if watched is None or watched.baseline.keys() != {revision.id for revision in record.revisions}:
+            if watched is None or set(watched.baseline) != {revision.id for revision in record.revisions}:
                 return None
             began, before = watched.revisions_since, watched.baseline
         stats = {

@@ -34,7 +34,7 @@ def test_a_table_is_compared_drawn_and_printed_for_programs(quick_cli: Cli, tmp_
     assert "age*" in drifted.stdout
     assert "city*" not in drifted.stdout
     drawn = ET.parse(tmp_path / "drift.svg").getroot()
-    assert {"age", "city"} <= {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"! age", "city"} <= {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
     result = quick_cli("drift", "check", old, new, "--json", "--fail-on-drift")
     document = json.loads(result.stdout)
     assert (result.returncode, document["drifted"], document["rows"]) == (3, True, {"reference": 400, "current": 400})

@@ -85,7 +85,7 @@ def test_the_end_tells_who_is_champion_how_well_each_read_and_what_failed() -> N
         "  requests  210 sent, 1 failed",
         "  report    /tmp/x.html",
     ]
-    server: Any = SimpleNamespace(get=lambda *_, **__: [])  # without labels
+    server: Any = SimpleNamespace(get=lambda *_, **__: [], url="http://127.0.0.1:1")  # without labels
     client = ControlClient(lambda: server)
     page = render_report(client, sf.Application(name="mnist"), loop())
     assert all(figure in page for figure in ("60.6%", "90.0%", "80 s", "The loop of mnist"))

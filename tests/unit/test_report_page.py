@@ -297,13 +297,20 @@ def test_what_was_not_reported_is_said_in_a_line_and_an_older_log_is_drawn_all_t
     assert '<td data-head="accuracy when compared">80.0%, n unknown</td>' in page
 
 
+def list_bar_titles(shares: dict[str, tuple[float, float]]) -> list[str]:
+    return [
+        f"{name}, {when}: {share}%" for name, both in shares.items() for when, share in zip(("before", "now"), both)
+    ]
+
+
 def test_columns_are_drawn_with_what_is_known_of_them_and_nothing_in_them_becomes_an_element() -> None:
     page = report_page("shop", [make_drift_event(1, "a-b-0", columns=[COLUMN, CITY, PLAIN])])
 
     drawings = [ET.fromstring(element) for element in re.findall(r"<figure>(<svg.*?</svg>)", page, re.DOTALL)]
     bars = [[element.findtext(f"{SVG}title") for element in drawing.iter(f"{SVG}rect")] for drawing in drawings]
-    assert bars[0] == ["30: 20.0%", "30: 0.0%", "35: 60.0%", "35: 30.0%", "40: 20.0%", "40: 70.0%"]
-    assert bars[1] == ["Vic: 100.0%", "Vic: 40.0%", "Olot: 0.0%", "Olot: 60.0%"]
+    shares = {"30": (20.0, 0.0), "35": (60.0, 30.0), "40": (20.0, 70.0)}
+    assert bars[0] == list_bar_titles(shares)
+    assert bars[1] == list_bar_titles({"Vic": (100.0, 40.0), "Olot": (0.0, 60.0)})
     assert bars[2] == []
     assert "mean 3 ± 1 → mean 4.5" in page
     assert "<latitude>" not in page

@@ -46,7 +46,8 @@ def test_few_points_stand_for_many_and_the_extremes_of_each_column_survive(value
     assert set(chosen) <= set(points)
     assert [point.at for point in chosen] == sorted(point.at for point in chosen)
     assert (chosen[0], chosen[-1]) == (points[0], points[-1])
-    columns_before, columns_after = ({}, {})  # type: tuple[dict[int, list[float]], dict[int, list[float]]]
+    columns_before: dict[int, list[float]] = {}
+    columns_after: dict[int, list[float]] = {}
     for those, grouped in ((points, columns_before), (chosen, columns_after)):
         for point in those:
             grouped.setdefault(int((point.at - begin) * columns / (end - begin)), []).append(point.value)

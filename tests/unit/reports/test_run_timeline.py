@@ -45,7 +45,7 @@ def list_bars(row: ET.Element) -> list[ET.Element]:
     return [bar for bar in row.iter(f"{SVG}rect") if bar.get("rx")]
 
 
-def test_tasks_are_sorted_by_start_and_differ_by_sign_and_colour() -> None:
+def test_tasks_are_sorted_by_start_and_differ_by_symbol_and_colour() -> None:
     drawn = draw_run_timeline(
         run(
             task("report", "pending"),

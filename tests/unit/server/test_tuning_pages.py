@@ -32,7 +32,7 @@ RUN = TrackedRun(
 
 
 def measure(rate: float, count: int, **changes: Any) -> tuple[Measurement, ...]:
-    fields = {"rate": rate, "p50_s": 0.01, "p90_s": 0.02, "p99_s": 0.03, "requests": 50, **changes}
+    fields: dict[str, Any] = {"rate": rate, "p50_s": 0.01, "p90_s": 0.02, "p99_s": 0.03, "requests": 50, **changes}
     return tuple(Measurement(**fields) for _ in range(count))
 
 
