@@ -269,7 +269,7 @@ def test_a_list_becomes_a_data_frame() -> None:
 
 def test_without_pandas_a_list_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match="pandas, which is not installed. Install it:"):
+    with pytest.raises(MissingExtraError, match=r"pandas, which is not installed\. Install it:"):
         Listing([1]).to_pandas()
 
 

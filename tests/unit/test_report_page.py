@@ -298,8 +298,9 @@ def test_what_was_not_reported_is_said_in_a_line_and_an_older_log_is_drawn_all_t
 
 
 def list_bar_titles(shares: dict[str, tuple[float, float]]) -> list[str]:
+    times = ("before", "now")
     return [
-        f"{name}, {when}: {share}%" for name, both in shares.items() for when, share in zip(("before", "now"), both)
+        f"{name}, {when}: {share}%" for name, both in shares.items() for when, share in zip(times, both, strict=True)
     ]
 
 
