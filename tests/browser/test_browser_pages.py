@@ -73,7 +73,7 @@ def test_a_person_labels_by_keyboard_and_by_mouse_and_the_server_has_the_labels(
     browser.press("7", TAB)
     browser.press(ENTER)  # on the button
     browser.wait_for("3 of 4 labelled")
-    browser.find("nav a").click()
+    browser.find(".samples a").click()
     browser.wait_for("You labelled it 7")
     browser.find("header button").click()
     browser.wait_for("Log in")
