@@ -23,6 +23,7 @@ from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, 
 from scanflow_server.dashboard.overview_page import list_agents, list_services, matches
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.run_pages import read_texts
+from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import event_store
@@ -56,7 +57,7 @@ def load_application(request: PageRequest) -> PageView:
     states = {Part("service", service.name): str(service.state) for service in services}
     states |= {Part("agent", agent.name): str(agent.state) for agent in agents}
     rows: list[list[Cell]] = []
-    addresses = {Part("agent", agent.name): f"/agents/{app.name}/{agent.name}" for agent in app.agents}
+    addresses = {Part("agent", agent.name): build_agent_address(app.name, agent.name) for agent in app.agents}
     for workflow in app.workflows:
         part = Part("service" if workflow.type == "online" else "workflow", workflow.name)
         row, address = _build_workflow_row(request, app, workflow)

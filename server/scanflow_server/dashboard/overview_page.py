@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
-from urllib.parse import quote
 
 from scanflow.agent.agent_records import Action, AgentView, Event
-from scanflow.app.quantities import format_count, format_duration
+from scanflow.app.quantities import format_duration
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
@@ -17,6 +16,7 @@ from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import format_reason
+from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.response_masking import mask_action
 from scanflow_server.routes import application_routes, run_routes, service_routes
 from scanflow_server.scope import restrict_team
@@ -50,7 +50,7 @@ def load(request: PageRequest) -> PageView:
             "labels": labels,
             "failures": [*_list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
             "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
-            "running": _build_run_table(sorted(runs, key=lambda run: run.state != "running")),
+            "running": build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
             "services": _build_service_table(services),
             "agents": _build_agent_table(agents),
             "today": build_action_table([action for action in actions if (action.began or 0) >= today]),
@@ -106,7 +106,7 @@ def build_action_table(actions: Sequence[Action]) -> CellTable:
     rows: list[list[Cell]] = [
         [
             StateCell(action.state),
-            LinkCell(f"{action.intent.primitive} {action.intent.target}", f"/actions/{quote(action.id, safe='')}"),
+            LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
             action.intent.agent,
             format_reason(action),
             Moment(action.began or action.intent.at),
@@ -116,10 +116,10 @@ def build_action_table(actions: Sequence[Action]) -> CellTable:
     return CellTable(("state", "action", "by", "why", "when"), rows, "No action yet.", "scanflow agents")
 
 
-def _build_run_table(runs: Sequence[RunRecord]) -> CellTable:
-    return CellTable(
-        ("state", "run", "workflow", "took", "started"), list(map(build_run_row, runs)), "No run yet.", "scanflow run"
-    )
+def build_run_table(runs: Sequence[RunRecord], empty: str) -> CellTable:
+    """Return a table of runs; ``empty`` stands for none."""
+    columns = ("state", "run", "workflow", "took", "started")
+    return CellTable(columns, list(map(build_run_row, runs)), empty, "scanflow run")
 
 
 def build_run_row(run: RunRecord) -> list[Cell]:
@@ -133,25 +133,27 @@ def build_run_row(run: RunRecord) -> list[Cell]:
 
 
 def _build_service_table(services: Sequence[ServiceRecord]) -> CellTable:
-    rows: list[list[Cell]] = []
-    for service in services:
-        models = dict.fromkeys(
-            uri.removeprefix("models:/") for part in service.revisions for uri in part.models.values()
-        )
-        rows.append(
-            [
-                StateCell(service.state),
-                LinkCell(service.name, f"/services/{service.name}"),
-                service.app,
-                ", ".join(models),
-            ]
-        )
+    rows: list[list[Cell]] = [
+        [
+            StateCell(service.state),
+            LinkCell(service.name, f"/services/{service.name}"),
+            service.app,
+            ", ".join(list_model_names(service)),
+        ]
+        for service in services
+    ]
     return CellTable(("state", "service", "application", "models"), rows, "No service yet.", "scanflow deploy")
+
+
+def list_model_names(record: ServiceRecord) -> list[str]:
+    """Return the versions that a service serves: ``cnn/3``."""
+    uris = (uri for revision in record.revisions for uri in revision.models.values())
+    return list(dict.fromkeys(uri.removeprefix("models:/") for uri in uris))
 
 
 def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
     rows: list[list[Cell]] = [
-        [StateCell(agent.state), LinkCell(agent.full_name, f"/agents/{agent.app}/{agent.name}"), agent.error]
+        [StateCell(agent.state), LinkCell(agent.full_name, build_agent_address(agent.app, agent.name)), agent.error]
         for agent in agents
     ]
     return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
@@ -177,14 +179,14 @@ def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[LinkC
 
 def _list_failed_agents(agents: Sequence[AgentView]) -> list[tuple[LinkCell, str, str]]:
     return [
-        (LinkCell(f"agent {agent.full_name}", f"/agents/{agent.app}/{agent.name}"), agent.state, agent.error or "")
+        (
+            LinkCell(f"agent {agent.full_name}", build_agent_address(agent.app, agent.name)),
+            agent.state,
+            agent.error or "",
+        )
         for agent in agents
         if agent.state == "silent" or agent.error
     ]
-
-
-def format_labels(count: int) -> str:
-    return f"{format_count(count, 'sample')} to label"
 
 
 PAGES: Final = (DashboardPage(path="/", template="overview", section="/", load=load),)

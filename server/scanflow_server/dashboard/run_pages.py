@@ -20,7 +20,7 @@ from scanflow.reports.run_timeline import draw_run_timeline
 from scanflow.text.times import round_up_now
 from scanflow_server import run_requests
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_run_row
+from scanflow_server.dashboard.overview_page import build_run_table
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.run_downloads import open_run
@@ -53,15 +53,10 @@ def load_runs(request: PageRequest) -> PageView:
         command="scanflow runs",
         values={
             "choices": _list_choices(request),
-            "table": build_run_table(records[:WINDOW]),
+            "table": build_run_table(records[:WINDOW], "No such run."),
             **window.list_neighbours(len(records)),
         },
     )
-
-
-def build_run_table(records: Sequence[RunRecord]) -> CellTable:
-    columns = ("state", "run", "workflow", "took", "started")
-    return CellTable(columns, list(map(build_run_row, records)), "No such run.", "scanflow run")
 
 
 def _list_choices(request: PageRequest) -> dict[str, Sequence[str]]:

@@ -24,9 +24,10 @@ from scanflow.reports.service_periods import TYPES, list_unready_periods
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_model_names, list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
+from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
@@ -63,12 +64,6 @@ def _build_row(record: ServiceRecord) -> list[Cell]:
 
 def _locate(name: str) -> str:
     return f"/services/{quote(name, safe='')}"
-
-
-def list_model_names(record: ServiceRecord) -> list[str]:
-    """Return the versions that a service serves: ``cnn/3``."""
-    uris = (uri for revision in record.revisions for uri in revision.models.values())
-    return list(dict.fromkeys(uri.removeprefix("models:/") for uri in uris))
 
 
 def load_service(request: PageRequest) -> PageView:
@@ -113,7 +108,7 @@ def _plan_load_drawing(
     """Return what draws the service's load, for a width; None: there are not two samples yet."""
     samples = request.context.service_history.list_samples(record)
     marks = [
-        EventLine(action.began, action.intent.primitive, "soft", address=f"/actions/{quote(action.id, safe='')}")
+        EventLine(action.began, action.intent.primitive, "soft", address=build_action_address(action.id))
         for action in actions
         if action.began is not None
     ]
