@@ -193,7 +193,8 @@ def _hold_ports(count: int, host: str) -> list[socket.socket]:
             holders = [_bound_socket(host, 0)]
             first = int(holders[0].getsockname()[1])
             try:
-                holders += [_bound_socket(host, first + further) for further in range(1, count)]
+                # One by one: those of a list that is not finished, as the next is taken, would be nobody's to close.
+                holders.extend(_bound_socket(host, first + further) for further in range(1, count))
             except (OSError, OverflowError):  # somebody has one of them, or there is none
                 others += holders
                 continue
