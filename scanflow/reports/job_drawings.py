@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from itertools import groupby
 
 from markupsafe import Markup
 
@@ -15,7 +14,7 @@ from scanflow.backends.rank_files import RANKS
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.tasks import split_task
 from scanflow.drawing import svg
-from scanflow.drawing.cpu_map import CpuBox, NodeBox, SocketBox, draw_cpu_map
+from scanflow.drawing.cpu_map import CoreBox, CoreGroup, CpuBox, CpuPanel, draw_cpu_map
 from scanflow.drawing.states import StateLook, get_state_look
 from scanflow.drawing.time_bars import Density, TimeBar, TimeRow, compute_density, draw_time_bars
 from scanflow.placement.cpulist import format_cpus, format_numbered, parse_cpus
@@ -189,11 +188,12 @@ def _draw_ranks(
     for rank in ranks:
         by_node.setdefault(rank.node, []).append(rank)
     nodes = [_build_node(node, by_node[node], topologies.get(node)) for node in sorted(by_node, key=_split_number)]
-    more = f" on {format_count(len(nodes), 'node')}"
-    return draw_cpu_map(name, nodes, heading=heading + more, width=width)
+    heading = svg.shorten(f"{heading} on {format_count(len(nodes), 'node')}", width)
+    drawn, end = draw_cpu_map(nodes, 20.0, width=width)
+    return svg.draw_figure(end + 2, name, svg.draw_text(heading, 0.0, 13.0, "ink", anchor="start"), drawn, width=width)
 
 
-def _build_node(name: str, ranks: Sequence[_Rank], topology: Topology | None) -> NodeBox:
+def _build_node(name: str, ranks: Sequence[_Rank], topology: Topology | None) -> CpuPanel:
     by_cpu: dict[int, list[_Rank]] = {}
     for rank in ranks:
         for cpu in rank.cpus:
@@ -201,13 +201,14 @@ def _build_node(name: str, ranks: Sequence[_Rank], topology: Topology | None) ->
     unbound = [_build_box([rank], None) for rank in ranks if not rank.cpus]
     words = f"{name}: {format_count(len(ranks), 'rank')}"
     if topology is None:
-        cores = [[_build_box(by_cpu[cpu], cpu)] for cpu in sorted(by_cpu)]
-        return NodeBox(name, words, [SocketBox("", cores)] if cores else [], unbound)
-    sockets = [
-        SocketBox(f"socket {socket}", [[_build_box(by_cpu.get(cpu, []), cpu) for cpu in core.cpus] for core in cores])
-        for socket, cores in groupby(sorted(topology.cores, key=lambda core: core.socket), lambda core: core.socket)
-    ]
-    return NodeBox(name, words, sockets, unbound)
+        cores = [CoreBox([_build_box(by_cpu[cpu], cpu)]) for cpu in sorted(by_cpu)]
+        return CpuPanel(name, words, [CoreGroup("", cores)], unbound=unbound)
+    groups: list[CoreGroup] = []
+    for socket in topology.sockets:
+        own = (core.cpus for core in topology.cores if core.socket == socket)
+        cores = [CoreBox([_build_box(by_cpu.get(cpu, []), cpu) for cpu in cpus]) for cpus in own]
+        groups.append(CoreGroup(f"socket {socket}", cores))
+    return CpuPanel(name, words, groups, unbound=unbound)
 
 
 def _build_box(ranks: Sequence[_Rank], cpu: int | None) -> CpuBox:
