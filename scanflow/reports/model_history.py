@@ -43,6 +43,7 @@ class ComparedSlice(BaseModel):
     challenger: float
     low: float  # bounds of the gain, -1 to 1
     high: float
+    traffic: float | None = None  # its share of what is expected, 0 to 1; None: unknown
 
 
 class VersionHistory(BaseModel):
@@ -149,11 +150,11 @@ def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[s
     if comparison is None:
         return {}
     fields: dict[str, Any] = {}
-    with suppress(KeyError, TypeError, ValueError):  # somebody else's event of that name
-        evidence: Any = comparison.data["evidence"]
-        fields["compared"] = tuple(_build_slice(part) for part in evidence["slices"] if part["n"])
-        fields["against"] = evidence.get("champion")
-        fields["drifted"] = tuple(str(name) for name in evidence.get("drifted") or ())
+    if isinstance(evidence := comparison.data.get("evidence"), Mapping) and (compared := read_slices(evidence)):
+        fields["compared"] = compared
+        with suppress(TypeError):  # somebody else's event of that name
+            fields["against"] = evidence.get("champion")
+            fields["drifted"] = tuple(str(name) for name in evidence.get("drifted") or ())
     before = [
         event
         for event in events
@@ -162,7 +163,23 @@ def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[s
     return fields | {"drift": str(before[-1].data.get("run"))} if before else fields
 
 
-def _build_slice(part: Mapping[str, Any]) -> ComparedSlice:
-    n, low, high = int(part["n"]), float(part["low"]), float(part["high"])
+def read_slices(evidence: Mapping[str, Any]) -> tuple[ComparedSlice, ...]:
+    """Return the slices with points of a promotion's evidence, as JSON; none of evidence of another form."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        traffic = evidence.get("traffic") or {}
+        return tuple(_build_slice(part, traffic.get(part["name"])) for part in evidence["slices"] if part["n"])
+    return ()
+
+
+def _build_slice(part: Mapping[str, Any], traffic: float | None) -> ComparedSlice:
+    n = int(part["n"])
     champion, challenger = (part[f"{who}_right"] / n for who in ("champion", "challenger"))
-    return ComparedSlice(name=str(part["name"]), n=n, champion=champion, challenger=challenger, low=low, high=high)
+    return ComparedSlice(
+        name=str(part["name"]),
+        n=n,
+        champion=champion,
+        challenger=challenger,
+        low=float(part["low"]),
+        high=float(part["high"]),
+        traffic=traffic,
+    )

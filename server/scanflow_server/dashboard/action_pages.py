@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from scanflow.agent.agent_records import Action
-from scanflow.drift.promotion import PromotionEvidence
 from scanflow.errors import InvalidError
+from scanflow.reports.model_history import ComparedSlice, read_slices
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, is_waiting, list_actions
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
@@ -60,13 +60,15 @@ def load_actions(request: PageRequest) -> PageView:
 def load_action(request: PageRequest) -> PageView:
     explanation = intent_routes.explain_row(request.context, _get_row(request), zone=request.zone)
     action = explanation.action
+    evidence = action.intent.evidence
+    slices = read_slices(evidence)
     return PageView(
         title=f"{action.intent.primitive} {action.intent.target}",
         command=f"scanflow why {action.id}",
         values={
             "action": action,
             "chain": build_chain(action, explanation.lines),
-            "slices": build_slice_table(action.intent.evidence),
+            "slices": build_slice_table(slices, evidence.get("champion"), evidence.get("version")) if slices else None,
             "choices": _list_choices(action) if request.may("approve", action.intent.team) else [],
             "is_waiting": is_waiting(action),
             "target": find_address(action.intent.target, action.intent.app),
@@ -125,34 +127,22 @@ def _link_target(action: Action) -> list[LinkCell]:
     return [] if address is None else [LinkCell(action.intent.target.replace("/", " ", 1), address)]
 
 
-def build_slice_table(document: Mapping[str, Any]) -> CellTable | None:
-    """Return the slices on which the models of a promotion's evidence were compared; None: it has none. Pure."""
-    try:
-        evidence = PromotionEvidence(**document)
-    except (InvalidError, TypeError):  # somebody else's evidence, or none
-        return None
-    old, new = _name_version("champion", evidence.champion), _name_version("challenger", evidence.version)
+def build_slice_table(slices: Sequence[ComparedSlice], old: object, new: object) -> CellTable:
+    """Return the comparison of two versions, slice by slice. Pure."""
     rows: list[list[Cell]] = [
         [
             part.name,
             f"{part.n:,}",
-            _format_share(part.champion_right, part.n),
-            _format_share(part.challenger_right, part.n),
-            f"{100 * part.gain:+.1f} points",
+            f"{100 * part.champion:.1f} %",
+            f"{100 * part.challenger:.1f} %",
+            f"{100 * (part.challenger - part.champion):+.1f} points",
             f"{100 * part.low:+.1f} to {100 * part.high:+.1f}",
-            f"{100 * evidence.traffic.get(part.name, 0.0):.0f} %",
+            None if part.traffic is None else f"{100 * part.traffic:.0f} %",
         ]
-        for part in evidence.slices
+        for part in slices
     ]
-    return CellTable(("slice", "points", old, new, "gain", "interval", "traffic"), rows) if rows else None
-
-
-def _name_version(role: str, number: int | None) -> str:
-    return role if number is None else f"version {number} ({role})"
-
-
-def _format_share(right: int, n: int) -> str:
-    return f"{100 * right / n:.1f} %" if n else "–"
+    names = ("version in use" if old is None else f"version {old}", "challenger" if new is None else f"version {new}")
+    return CellTable(("slice", "points", *names, "gain", "interval", "traffic"), rows)
 
 
 def _list_choices(action: Action) -> list[tuple[str, str]]:

@@ -13,10 +13,10 @@ from scanflow.errors import NotFoundError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import collect_versions, list_drifted_columns
-from scanflow.reports.model_history import TYPES, ComparedSlice, VersionHistory, build_histories
+from scanflow.reports.model_history import TYPES, VersionHistory, build_histories
 from scanflow.reports.sections import draw_history
 from scanflow_server.background_reads import Reading
-from scanflow_server.dashboard.action_pages import read_reason
+from scanflow_server.dashboard.action_pages import build_slice_table, read_reason
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_actions, list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
@@ -136,17 +136,6 @@ def _list_facts(history: VersionHistory) -> list[LinkCell]:
         *([LinkCell(f"trained by run {history.run}", f"/runs/{quote(history.run, safe='')}")] if history.run else []),
         *([LinkCell(f"after drift in run {history.drift}", f"/runs/{history.drift}")] if history.drift else []),
     ]
-
-
-def build_slice_table(history: VersionHistory) -> CellTable:
-    old = "version in use" if history.against is None else f"version {history.against}"
-    columns = ("slice", "points", old, f"version {history.version}", "gain, at least", "at most")
-    return CellTable(columns, list(map(_build_slice_row, history.compared)))
-
-
-def _build_slice_row(part: ComparedSlice) -> list[Cell]:
-    shares = (f"{100 * share:.1f} %" for share in (part.champion, part.challenger))
-    return [part.name, f"{part.n:,}", *shares, *(f"{100 * bound:+.1f} points" for bound in (part.low, part.high))]
 
 
 def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[..., object]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scanflow.agent.agent_records import JSON, PrimitiveCall, Sample
+from scanflow.reports.model_history import read_slices
 from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
 from scanflow_server.dashboard.page_cells import LinkCell
 from scanflow_server.dashboard.subject_links import find_address, list_links
@@ -66,14 +67,18 @@ def test_a_chain_leads_from_the_sample_to_the_effect() -> None:
     }
 
 
-def test_slices_are_a_table_and_other_evidence_is_none() -> None:
-    table = build_slice_table(EVIDENCE)
-    assert table is not None
-    assert table.columns[2:4] == ("version 1 (champion)", "version 2 (challenger)")
-    assert table.rows[0] == ["current", "250", "78.4 %", "85.6 %", "+7.0 points", "+3.0 to +10.0", "90 %"]
-    assert table.rows[1][2] == "–", "no point, no share"
-    others: tuple[dict[str, Any], ...] = ({}, {"reason": "mine"}, {**EVIDENCE, "slices": [{"name": 1}]})
-    assert [build_slice_table(other) for other in others] == [None] * 3
+def test_slices_with_points_are_a_table_and_other_evidence_has_none() -> None:
+    table = build_slice_table(read_slices(EVIDENCE), 1, 2)
+    assert table.columns == ("slice", "points", "version 1", "version 2", "gain", "interval", "traffic")
+    assert table.rows == [["current", "250", "78.4 %", "85.6 %", "+7.2 points", "+3.0 to +10.0", "90 %"]]
+    others: tuple[dict[str, Any], ...] = (
+        {},
+        {"reason": "mine"},
+        {**EVIDENCE, "slices": [{"name": 1}]},
+        {**EVIDENCE, "slices": 1},
+        {**EVIDENCE, "traffic": "much"},
+    )
+    assert [read_slices(other) for other in others] == [()] * 5
 
 
 @pytest.mark.parametrize(
