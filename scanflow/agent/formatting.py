@@ -14,6 +14,11 @@ from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
 from scanflow.agent.strategy import Strategy
 from scanflow.agent.strategy_limits import describe_limits, format_calls
+from scanflow.text.masking import mask_secrets
+from scanflow.text.printable import make_one_line
+
+MAX_VALUE_LENGTH = 160
+"""The most characters of a sample's value among other words."""
 
 
 def format_call(name: str, kwargs: Mapping[str, Any], args: Iterable[Any] = ()) -> str:
@@ -34,6 +39,33 @@ def describe_action(action: StrategyAction) -> str:
     return format_call(action.primitive, action.arguments) + (
         "" if action.autonomy == "auto" else f" [{action.autonomy}]"
     )
+
+
+def describe_entry(kind: str, body: Any) -> str:
+    """Describe an entry of an agent's journal: what happened, and why. Of another program's it is the JSON."""
+    match kind, body:
+        case "sample", {"error": str() as error}:
+            return f"failed: {error}"
+        case "sample", {"value": value, "cause": cause}:
+            return f"{make_one_line(_format_json(value), MAX_VALUE_LENGTH)} ({cause})"
+        case "intent", {"primitive": primitive, "target": target}:
+            call = format_call(str(primitive), mask_secrets(body.get("arguments") or {}))
+            return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
+        case "call", {"agent": agent, "sensor": sensor}:
+            return format_call(f"{agent}.{sensor}", mask_secrets(body.get("kwargs") or {}), body.get("args") or ())
+        case "function", {"requests": requests}:
+            return f"{requests} was called"
+        case "withheld", {"requests": requests, "reason": reason}:
+            return f"{requests} was not done: {reason}"
+        case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
+            return f"{verdict}: {reason}"
+        case "decision", {"answer": {"sample": sample}}:
+            return f"accepted as the sample {sample}"
+        case "missed", {"reason": reason, "count": count}:
+            return f"{count} ({reason})"
+        case (("error" | "refused"), {"error": str() as error}):
+            return error
+    return _format_json(body)
 
 
 def build_strategy_documents(
@@ -70,6 +102,10 @@ def format_strategy_action(action: Any) -> str:
         return f"{action.agent}.{action.sensor}(...), by {action.name}"
     rule = make_rule(action)
     return f"{rule.name}(...)" if rule.name else explain(rule, {}).replace("a rule without a name", "a function")
+
+
+def _format_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _format_value(value: Any) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scanflow.agent.agent_records import Action, AgentView, Intent, SensorReport
-from scanflow.agent.formatting import format_call
+from scanflow.agent.formatting import describe_entry, format_call
 from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.drift.promotion import format_decision
 from scanflow.text.masking import mask_secrets
 from scanflow.text.times import bound_time
-from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten, to_json
+from scanflow_client.formatting.text import format_age, format_seconds, format_time, shorten
 from scanflow_client.formatting.text_table import Screen, Table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def format_journal(entries: Iterable[Mapping[str, Any]], agent: str) -> list[str
     lines = []
     for entry in entries:
         kind = str(entry["kind"])
-        details = shorten(_format_details(kind, entry["body"]))
+        details = shorten(describe_entry(kind, entry["body"]))
         lines.append(f"{format_time(entry['at'])}  {kind:<8}  {entry['subject']}  {details}".rstrip())
     return lines or [f"The journal is empty. See when its sensors fire: scanflow agents {agent}"]
 
@@ -186,32 +186,6 @@ def _format_sensor(sensor: SensorReport) -> tuple[str, ...]:
         str(sensor.missed),
         str(sensor.errors),
     )
-
-
-def _format_details(kind: str, body: Any) -> str:
-    match kind, body:
-        case "sample", {"error": str() as error}:
-            return f"failed: {error}"
-        case "sample", {"value": value, "cause": cause}:
-            return f"{shorten(to_json(value))} ({cause})"
-        case "intent", {"primitive": primitive, "target": target}:
-            call = format_call(str(primitive), mask_secrets(body.get("arguments") or {}))
-            return f"{call} on {target}, by the rule: {body.get('rule') or 'always'}"
-        case "call", {"agent": agent, "sensor": sensor}:
-            return format_call(f"{agent}.{sensor}", mask_secrets(body.get("kwargs") or {}), body.get("args") or ())
-        case "function", {"requests": requests}:
-            return f"{requests} was called"
-        case "withheld", {"requests": requests, "reason": reason}:
-            return f"{requests} was not done: {reason}"
-        case "decision", {"answer": {"verdict": verdict, "reason": reason}}:
-            return f"{verdict}: {reason}"
-        case "decision", {"answer": {"sample": sample}}:
-            return f"accepted as the sample {sample}"
-        case "missed", {"reason": reason, "count": count}:
-            return f"{count} ({reason})"
-        case (("error" | "refused"), {"error": str() as error}):
-            return error
-    return to_json(body)
 
 
 def _format_call(intent: Intent) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from scanflow.agent.agent_records import AgentView, Event, Sample, SensorReport, StrategyLimits
+from scanflow.agent.formatting import describe_entry
 from scanflow.agent.strategy_limits import format_calls
 from scanflow.agent.trigger_text import format_trigger
 from scanflow.app.quantities import format_duration
@@ -24,7 +25,7 @@ from scanflow_server.bodies import AppBody
 from scanflow_server.control.agent_controller import describe_agent, fetch_journal
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_agents
-from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
+from scanflow_server.dashboard.page_cells import Cell, CellTable, FoldedCell, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
 from scanflow_server.routes import agent_routes
 from scanflow_server.scope import get_agent
@@ -34,6 +35,9 @@ from scanflow_server.store.secret_store import load_masker
 
 _MAX_EVENTS, _MAX_ACTIONS, _MAX_NUMBER = 200, 30, 2**53
 _JOURNAL_ROWS: Final = 20
+_MAX_JSON_LENGTH: Final = 4_000
+"""The most characters of an entry's JSON."""
+
 _JOURNAL_S: Final = 2.0
 """How long a page waits for an agent's journal."""
 
@@ -187,10 +191,20 @@ def _build_strategy_table(limits: Sequence[StrategyLimits]) -> CellTable:
 
 def _build_journal_table(entries: Sequence[Mapping[str, Any]]) -> CellTable:
     rows: list[list[Cell]] = [
-        [Moment(entry["at"]), str(entry["kind"]), str(entry["subject"]), json.dumps(entry["body"], ensure_ascii=False)]
+        [
+            Moment(entry["at"]),
+            str(entry["kind"]),
+            str(entry["subject"]),
+            FoldedCell(describe_entry(str(entry["kind"]), entry["body"]), _dump(entry["body"]), f"entry-{entry['id']}"),
+        ]
         for entry in entries
     ]
-    return CellTable(("when", "kind", "of", "what"), rows, "Its journal has no entry.")
+    return CellTable(("when", "kind", "of", "what, and why"), rows, "Its journal has no entry.")
+
+
+def _dump(body: object) -> str:
+    text = json.dumps(body, ensure_ascii=False, indent=2)
+    return text if len(text) <= _MAX_JSON_LENGTH else f"{text[:_MAX_JSON_LENGTH]}…"
 
 
 def _start(request: PageRequest, _form: Mapping[str, str]) -> str:

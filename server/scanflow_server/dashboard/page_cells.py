@@ -44,7 +44,16 @@ class CommandCell(NamedTuple):
     text: str
 
 
-Cell: TypeAlias = str | int | float | LinkCell | StateCell | Moment | CommandCell | None
+class FoldedCell(NamedTuple):
+    """A line, and a longer text below it that is folded until it is wanted."""
+
+    line: str
+    more: str
+    id: str
+    """Of the element, unique on its page: it stays open when the page changes."""
+
+
+Cell: TypeAlias = str | int | float | LinkCell | StateCell | Moment | CommandCell | FoldedCell | None
 
 
 class CellTable(NamedTuple):
@@ -68,6 +77,8 @@ def classify_cell(cell: Cell) -> str:
             return "time"
         case CommandCell():
             return "command"
+        case FoldedCell():
+            return "folded"
         case _:
             return "text"
 

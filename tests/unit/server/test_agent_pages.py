@@ -82,7 +82,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
     def read(_context: object, _agent: AgentRow, *, before: int, limit: int, timeout_s: float) -> list[dict[str, Any]]:
         assert timeout_s < 5
         asked_before.append(before)
-        body = {"value": "<script>", "password": "tops3cret"}
+        body = {"value": "<script>", "cause": "interval:1", "password": "tops3cret"}
         first = max(1, min(before, 61) - limit)
         return [
             {"id": n, "at": float(n), "kind": "sample", "subject": "counts", "body": body}
@@ -95,7 +95,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
         text = ada.get(PAGE)
         for words in ("&lt;counts&gt;", "every 2.00 s", "run_workflow on workflow/training", "4 in 24h 00m"):
             assert words in text, words
-        assert "&lt;script&gt;" in text
+        assert "<summary>&#34;&lt;script&gt;&#34; (interval:1)</summary><pre>{" in text
         assert "tops3cret" not in text
         assert "Decisions over metrics" in text
         assert "picked = 140" in text
