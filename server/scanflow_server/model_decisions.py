@@ -5,16 +5,17 @@ The service is changed as for any person, by the arbiter; then the registry name
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 from scanflow.agent.agent_records import Action, Event
-from scanflow.agent.model_changer import ModelChanger
+from scanflow.agent.model_changer import ModelChange, ModelChanger
 from scanflow.backends.service_change import ServiceChange
 from scanflow.backends.service_records import ServiceObserver, ServiceRecord
-from scanflow.errors import NotFoundError, UnavailableError, UsageError
+from scanflow.errors import NotFoundError, ScanflowError, UnavailableError, UsageError
 from scanflow.knowledge.knowledge_port import KnowledgeBase
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
 from scanflow_server.bodies import Operation
@@ -28,9 +29,6 @@ from scanflow_server.store import intent_store
 from scanflow_server.store.secret_store import cache_maskers
 from scanflow_server.token_roles import TokenHolder
 
-WAIT_S: Final = 120.0
-"""How long a person waits for the change of a service."""
-
 _LOOK_S: Final = 0.5
 
 
@@ -41,6 +39,8 @@ class OwnModels:
     context: ServerContext
     engine: ArbiterEngine
     caller: TokenHolder
+    tell_begun: Callable[[str], None]
+    """Called with the action that changes a service, as soon as it has begun."""
 
     def services(self) -> list[ServiceRecord]:
         return service_routes.services(self.context, self.caller)
@@ -56,17 +56,17 @@ class OwnModels:
 
         Raises:
             UsageError: it failed, or was refused.
-            UnavailableError: it is not done in time, and goes on.
+            UnavailableError: it goes on, but this server ends.
         """
         record = self._get_service(name)
         self.caller.check("change", record.team)
         id = service_routes.change(self.context, self.engine, self.caller, name, change).operation
-        ends, operation = time.monotonic() + WAIT_S, self._get_state(id)
+        self.tell_begun(id)
+        operation = self._get_state(id)
         while operation.state == "running":
-            if time.monotonic() > ends or self.context.shutdown.is_set():
+            if self.context.shutdown.is_set():
                 raise UnavailableError(
-                    f"The change of {name} goes on, and the registry still names the version before it. Once it has "
-                    "ended, do the same again."
+                    f"The server stopped before the change of {name} ended. Once it has, do the same again."
                 )
             self.context.store_notifier.wait(self.context.store_notifier.changes, _LOOK_S)
             operation = self._get_state(id)
@@ -109,9 +109,48 @@ class OwnModels:
         return event_routes.tell(self.context, self.caller, list(events))
 
 
-def make_changer(
-    context: ServerContext, engine: ArbiterEngine, caller: TokenHolder, knowledge: KnowledgeBase
-) -> ModelChanger:
-    """Return what promotes and rejects a caller's models; ``knowledge``: of all teams."""
-    own = OwnModels(context, engine, caller)
-    return ModelChanger(knowledge.for_team(caller.team), own, own, person=caller.name)
+def begin_decision(
+    context: ServerContext,
+    engine: ArbiterEngine,
+    caller: TokenHolder,
+    knowledge: KnowledgeBase,
+    decide: Callable[[ModelChanger], ModelChange],
+) -> str | None:
+    """Promote or reject a version of a caller's team; ``knowledge``: of all teams.
+
+    Return as soon as an action has begun, or an agent's was approved: its id. What else is to be done follows in
+    another thread, and what goes wrong there is in the action's trail. None: it is done, without an action.
+    """
+    begun: Future[str | None] = Future()
+
+    def tell_begun(id: str) -> None:
+        if not begun.done():
+            begun.set_result(id)
+
+    own = OwnModels(context, engine, caller, tell_begun)
+    changer = ModelChanger(knowledge.for_team(caller.team), own, own, person=caller.name)
+
+    def work() -> None:
+        try:
+            change = decide(changer)
+        except Exception as error:  # noqa: BLE001  the edge of a thread: the page, or the action's, says what happened
+            if not begun.done():
+                begun.set_exception(error)
+            elif (id := begun.result()) is not None:
+                _note_problem(context, id, error)
+        else:
+            if not begun.done():
+                begun.set_result(change.actions[0] if change.done == "approved" else None)
+        finally:
+            context.background_reads.forget(("models", caller.team))
+            context.store_notifier.notify()
+
+    threading.Thread(target=work, name="model-decision", daemon=True).start()
+    return begun.result()
+
+
+def _note_problem(context: ServerContext, id: str, error: Exception) -> None:
+    text = str(error) if isinstance(error, ScanflowError) else f"{type(error).__name__}: {error}"
+    with context.store.write() as connection:
+        note = f"the registry still names the version before it: {text}"
+        intent_store.append_trail(connection, id, context.clock(), note)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from scanflow.agent.agent_records import Event
-from scanflow.agent.model_changer import ModelChanger
+from scanflow.agent.model_changer import ModelChange, ModelChanger
 from scanflow.errors import NotFoundError
 from scanflow.knowledge.knowledge_records import ModelVersion
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
@@ -23,7 +23,7 @@ from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Mome
 from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address
-from scanflow_server.model_decisions import make_changer
+from scanflow_server.model_decisions import begin_decision
 from scanflow_server.store import event_store
 from scanflow_server.tuning_runs import open_tracker
 
@@ -138,16 +138,17 @@ def _list_facts(history: VersionHistory) -> list[LinkCell]:
     ]
 
 
-def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[..., object]) -> str:
+def _decide(request: PageRequest, form: Mapping[str, str], decide: Callable[..., ModelChange]) -> str:
     """Promote or reject a version as ``scanflow models`` does: of the caller's team's models, by what it may."""
     name, number, reason = request.parameters["model"], request.parameters["version"], read_reason(form)
-    request.caller.check("change", request.caller.team)
+    context, caller = request.context, request.caller
+    caller.check("change", caller.team)
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise NotFoundError(f"The model {name!r:.100} has no version {number!r:.20}.")
-    changer = make_changer(request.context, request.engine, request.caller, open_tracker(request.context))
-    decide(changer, name, int(number), why=reason)
-    request.context.background_reads.forget(("models", request.caller.team))
-    return f"/models/{quote(name, safe='')}"
+    action = begin_decision(
+        context, request.engine, caller, open_tracker(context), lambda to: decide(to, name, int(number), why=reason)
+    )
+    return f"/models/{quote(name, safe='')}" if action is None else build_action_address(action)
 
 
 PAGES: Final = (

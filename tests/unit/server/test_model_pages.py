@@ -9,16 +9,19 @@ import pytest
 
 from scanflow.agent import model_changer
 from scanflow.agent.agent_records import Event
-from scanflow.errors import UnavailableError
+from scanflow.errors import UnavailableError, UsageError
+from scanflow.http.problems import build_problem
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import PROMOTION, format_rejection
 from scanflow_server import model_decisions
+from scanflow_server.bodies import OperationAccepted
 from scanflow_server.dashboard import model_pages
+from scanflow_server.routes import service_routes
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import event_store, intent_store
 from tests.unit.server.answering import a_service
 from tests.unit.server.page_browser import Browser, browsing
-from tests.unit.server.server_rows import Api, make_action_row, read_from_store
+from tests.unit.server.server_rows import Api, end_change, make_action_row, make_request_row, read_from_store
 from tests.unit.server.test_action_pages import EVIDENCE
 from tests.waiting import wait_until
 
@@ -149,6 +152,56 @@ def test_a_version_that_an_agent_wants_is_approved_and_not_put_to_use_beside_it(
         row = make_action_row("w1", "pending", "approve", arguments={"model": "models:/cnn/2"})
         intent_store.add(connection, row)
     with browsing(api) as ada:
-        assert ada.post("/models/cnn/2/promote", reason="yes").status_code == 200
+        assert ada.post("/models/cnn/2/promote", reason="yes").url.path == "/actions/w1"
     assert read_from_store(context.store, intent_store.find, "w1").action.approved_by == "ada"
     assert "champion" not in knowledge.get_model("cnn", 2).aliases, "the agent names it, once it has watched it"
+
+
+@pytest.fixture
+def begun(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A change of the service of the model, which has begun when the server is asked for one, and does not end."""
+    record = a_service("serve", "ready").model_copy(update={"team": "tests", "app": "mnist"})
+    monkeypatch.setattr(model_decisions.OwnModels, "services", lambda _self: [record])
+    monkeypatch.setattr(model_changer, "serves", lambda _record, _name: {"m": "models:/cnn/1"})
+
+    def change(*_of: object) -> OperationAccepted:
+        with context.store.write() as connection:
+            intent_store.add(connection, make_request_row("c1", service="serve", app="mnist", team="tests"))
+        return OperationAccepted(operation="c1")
+
+    monkeypatch.setattr(service_routes, "change", change)
+    return "c1"
+
+
+def test_the_change_of_a_service_is_not_waited_for_and_the_registry_follows_it(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, begun: str
+) -> None:
+    knowledge.set_model_alias("cnn", "champion", 1)
+    with browsing(api) as ada:
+        assert ada.post("/models/cnn/2/promote", reason="yes").url.path == f"/actions/{begun}"
+        assert knowledge.get_model("cnn", "champion").version == 1
+        end_change(context.store, begun)
+        context.store_notifier.notify()
+        wait_until(lambda: knowledge.get_model("cnn", "champion").version == 2, "the registry names it")
+
+
+def test_what_goes_wrong_after_the_change_of_a_service_has_begun_is_said_of_its_action(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, begun: str
+) -> None:
+    knowledge.set_model_alias("cnn", "champion", 1)
+    with browsing(api) as ada:
+        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{begun}"
+        end_change(context.store, begun, problem=build_problem(UsageError("The version <cannot> be loaded."))[1])
+        context.store_notifier.notify()
+        told = "the registry still names the version before it: The version &lt;cannot&gt; be loaded."
+        wait_until(lambda: told in ada.get(f"/actions/{begun}"), "it is said")
+    assert knowledge.get_model("cnn", "champion").version == 1
+
+
+@pytest.mark.usefixtures("knowledge")
+def test_a_server_that_ends_leaves_what_has_begun_and_says_so(api: Api, context: ServerContext, begun: str) -> None:
+    with browsing(api) as ada:
+        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{begun}"
+        context.shutdown.set()
+        context.store_notifier.notify()
+        wait_until(lambda: "do the same again" in ada.get(f"/actions/{begun}"), "it is said")
