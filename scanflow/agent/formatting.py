@@ -8,7 +8,7 @@ from typing import Any
 
 from scanflow.agent.actions import Act, Call
 from scanflow.agent.actuators.actuator import Actuator
-from scanflow.agent.agent_records import JSON
+from scanflow.agent.agent_records import JSON, Action
 from scanflow.agent.decide import FunctionCall, StrategyAction
 from scanflow.agent.registry import Declared
 from scanflow.agent.rules import explain, make_rule
@@ -16,6 +16,9 @@ from scanflow.agent.strategy import Strategy
 from scanflow.agent.strategy_limits import describe_limits, format_calls
 from scanflow.text.masking import mask_secrets
 from scanflow.text.printable import make_one_line
+
+_ABOUT = frozenset({"workflow", "service", "run", "node", "kind", "reason"})
+"""The arguments that say what is changed, and why."""
 
 MAX_VALUE_LENGTH = 160
 """The most characters of a sample's value among other words."""
@@ -68,6 +71,23 @@ def describe_entry(kind: str, body: Any) -> str:
     return _format_json(body)
 
 
+def describe_changes(action: Action) -> str:
+    """Describe what an action changes, as far as its record has it: ``model models:/cnn/1 → models:/cnn/2``.
+
+    What was before is known by its inverse, once it has begun; an argument without is shown alone.
+    """
+    back, intent = action.inverse, action.intent
+    before = back.arguments if back is not None and back.primitive == intent.primitive else {}
+    wanted = {name: value for name, value in mask_secrets(intent.arguments).items() if name not in _ABOUT}
+    return ", ".join(
+        f"{name} {_format_plain(before[name])} → {_format_plain(value)}"
+        if name in before
+        else f"{name} {_format_plain(value)}"
+        for name, value in wanted.items()
+        if value is not None and (name not in before or before[name] != value)
+    )
+
+
 def build_strategy_documents(
     app: str, agent: str, declared: Declared, parameters: Mapping[str, Any]
 ) -> list[dict[str, JSON]]:
@@ -102,6 +122,10 @@ def format_strategy_action(action: Any) -> str:
         return f"{action.agent}.{action.sensor}(...), by {action.name}"
     rule = make_rule(action)
     return f"{rule.name}(...)" if rule.name else explain(rule, {}).replace("a rule without a name", "a function")
+
+
+def _format_plain(value: Any) -> str:
+    return value if isinstance(value, str) else _format_json(value)
 
 
 def _format_json(value: Any) -> str:

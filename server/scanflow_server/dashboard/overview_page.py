@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from scanflow.agent.agent_records import Action, AgentView, Event
+from scanflow.agent.formatting import describe_changes
 from scanflow.app.quantities import format_duration
 from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
@@ -107,13 +108,14 @@ def build_action_table(actions: Sequence[Action]) -> CellTable:
         [
             StateCell(action.state),
             LinkCell(f"{action.intent.primitive} {action.intent.target}", build_action_address(action.id)),
+            describe_changes(action) or None,
             action.intent.agent,
             format_reason(action),
             Moment(action.began or action.intent.at),
         ]
         for action in actions
     ]
-    return CellTable(("state", "action", "by", "why", "when"), rows, "No action yet.", "scanflow agents")
+    return CellTable(("state", "action", "changes", "by", "why", "when"), rows, "No action yet.", "scanflow agents")
 
 
 def build_run_table(runs: Sequence[RunRecord], empty: str) -> CellTable:

@@ -18,6 +18,7 @@ from scanflow.drift.promotion import format_decision
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
+from scanflow_server.arbiter.arbitration import ALLOWED
 from scanflow_server.dashboard.assets import list_script_addresses
 from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell, format_latency
 
@@ -103,7 +104,12 @@ def _shorten(value: Any, instead: str = "") -> str:
 
 
 def format_reason(action: Action) -> str:
-    return format_decision(action.intent.evidence) if action.intent.evidence else action.decision.reason
+    """Return why an action was wanted, or why it waits or was refused."""
+    if evidence := action.intent.evidence:
+        return format_decision(evidence)
+    if action.decision.reason != ALLOWED:
+        return action.decision.reason
+    return action.intent.rule if action.intent.source == "agent" else str(action.intent.arguments.get("reason") or "")
 
 
 def format_time(at: float) -> str:

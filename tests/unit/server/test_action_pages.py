@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from scanflow.agent.agent_records import JSON, PrimitiveCall, Sample
+from scanflow.agent.agent_records import JSON, Decision, PrimitiveCall, Sample
 from scanflow.reports.model_history import read_slices
+from scanflow_server.arbiter.arbitration import ALLOWED
 from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
+from scanflow_server.dashboard.overview_page import build_action_table
 from scanflow_server.dashboard.page_cells import LinkCell
 from scanflow_server.dashboard.subject_links import find_address, list_links
 from scanflow_server.server_context import ServerContext
@@ -79,6 +81,27 @@ def test_slices_with_points_are_a_table_and_other_evidence_has_none() -> None:
         {**EVIDENCE, "traffic": "much"},
     )
     assert [read_slices(other) for other in others] == [()] * 5
+
+
+def test_the_table_says_what_an_action_changes_and_why_it_was_wanted() -> None:
+    back = PrimitiveCall(primitive="update_workflow_replica", arguments={"workflow": "serve", "instances": 1})
+    other = PrimitiveCall(primitive="rollback", arguments={"instances": 7})
+    asked = {"service": "serve", "model": "models:/cnn/2", "weight": None, "password": "hunter2", "reason": "the audit"}
+    allowed = Decision(intent="i1", verdict="act", reason=ALLOWED, at=1.0)
+    rows = build_action_table(
+        [
+            action(intent(rule="waiting > 3"), began=1.0, inverse=back, decision=allowed),
+            action(intent(), began=1.0, inverse=other),
+            action(intent(arguments=back.arguments), began=1.0, inverse=back),
+            action(intent(source="person", arguments=asked), began=1.0, decision=allowed),
+        ]
+    ).rows
+    assert [(row[2], row[4]) for row in rows] == [
+        ("instances 1 → 2", "waiting > 3"),
+        ("instances 2", "It was so."),
+        (None, "It was so."),
+        ("model models:/cnn/2, password ***", "the audit"),
+    ]
 
 
 @pytest.mark.parametrize(
