@@ -64,6 +64,9 @@ class Deployment:
     source: Path | None = None
     """The application's file."""
 
+    is_copy: bool = False
+    """Whether it serves a copy for a while, as for a search: a server does not store the copy's application."""
+
     @property
     def online(self) -> Workflow:
         """The workflow.

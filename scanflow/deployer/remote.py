@@ -205,6 +205,8 @@ class RemoteDeployer(Deployer):
             body["sizing"] = sizing.model_dump(mode="json", exclude_none=True)
         if deployment.port is not None:
             body["port"] = deployment.port
+        if deployment.is_copy:
+            body["is_copy"] = True
         return self._finish_change(
             name, self._server.post(build_path("services"), body, key=key or self._keys()), observe
         )

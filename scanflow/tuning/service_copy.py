@@ -168,7 +168,7 @@ class ServiceCopy:
                 for node in workflow.nodes
             ]
             app = app.replace(workflows=(workflow.replace(nodes=nodes),))
-        return Deployment(app, self.name, sizing=sizing, source=self.source)
+        return Deployment(app, self.name, sizing=sizing, source=self.source, is_copy=True)
 
 
 def _wait_until_reachable(url: str, seconds: float) -> None:

@@ -147,6 +147,8 @@ class DeployBody(AppBody):
     workflow: Text | None = None
     sizing: Sizing | None = None
     port: int | None = Field(default=None, ge=1, le=65535)
+    is_copy: bool = False
+    """Whether it is served for a while beside the application: that stays stored as it is."""
 
 
 class OperationAccepted(_Body):

@@ -284,7 +284,9 @@ def test_a_change_is_watched_to_its_end(deployer: RemoteDeployer, standin: Stand
     assert [progress.text for progress in seen] == ["instance 1 is ready", "in effect", "in plain words"]
     assert {progress.service for progress in seen} == {"digits"}
     sent = standin.body("POST /services")
-    assert (sent["workflow"], sent["sizing"]) == ("digits", {"instances": 2})
+    assert (sent["workflow"], sent["sizing"], "is_copy" in sent) == ("digits", {"instances": 2}, False)
+    deployer.deploy(Deployment(app, is_copy=True))
+    assert standin.body("POST /services")["is_copy"]
 
 
 def test_every_change_says_what_is_wanted_and_nothing_else(deployer: RemoteDeployer, standin: StandIn) -> None:

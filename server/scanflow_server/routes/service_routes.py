@@ -80,7 +80,7 @@ def deploy(
             request=request,
             by=caller.name,
             key=caller.scope_key(key),
-            keep=app,
+            keep=None if body.is_copy else app,
         )
     )
 

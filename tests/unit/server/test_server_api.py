@@ -297,6 +297,16 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
         ]
 
 
+def test_the_application_of_a_copy_is_not_stored_in_place_of_the_one_that_it_copies(api: Api) -> None:
+    whole = {**ONLINE, "app_dir": str(api.context.settings.home)}
+    (workflow,) = whole["workflows"]
+    copy = {**whole, "workflows": [{**workflow, "name": "digits-tune"}]}
+    assert api.post("/services", json={"application": whole}).status_code == 202
+    stored = api.get("/applications/mnist").json()
+    assert api.post("/services", json={"application": copy, "is_copy": True}).status_code == 202
+    assert api.get("/applications/mnist").json() == stored
+
+
 def test_what_an_agents_action_changes_is_an_operation_once_it_is_begun(api: Api) -> None:
     with api.context.store.write() as connection:
         for id, state, verdict, target in (

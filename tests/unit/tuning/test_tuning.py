@@ -183,6 +183,7 @@ class FullPlace(Place):
 
     def deploy(self, deployment: Deployment, **options: Any) -> ServiceRecord:
         record = super().deploy(deployment, **options)
+        assert deployment.is_copy
         self.operations.append(f"deploy {record.shape.cores}")
         if record.shape.cores == 1:
             options["observe"](Progress(service=record.name, text="Unschedulable: Insufficient cpu"))
