@@ -243,6 +243,7 @@ def test_services() -> None:
         *service_text.format_explanation(explanation.model_copy(update={"target": 0})),
     ]
     assert_snapshot("services", render_screen(*screens))
+    assert service_text.format_served_models(service(revisions=[CURRENT, SHADOW])) == "cnn/3", "a shadow answers nobody"
 
 
 def test_example_requests_can_be_pasted() -> None:

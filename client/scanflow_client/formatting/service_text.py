@@ -49,15 +49,20 @@ def format_services(records: Sequence[ServiceRecord]) -> Screen:
 
 
 def format_served_models(record: ServiceRecord) -> str:
-    """Return the served versions, with their shares if there are several: ``cnn/3 90%, cnn/4 10%``."""
-    several = len(record.revisions) > 1
-    descriptions = []
-    for revision in record.revisions:
-        names = (
-            ", ".join(dict.fromkeys(uri.removeprefix("models:/") for uri in revision.models.values())) or revision.id
-        )
-        descriptions.append(f"{names} {_format_share(revision)}" if several else names)
-    return ", ".join(descriptions) or "-"
+    """Return the versions that answer, with their shares if there are several: ``cnn/3 90%, cnn/4 10%``."""
+    serving = [revision for revision in record.revisions if not revision.shadow]
+    shares = [f" {_format_share(revision)}" if len(serving) > 1 else "" for revision in serving]
+    return ", ".join(map("{}{}".format, map(_format_models, serving), shares)) or "-"
+
+
+def format_model_versions(record: ServiceRecord) -> str:
+    """Return the versions that answer, and those that only get copies of requests: ``cnn/3, cnn/4 shadow``."""
+    shadows = [f"{_format_models(revision)} shadow" for revision in record.revisions if revision.shadow]
+    return ", ".join([format_served_models(record), *shadows])
+
+
+def _format_models(revision: RevisionRecord) -> str:
+    return ", ".join(dict.fromkeys(uri.removeprefix("models:/") for uri in revision.models.values())) or revision.id
 
 
 def format_service(record: ServiceRecord) -> Screen:
@@ -199,7 +204,7 @@ def _format_service_row(record: ServiceRecord) -> tuple[str, ...]:
         record.url,
         f"{record.ready}/{shape.instances}",
         "-" if shape.cores is None else f"{shape.cores * shape.instances:g}",
-        format_served_models(record),
+        format_model_versions(record),
         f"{sum(rates):.1f}" if rates else "-",
         format_latency(max((revision.p95_s for revision in serving if revision.p95_s is not None), default=None)),
     )

@@ -11,7 +11,7 @@ from scanflow.drawing.states import get_state_look
 from scanflow.placement.cpulist import format_numbered
 from scanflow.placement.topology_drawing import generate_labels
 from scanflow_client.formatting.run_text import format_runs
-from scanflow_client.formatting.service_text import format_served_models
+from scanflow_client.formatting.service_text import format_model_versions
 from scanflow_client.formatting.text import (
     MARKS,
     format_age,
@@ -99,7 +99,7 @@ def _format_service(record: ServiceRecord) -> tuple[str, ...]:
         _format_slowest(revision.p95_s for revision in serving),
         str(sum(revision.requests for revision in serving)),
         _format_errors(serving),
-        format_served_models(record),
+        format_model_versions(record),
     )
 
 
