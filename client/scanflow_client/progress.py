@@ -11,7 +11,7 @@ from scanflow.app.quantities import format_count, format_duration
 from scanflow.backends import run_records
 from scanflow.backends.run_records import Observer, TaskRecord
 from scanflow.names import StepName
-from scanflow.text.printable import make_printable
+from scanflow.text.printable import can_print, make_printable
 from scanflow_client.formatting.run_text import format_task, list_notes
 from scanflow_client.formatting.text import MARKS
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from scanflow.backends.service_records import Progress, ServiceObserver
 
 MAX_RUNNING = 8  # lines of running steps at the bottom of a terminal
+_DRAWN = "✓⠋━"
+"""Of what is drawn in a terminal: marks of states, spinners and bars."""
+
 _STYLES = {"✓": "green", "✗": "bold red", "–": "dim", "≡": "cyan", "↻": "yellow", "r": "bold"}
 
 
@@ -52,7 +55,7 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
             yield Output(lines.print, lines.update)
             lines.update("")
         return
-    if stream is None or not stream.isatty():
+    if stream is None or not _can_draw(stream):
         yield Output(ignore if stream is None else print_line, ignore)
         return
     from rich.console import Console
@@ -76,6 +79,10 @@ def is_notebook(stream: TextIO) -> bool:
     return type(stream).__module__ == "ipykernel.iostream"
 
 
+def _can_draw(stream: TextIO) -> bool:
+    return stream.isatty() and can_print(_DRAWN, stream)
+
+
 @contextmanager
 def show_run_progress(
     stream: TextIO | None, link_runs: Callable[..., Mapping[str, str]] = lambda *_: {}
@@ -90,7 +97,7 @@ def show_run_progress(
         with show_run_table(link_runs) as observer:
             yield observer
         return
-    progress = RunProgress(is_drawn=stream is not None and stream.isatty())
+    progress = RunProgress(is_drawn=stream is not None and _can_draw(stream))
     with open_output(stream, progress) as output:
 
         def observe(event: run_records.Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from scanflow.settings import Settings
 from scanflow.transport import build_path
 from scanflow_client.cli.run_commands import watch
 from scanflow_client.client import Client
+from scanflow_client.progress import open_output
 from tests.conftest import Cli
 
 
@@ -85,3 +88,27 @@ def test_a_second_interrupt_says_how_to_continue(capsys: pytest.CaptureFixture[s
 def test_a_name_with_a_slash_is_refused_before_a_server_sees_other_names() -> None:
     with pytest.raises(InvalidError, match=r"'home-loan/2' is not a name\. .*scanflow why"):
         build_path("intents", "home-loan/2", "why")
+
+
+def test_where_the_encoding_has_no_mark_of_a_state_there_is_a_question_mark(
+    home: Path, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Client(progress=False).run(sf.Workflow(name="w", nodes=[double.bind(1)]))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    answer = quick_cli("runs")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert b"? succeeded" in written.getvalue()
+
+
+class Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_whose_encoding_has_no_marks_gets_plain_lines_of_progress() -> None:
+    written = io.BytesIO()
+    with open_output(Terminal(written, encoding="latin-1")) as output:
+        output.update("load")
+        output.print("✓ load", "green")
+    assert written.getvalue() == b"? load\n"

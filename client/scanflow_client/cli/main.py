@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import logging
 import os
 import sys
@@ -40,6 +41,8 @@ def main() -> None:
     """Run the command line, and turn errors into a message and an exit code."""
     # What is imported stays, some 75,000 objects: collecting among it (by default after 700) took a tenth of a command.
     gc.set_threshold(100_000)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may have no ✓: a ? takes its place
+        sys.stdout.reconfigure(errors="replace")
     # Retries are not logged: a command reports its final failure.
     logging.getLogger("stamina").addHandler(logging.NullHandler())
     try:
