@@ -91,7 +91,7 @@ class Client(MeasuringClient):
             progress: Print a line for each step; None: in a terminal or a notebook.
         """
         settings = Settings.from_environment()
-        self._home = settings.home if home is None else Path(home)
+        self._settings = settings if home is None else settings.model_copy(update={"home": Path(home)})
         self._deployer: Deployer
         self._control: ControlClient | None = None
         self._environments: Callable[[Application], EnvironmentBackend]
@@ -112,14 +112,14 @@ class Client(MeasuringClient):
         elif token is not None:
             raise UsageError("Client(token=...): a token is for a server. Name it: Client('http://...', token=...).")
         else:
-            own = settings if home is None else settings.model_copy(update={"home": Path(home)})
             if isinstance(backend, str):
-                own, backend = own.model_copy(update={"backend": backend}), None
+                self._settings, backend = self._settings.model_copy(update={"backend": backend}), None
             if backend_options is not None:
-                own = own.model_copy(update={"backend_options": dict(backend_options)})
-            self._deployer = EmbeddedDeployer(own, backend=backend)
+                options = {"backend_options": dict(backend_options)}
+                self._settings = self._settings.model_copy(update=options)
+            self._deployer = EmbeddedDeployer(self._settings, backend=backend)
             self._environments = self._deployer.environments
-            super().__init__(partial(raise_no_server, own.home.expanduser().absolute()))
+            super().__init__(partial(raise_no_server, self._settings.home.expanduser().absolute()))
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
         register()
@@ -131,7 +131,7 @@ class Client(MeasuringClient):
 
     def __repr__(self) -> str:
         if self.url is None:
-            return f"<client without a server, of the home {str(self._home.expanduser())!r}>"
+            return f"<client without a server, of the home {str(self._settings.home.expanduser())!r}>"
         return f"<client of the server {mask_addresses(self.url)}>"
 
     def run(
@@ -225,11 +225,10 @@ class Client(MeasuringClient):
 
         app = resolve_application(what)
         workflows = app.workflows if workflow is None else [app.workflow(workflow)]
-        settings = self._read_settings()
-        defaults = ImageSettings.from_environment(options=settings.backend_options)
+        defaults = ImageSettings.from_environment(options=self._settings.backend_options)
         images = defaults.with_overrides({"registry": registry, "builder": builder})
         say = _print_line if self._progress else lambda _: None
-        built = build_application(app, workflows, settings, images, push=push, again=again, say=say)
+        built = build_application(app, workflows, self._settings, images, push=push, again=again, say=say)
         return Listing(built, "image_text:format_build", target=None)
 
     def stop(self, run: str, task: str | None = None) -> RunRecord:
@@ -454,7 +453,7 @@ class Client(MeasuringClient):
         from scanflow_client.mlflow_variables import build_mlflow_variables
 
         variables = build_mlflow_variables(
-            self._read_settings(), self._control, None if app is None else resolve_application(app)
+            self._settings, self._control, None if app is None else resolve_application(app)
         )
         os.environ.update(variables)
         return variables["MLFLOW_TRACKING_URI"]
@@ -468,15 +467,12 @@ class Client(MeasuringClient):
     def _open_knowledge(self) -> KnowledgeBase:
         from scanflow_client.model_client import open_server_knowledge
 
-        return open_server_knowledge(self._read_settings(), self._control)
-
-    def _read_settings(self) -> Settings:
-        return Settings.from_environment().model_copy(update={"home": self._home})
+        return open_server_knowledge(self._settings, self._control)
 
     def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
         from scanflow_client.tuning import find_history
 
-        return find_history(self._open_knowledge, self._home, target, goal)
+        return find_history(self._open_knowledge, self._settings.home, target, goal)
 
     def report(self, app: str | None = None) -> Report:
         """Write the report of an application's agents as a page below the home folder.

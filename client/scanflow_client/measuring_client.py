@@ -1,4 +1,4 @@
-"""Load tests and tuning of services, for notebooks."""
+"""Load tests and tuning of services, and plans of MPI jobs, for notebooks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from scanflow.errors import UnsupportedError
+from scanflow.text.masking import mask_addresses
 from scanflow_client.control_client import ControlClient
+from scanflow_client.job_planning import NODE_CORES, plan_workflow_job
+from scanflow_client.program import resolve_application
 from scanflow_client.progress import open_output
 
 if TYPE_CHECKING:
+    from scanflow.app.application import Application
+    from scanflow.app.workflow import Workflow
     from scanflow.deployer import Deployer
+    from scanflow.placement.mpi.job_plan import MPIPlan
+    from scanflow.settings import Settings
     from scanflow.tuning.goals import Goal, GoalName
     from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.load_report import LoadReport
@@ -21,6 +29,12 @@ if TYPE_CHECKING:
 
 class MeasuringClient(ControlClient):
     _deployer: Deployer
+    _settings: Settings
+
+    @property
+    def url(self) -> str | None:
+        """The address of its server. None: it has none, and works inside this process."""
+        raise NotImplementedError
 
     def _choose_stream(self) -> TextIO | None:
         """Return the stream for progress; None: it is not shown."""
@@ -135,3 +149,34 @@ class MeasuringClient(ControlClient):
                 observe=lambda step: output.update(format_step(step)),
                 on_trial=lambda text: output.print(text, ""),
             )
+
+    def plan_job(
+        self,
+        what: Application | Workflow,
+        workflow: str | None = None,
+        *,
+        nodes: int | None = None,
+        cores: float = NODE_CORES,
+        measure: bool = False,
+    ) -> MPIPlan:
+        """Return the workers of an MPI job, and each rank's node and CPUs, without running it.
+
+        Args:
+            what: The application, or the workflow alone.
+            workflow: The name of a workflow of type ``mpi``; None: the only one.
+            nodes: Plan for this many equal nodes. None: for the backend's, which may be this machine.
+            cores: The cores of each of them.
+            measure: With ``profile="auto"``, run the program first, 30 s at most, to find its bottleneck.
+
+        Raises:
+            UnsupportedError: the job would run on the nodes of a server of another machine.
+        """
+        from scanflow.transport.clients import is_loopback
+
+        if nodes is None and self.url is not None and not is_loopback(self.url):
+            raise UnsupportedError(
+                f"The nodes of {mask_addresses(self.url)} are not known here. Say what to plan for: "
+                "client.plan_job(app, nodes=4, cores=32). What it would do itself: client.plan(app)"
+            )
+        application = resolve_application(what)
+        return plan_workflow_job(self._settings, application, workflow, nodes=nodes, cores=cores, measure=measure)[1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from scanflow.errors import UnsupportedError, UsageError
+from scanflow.errors import UsageError
 from scanflow_client.cli.command_options import (
     JsonOption,
     LimitOption,
@@ -25,9 +25,7 @@ from scanflow_client.cli.command_output import respond, say, write_blocks
 from scanflow_client.cli.plugin_commands import PluginGroup
 
 if TYPE_CHECKING:
-    from scanflow.app.application import Application
     from scanflow.app.mpi import MPIWorkload
-    from scanflow.app.workflow import Workflow
     from scanflow.backends.job_times import JobTimes
     from scanflow.placement.mpi.job_plan import MPIPlan
 
@@ -146,47 +144,8 @@ def _build_job_json(job: JobTimes) -> dict[str, Any]:
 def _plan_job(
     target: str | None, nodes: int | None, cores: float, *, measure: bool = False
 ) -> tuple[MPIWorkload, MPIPlan]:
-    from scanflow.app.mpi import MPIWorkload
     from scanflow.application_loading import load_application
-    from scanflow.placement.mpi.groups import ClusterNode
-    from scanflow.placement.mpi.job_plan import plan_job
+    from scanflow_client.job_planning import plan_workflow_job
 
     application, _, name = load_application(target)
-    jobs = [workflow for workflow in application.workflows if workflow.type == "mpi"]
-    workflow = jobs[0] if name is None and len(jobs) == 1 else application.workflow(name)
-    workload = workflow.nodes[0]
-    if not isinstance(workload, MPIWorkload):
-        raise UsageError(f"The workflow {workflow.name!r} is of type {workflow.type!r}, not 'mpi'. See: scanflow plan")
-    if workload.profile == "auto" and measure:
-        workload = _measure_profile(application, workflow, workload)
-    if nodes is not None:
-        return workload, plan_job(workload, [ClusterNode(name=f"node{place}", cores=cores) for place in range(nodes)])
-    return workload, _plan_on_backend(application, workflow, workload)
-
-
-def _plan_on_backend(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIPlan:
-    """Return the plan of a job on the backend that would run it; on this machine, as if nothing else ran there."""
-    from scanflow.backends.backend_port import JobPlanner
-    from scanflow.deployer.embedded import DEFAULT, open_backend
-    from scanflow.placement.mpi.local_plan import plan_local_job
-
-    settings = load_settings()
-    name = settings.backend or application.backend or DEFAULT
-    if name == DEFAULT:
-        return plan_local_job(workload)
-    backend = open_backend(settings, name).mpi()
-    if not isinstance(backend, JobPlanner):
-        raise UnsupportedError(f"The backend {name!r} does not plan MPI jobs. Set: SCANFLOW_BACKEND=local")
-    return backend.job_plan(application, workflow)
-
-
-def _measure_profile(application: Application, workflow: Workflow, workload: MPIWorkload) -> MPIWorkload:
-    from scanflow.backends.backend_port import JobProfiler
-    from scanflow.deployer.embedded import open_backend
-
-    backend = open_backend(load_settings()).mpi()
-    if not isinstance(backend, JobProfiler):
-        raise UnsupportedError("Programs are measured on this machine only. Set: SCANFLOW_BACKEND=local")
-    profile, reason = backend.measure_job(application, workflow)
-    say(f"profile='auto': {reason}", err=True)
-    return workload.replace(profile=profile)
+    return plan_workflow_job(load_settings(), application, name, nodes=nodes, cores=cores, measure=measure)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import scanflow as sf
 from scanflow.backends.local.mpi.profiling.classify import Profile
+from scanflow.errors import UnsupportedError
 from scanflow.placement.mpi.groups import ClusterNode
 from scanflow.placement.mpi.job_plan import MPIPlan, plan_job
 from scanflow.placement.mpi.scripts import format_mpirun_script, format_rankfile, format_sbatch_script
@@ -110,5 +111,18 @@ def test_a_profile_is_measured_when_it_is_requested(tmp_path: Path, monkeypatch:
     assert not asked
     shown = CliRunner().invoke(app, ["mpi", "plan", "--measure", "--nodes", "2"])
     assert "the program is network-bound, so its tasks stay together" in shown.stdout
-    assert "profile='auto': network-bound: it sends much" in shown.stderr
+    assert shown.stdout.startswith("profile='auto': network-bound: it sends much")
     assert asked == ["bench"]
+
+
+def test_a_client_plans_what_the_command_does(tmp_path: Path) -> None:
+    job = sf.MPIWorkload(name="dgemm", mainfile="hpcc", n_tasks=16, n_nodes=4, profile="cpu")
+    bench = sf.Workflow(name="bench", type="mpi", nodes=[job])
+    plan = sf.Client(home=tmp_path).plan_job(bench, nodes=4, cores=8)
+    assert plan.lines()[0] == "ranks 0-3 -> worker 0 on node0 -> any CPU"
+    distant = sf.Client("http://10.1.2.3:46666", token="t" * 32)
+    assert distant.plan_job(bench, nodes=4, cores=8) == plan
+    with pytest.raises(UnsupportedError, match=r"The nodes of http://10\.1\.2\.3:46666 are not known here\."):
+        distant.plan_job(bench)
+    small = sf.Workflow(name="small", type="mpi", nodes=[job.replace(n_tasks=1, n_nodes=1)])
+    assert sf.Client("http://127.0.0.1:1", token="t" * 32).plan_job(small).ranks[0].node == "localhost"
