@@ -17,7 +17,7 @@ from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.page_html import format_reason
-from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address
+from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
 from scanflow_server.response_masking import mask_action
 from scanflow_server.routes import application_routes, run_routes, service_routes
 from scanflow_server.scope import restrict_team
@@ -140,17 +140,11 @@ def _build_service_table(services: Sequence[ServiceRecord]) -> CellTable:
             StateCell(service.state),
             LinkCell(service.name, f"/services/{service.name}"),
             service.app,
-            ", ".join(list_model_names(service)),
+            link_models(service),
         ]
         for service in services
     ]
     return CellTable(("state", "service", "application", "models"), rows, "No service yet.", "scanflow deploy")
-
-
-def list_model_names(record: ServiceRecord) -> list[str]:
-    """Return the versions that a service serves: ``cnn/3``."""
-    uris = (uri for revision in record.revisions for uri in revision.models.values())
-    return list(dict.fromkeys(uri.removeprefix("models:/") for uri in uris))
 
 
 def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:

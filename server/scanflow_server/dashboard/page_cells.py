@@ -16,6 +16,12 @@ class LinkCell(NamedTuple):
     address: str
 
 
+class LinkListCell(NamedTuple):
+    """Links, beside each other."""
+
+    links: Sequence[LinkCell]
+
+
 class StateCell(NamedTuple):
     """A state, with its mark and its colour."""
 
@@ -53,7 +59,7 @@ class FoldedCell(NamedTuple):
     """Of the element, unique on its page: it stays open when the page changes."""
 
 
-Cell: TypeAlias = str | int | float | LinkCell | StateCell | Moment | CommandCell | FoldedCell | None
+Cell: TypeAlias = str | int | float | LinkCell | LinkListCell | StateCell | Moment | CommandCell | FoldedCell | None
 
 
 class CellTable(NamedTuple):
@@ -71,6 +77,8 @@ def classify_cell(cell: Cell) -> str:
     match cell:
         case LinkCell():
             return "link"
+        case LinkListCell():
+            return "links"
         case StateCell():
             return "state"
         case Moment():

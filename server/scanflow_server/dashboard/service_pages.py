@@ -24,10 +24,10 @@ from scanflow.reports.service_periods import TYPES, list_unready_periods
 from scanflow_server import service_predictions
 from scanflow_server.bodies import Operation
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
-from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_model_names, list_services
+from scanflow_server.dashboard.overview_page import build_action_table, list_actions, list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, StateCell, format_latency
 from scanflow_server.dashboard.page_html import render
-from scanflow_server.dashboard.subject_links import build_action_address
+from scanflow_server.dashboard.subject_links import build_action_address, link_models
 from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
@@ -55,7 +55,7 @@ def _build_row(record: ServiceRecord) -> list[Cell]:
         LinkCell(record.name, _locate(record.name)),
         LinkCell(record.app, f"/applications/{quote(record.app, safe='')}"),
         f"{record.ready} of {record.shape.instances}",
-        ", ".join(list_model_names(record)),
+        link_models(record),
         f"{sum(rates):.1f}" if rates else None,
         format_latency(max(p95, default=None)),
         record.error,

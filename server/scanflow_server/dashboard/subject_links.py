@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from scanflow_server.dashboard.page_cells import LinkCell
+from scanflow.backends.service_records import ServiceRecord
+from scanflow_server.dashboard.page_cells import LinkCell, LinkListCell
 
 _MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 _NAMING: Final = ("workflow", "service", "run", "model", "agent")
@@ -39,6 +40,22 @@ def build_action_address(id: str) -> str:
     return f"/actions/{quote(id, safe='')}"
 
 
+def build_model_address(name: str, version: str) -> str:
+    """Return the address of a version on the page of its model."""
+    return f"/models/{quote(name, safe='')}#v{quote(version, safe='')}"
+
+
+def link_models(record: ServiceRecord) -> LinkListCell:
+    """Return links to the versions that a service answers with, or that get copies of its requests: ``cnn/3``."""
+    shown = [(uri, " (shadow)" if part.shadow else "") for part in record.revisions for uri in part.models.values()]
+    links = [
+        LinkCell(f"{uri.removeprefix('models:/')}{more}", build_model_address(*match.groups()))
+        for uri, more in shown
+        if (match := _MODEL.fullmatch(uri))
+    ]
+    return LinkListCell(list(dict.fromkeys(links)))
+
+
 def link_subject(subject: str, app: str) -> LinkCell | str:
     address = find_address(subject, app)
     return subject if address is None else LinkCell(subject, address)
@@ -57,7 +74,7 @@ def _iterate_links(app: str, document: Mapping[str, Any]) -> Iterator[LinkCell]:
         elif not isinstance(value, str) or not value or (key, value) == ("agent", "person"):
             continue
         elif match := _MODEL.fullmatch(value):
-            yield LinkCell(f"{match[1]} {match[2]}", f"/models/{quote(match[1], safe='')}#v{quote(match[2], safe='')}")
+            yield LinkCell(f"{match[1]} {match[2]}", build_model_address(match[1], match[2]))
         elif key in _NAMING and (address := find_address(f"{key}/{value}", app)) is not None:
             yield LinkCell(f"{key} {value}", address)
         elif key == "action" and value not in _DRIVES:

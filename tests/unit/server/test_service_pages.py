@@ -129,6 +129,8 @@ def test_a_team_sees_its_services_alone_and_what_they_say_is_text(viewer: Browse
     assert "digits" in page
     assert "concealed" not in page
     assert HOSTILE not in page
+    for path in ("/services", "/"):
+        assert viewer.read(path).links.items() >= {"cnn/3": "/models/cnn#v3", "cnn/4": "/models/cnn#v4"}.items()
     for path in ("", "/logs", "/try"):
         other, missing = (viewer.client.get(f"/services/{name}{path}") for name in ("concealed", "absent"))
         assert other.status_code == missing.status_code == 404
