@@ -10,6 +10,7 @@ from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier, summarize_arms
 from scanflow.tuning.candidates import describe
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.overview_page import list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.service_pages import SIZE
 from scanflow_server.routes import application_routes
@@ -36,8 +37,10 @@ def load_searches(request: PageRequest) -> PageView:
     return PageView(title="Tuning", command="scanflow tune NAME", values={"reading": reading, "table": table})
 
 
-def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
-    return tuple((row.name, row.team) for row in application_routes.applications(request.context, request.caller))
+def _list_applications(request: PageRequest) -> _Applications:
+    """Return the stored applications, and those of which a service is deployed: it was perhaps without this server."""
+    stored = {(row.name, row.team) for row in application_routes.applications(request.context, request.caller)}
+    return tuple(sorted(stored | {(record.app, record.team) for record in list_services(request)}))
 
 
 def _get_key(request: PageRequest) -> Hashable:

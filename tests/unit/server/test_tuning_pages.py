@@ -20,6 +20,7 @@ from scanflow_server.dashboard.tuning_pages import describe_search
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store
 from scanflow_server.tuning_runs import list_searches, load_search, parse_search
+from tests.unit.server.answering import a_service
 from tests.unit.server.page_browser import browsing
 from tests.unit.server.server_rows import Api
 from tests.waiting import wait_until
@@ -140,6 +141,18 @@ def test_a_team_sees_the_searches_of_its_applications_alone(
         assert "Apply it" not in page, "a viewer resizes nothing"
         browser.client.get(f"/tuning/{other.run_id}")
         wait_until(lambda: browser.client.get(f"/tuning/{other.run_id}").status_code == 404, "there is none")
+
+
+def test_the_searches_for_a_service_are_listed_where_its_application_is_not_stored(
+    api: Api, context: ServerContext, tracker: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for app in ("hat", "shoe"):
+        tracker.log_run(app, "data", name=f"tune-{app}", tags={"scanflow.kind": "tuning"})
+    served = a_service("digits", "ready").model_copy(update={"app": "hat", "team": "data"})
+    monkeypatch.setattr(context.deployer, "services", lambda **_: [served])
+    with browsing(api, "vic", "viewer", "data") as browser:
+        wait_until(lambda: "tune-hat" in browser.get("/tuning"), "the searches are read")
+        assert "tune-shoe" not in browser.get("/tuning"), "nothing of it is known here"
 
 
 def test_a_tracker_that_is_not_there_is_said_and_read_again_on_request(
