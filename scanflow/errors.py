@@ -109,20 +109,26 @@ def _is_raised_by_user(error: BaseException) -> bool:
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
-    own = _select_own_frames(error.__traceback__)
-    while own is not None and own.tb_next is not None:
+    own, is_users = _select_own_frames(error.__traceback__), False
+    while own is not None:
+        is_users = is_users or not _is_of_library(own)  # some libraries raise one error from another of their own
+        if own.tb_next is None:
+            break
         own = own.tb_next
-    return own is not None and innermost is not None and own.tb_frame is innermost.tb_frame
+    return is_users and own is not None and innermost is not None and own.tb_frame is innermost.tb_frame
+
+
+def _is_of_library(frames: TracebackType) -> bool:
+    return any(sign in frames.tb_frame.f_code.co_filename for sign in _LIBRARY_PATHS)
 
 
 def _select_own_frames(frames: TracebackType | None) -> TracebackType | None:
     """Return a traceback without our frames, and those of libraries below them."""
     own, is_below = list[TracebackType](), False
     while frames is not None:
-        code, names = frames.tb_frame.f_code, frames.tb_frame.f_globals
-        is_ours = str(names.get("__name__", "")).partition(".")[0] in _OURS
+        is_ours = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0] in _OURS
         is_below = is_below or is_ours
-        if not is_ours and not (is_below and any(sign in code.co_filename for sign in _LIBRARY_PATHS)):
+        if not is_ours and not (is_below and _is_of_library(frames)):
             own.append(frames)
         frames = frames.tb_next
     chain: TracebackType | None = None

@@ -45,6 +45,10 @@ except ZeroDivisionError:
     sf.Application(name="shop").workflow("w")
 """
 
+REFUSED = """
+sf.Client("http://127.0.0.1:9", token="t" * 32).runs()
+"""
+
 CALLED = """
 @sf.step
 def double(value):
@@ -78,6 +82,15 @@ def test_an_error_that_is_shown_keeps_what_led_to_it(
     error = sys.last_value
     assert isinstance(error, InvalidError)
     assert isinstance(error.__cause__, ValidationError)
+
+
+def test_the_errors_of_a_library_that_we_call_are_left_out_and_those_that_led_to_them(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = run_cell(shell, REFUSED, capsys)
+    assert "UnavailableError: The server at http://127.0.0.1:9 cannot be reached" in shown
+    assert "httpcore" not in shown
+    assert "which led to" not in shown
 
 
 def test_the_users_other_errors_are_shown_as_ever(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
