@@ -27,6 +27,7 @@ MAX_LINES = 20
 REFRESH_S = 0.25
 """At most so often an output is written again. In a browser, four times a second look alive."""
 
+_STARTING = f"{MARKS['running']} starting"
 _COLUMNS = ("step", "state", "took", "")
 
 
@@ -77,7 +78,10 @@ def show_run_table(link_runs: Callable[..., Mapping[str, str]]) -> Iterator[run_
         table.update(event)
 
     with show_in_place(table.make_screen, links, table.draw):
-        yield observe
+        try:
+            yield observe
+        finally:
+            table.end()
     if table.ended_run is not None:
         remember_shown(table.ended_run)
 
@@ -88,6 +92,7 @@ class NotebookLines:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._current = ""
+        self._ended = False
 
     def print(self, line: str, _style: str) -> None:
         self._lines.append(line)
@@ -95,11 +100,16 @@ class NotebookLines:
     def update(self, current: str) -> None:
         self._current = current
 
+    def end(self) -> None:
+        """Show nothing but the lines; of what said nothing, nothing stays."""
+        self._current, self._ended = "", True
+
     def make_screen(self) -> Screen:
         hidden = len(self._lines) - MAX_LINES
         before = [f"  … {format_count(hidden, 'line')} before"] if hidden > 0 else []
         now = [f"{MARKS['running']} {self._current}"] if self._current else []
-        return [*before, *self._lines[-MAX_LINES:], *now] or [f"{MARKS['running']} …"]
+        waiting = [] if self._ended else [f"{MARKS['running']} …"]
+        return [*before, *self._lines[-MAX_LINES:], *now] or waiting
 
 
 class _Row(NamedTuple):
@@ -117,7 +127,7 @@ class RunTable:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._head = f"{MARKS['running']} starting"
+        self._head = _STARTING
         self._notes: list[str] = []
         self._rows: dict[str, _Row] = {}
         self._record: run_records.RunRecord | None = None
@@ -137,6 +147,11 @@ class RunTable:
                 self._end_task(event)
             case run_records.RunEnded():
                 self._record = event.record
+
+    def end(self) -> None:
+        """Of a run that did not start, nothing stays."""
+        if self._head == _STARTING:
+            self._head = ""
 
     def draw(self) -> Mapping[str, Markup]:
         """Return the graph of the run, if it has ended."""
@@ -184,7 +199,7 @@ class RunTable:
             (name, f"{MARKS[row.state]} {row.state}", _format_took(row, now), shorten(row.remark))
             for name, row in list(self._rows.items())  # a copy: events come from other threads
         ]
-        return [self._head, *([Table(_COLUMNS, rows)] if rows else []), *self._notes]
+        return [*([self._head] if self._head else []), *([Table(_COLUMNS, rows)] if rows else []), *self._notes]
 
 
 def _name_row(step: str, task: str, width: int) -> str:

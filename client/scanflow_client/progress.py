@@ -52,8 +52,10 @@ def open_output(stream: TextIO | None, running: RenderableType | None = None) ->
 
         lines = NotebookLines()
         with show_in_place(lines.make_screen):
-            yield Output(lines.print, lines.update)
-            lines.update("")
+            try:
+                yield Output(lines.print, lines.update)
+            finally:
+                lines.end()
         return
     if stream is None or not _can_draw(stream):
         yield Output(ignore if stream is None else print_line, ignore)

@@ -82,3 +82,11 @@ def test_lines_of_progress_are_the_newest_and_what_goes_on() -> None:
     assert len(screen) == MAX_LINES + 2
     lines.update("")
     assert lines.make_screen()[-1] == f"  instance {MAX_LINES + 1} is ready"
+
+
+def test_of_what_says_nothing_nothing_stays() -> None:
+    table, lines = RunTable(), NotebookLines()
+    for shown in (table, lines):
+        assert shown.make_screen() != []
+        shown.end()
+        assert shown.make_screen() == []
