@@ -11,9 +11,9 @@ from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RunDefinition:
-    """The definition of a run."""
+    """The definition of a run. One is equal only to itself, so that what is made of it can be kept."""
 
     app: Application
     workflow: Workflow

@@ -6,6 +6,7 @@ The backends keep the values as they are: steps and services need them, and so d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from scanflow.app.application import Application
@@ -25,8 +26,9 @@ LoadMasker = Callable[[], Masker]
 """Returns the masker of a run; it is called only where there is a text to mask."""
 
 
+@lru_cache(maxsize=4)
 def build_masker(definition: RunDefinition) -> Masker:
-    """Return the masker of a run's secrets."""
+    """Return the masker of a run's secrets; kept, as definitions are when they are read again."""
     return Masker(*list_documents(definition))
 
 

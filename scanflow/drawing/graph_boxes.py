@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from heapq import nsmallest
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -111,6 +113,7 @@ def _sort_by_urgency(counts: Mapping[str, int]) -> Mapping[str, int]:
     return {state: counts[state] for state in sorted(counts, key=get_urgency) if counts[state]}
 
 
+@cache
 def get_urgency(state: str) -> tuple[int, str]:
     return MARKS_BY_URGENCY.index(get_state_look(state).mark), state
 
@@ -132,8 +135,8 @@ def _describe_node(node: GraphNode, state: str | None, counts: Mapping[str, int]
 
 
 def _describe_group(members: Sequence[GraphNode], counts: Mapping[str, int]) -> str:
-    ordered = sorted(members, key=lambda node: [get_urgency(state) for state in _sort_by_urgency(_count_states(node))])
-    names = [f"{node.label or node.name}{f' ({node.state})' if node.state else ''}" for node in ordered[:MAX_LISTED]]
+    ordered = nsmallest(MAX_LISTED, members, key=lambda node: sorted(map(get_urgency, _count_states(node))))
+    names = [f"{node.label or node.name}{f' ({node.state})' if node.state else ''}" for node in ordered]
     more = [f"and {len(members) - MAX_LISTED} more"] if len(members) > MAX_LISTED else []
     head = f"{len(members)} nodes" + (f": {format_counts(counts)}" if counts else "")
     return "\n".join([head, *names, *more])

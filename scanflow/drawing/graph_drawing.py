@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -161,7 +162,7 @@ def _fold_until_it_fits(
     kinds = _choose_kinds(nodes.values())
     limit = max(1, min(most, len(nodes)))
     while True:
-        folded = _fold(nodes, edges, fold(parents, kinds, most=limit))
+        folded = _fold(nodes, edges, *_arrange(tuple(parents.items()), tuple(kinds.items()), limit))
         grids = [_compute_grid(folded, width, sideways=sideways) for sideways in choices]
         if fitting := [grid for grid in grids if grid.box_width >= min(LEAST_BOX_PX, grid.wished_width)]:
             shortest = min(grid.height for grid in fitting)
@@ -181,7 +182,16 @@ def _choose_kinds(nodes: Collection[GraphNode]) -> Mapping[str, str]:
     return kinds | {name: f"{kinds[name]} active" for name in apart}
 
 
-def _fold(nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], graph: FoldedGraph) -> _Folded:
+@lru_cache(maxsize=16)
+def _arrange(
+    parents: tuple[tuple[str, tuple[str, ...]], ...], kinds: tuple[tuple[str, str], ...], most: int
+) -> tuple[FoldedGraph, Layout]:
+    """Fold a graph and lay it out; kept, as it is drawn for a page and for a phone, and again when a state changes."""
+    graph = fold(dict(parents), dict(kinds), most=most)
+    return graph, lay_out(graph.parents)
+
+
+def _fold(nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], graph: FoldedGraph, layout: Layout) -> _Folded:
     group_of = {name: group for group, members in graph.members.items() for name in members}
     merged: defaultdict[tuple[str, str], list[GraphEdge]] = defaultdict(list)
     for edge in edges:
@@ -189,7 +199,7 @@ def _fold(nodes: Mapping[str, GraphNode], edges: Sequence[GraphEdge], graph: Fol
         if ends[0] != ends[1]:
             merged[ends].append(edge)
     return _Folded(
-        layout=lay_out(graph.parents),
+        layout=layout,
         boxes={group: build_box([nodes[name] for name in members]) for group, members in graph.members.items()},
         edges=[merge_edges(own, *ends) for ends, own in merged.items()],
     )

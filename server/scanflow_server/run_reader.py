@@ -68,12 +68,14 @@ class RunReader:
         if self.definition is None:
             return {}
         nodes = [
-            node.model_dump(mode="json", include={"name", "parameters"}) for node in self.definition.workflow.nodes
+            node.model_dump(mode="json", include={"name", "parameters"})
+            for node in self.definition.workflow.nodes
+            if getattr(node, "parameters", None)
         ]
         return {
             f"{node['name']}.{name}": value
             for node in nodes
-            for name, value in self.masker.mask(node.get("parameters") or {}).items()
+            for name, value in self.masker.mask(node["parameters"]).items()
         }
 
     @property

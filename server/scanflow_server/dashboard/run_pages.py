@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
+from urllib.parse import quote_plus
 
 from markupsafe import Markup
 
@@ -69,7 +69,7 @@ def _list_choices(request: PageRequest) -> dict[str, Sequence[str]]:
 
 def load_run(request: PageRequest) -> PageView:
     reader, window, state = open_run(request), TableWindow.read(request), request.query.get("state") or None
-    run, address = reader.run, partial(_build_task_address, request)
+    run, address = reader.run, _make_task_addresses(request)
     failed = [task for task in run.tasks if task.state == "failed"]
     tasks = sorted((task for task in run.tasks if state in {None, task.state}), key=_rank_task)
     task = reader.choose_task(request.query.get("task", ""))
@@ -81,13 +81,13 @@ def load_run(request: PageRequest) -> PageView:
             "run": run,
             "failed": [(task, address(task.task)) for task in failed[:_MAX_FAILURES]],
             "graph": lambda width: draw_run(run, address=address, width=width),
-            "timeline": _make_timeline(request, run),
+            "timeline": _make_timeline(request, run, address),
             "view": None if task is None else load_task_view(request, reader, task),
             "states": [
                 (name, count, request.build_address(state=name, start=None))
                 for name, count in Counter(task.state for task in run.tasks).items()
             ],
-            "tasks": _build_task_table(request, tasks[window.start : window.start + WINDOW]),
+            "tasks": _build_task_table(address, tasks[window.start : window.start + WINDOW]),
             **window.list_neighbours(len(tasks) - window.start),
             "parameters": _build_parameter_table(reader),
             "steps": reader.steps,
@@ -110,26 +110,30 @@ def _rank_task(task: TaskRecord) -> int:
     return _FIRST.get(task.state, len(_FIRST))
 
 
-def _build_task_address(request: PageRequest, task: str) -> str:
-    return request.build_address(task=task, attempt=None) + "#task"
+def _make_task_addresses(request: PageRequest) -> Callable[[str], str]:
+    """Return what maps a task to its address on this page. Pages of a thousand tasks have a thousand of them."""
+    page = request.build_address(task=None, attempt=None)
+    start = f"{page}{'&' if '?' in page else '?'}task="
+    return lambda task: f"{start}{quote_plus(task)}#task"
 
 
-def _make_timeline(request: PageRequest, run: RunRecord) -> Callable[[float], Markup] | None:
+def _make_timeline(
+    request: PageRequest, run: RunRecord, address: Callable[[str], str]
+) -> Callable[[float], Markup] | None:
     """Return what draws the timeline, by its width; None: no task has begun yet."""
     if all(task.began is None for task in run.tasks):
         return None
     now = round_up_now(request.now, run.created) if run.state == "running" else None
-    address = partial(_build_task_address, request)
     return lambda width: draw_run_timeline(
         run, now=now, parents=run.parents, address=address, width=width, zone=request.zone
     )
 
 
-def _build_task_table(request: PageRequest, tasks: Sequence[TaskRecord]) -> CellTable:
+def _build_task_table(address: Callable[[str], str], tasks: Sequence[TaskRecord]) -> CellTable:
     rows: list[list[Cell]] = [
         [
             StateCell(task.state),
-            LinkCell(task.task, _build_task_address(request, task.task)),
+            LinkCell(task.task, address(task.task)),
             task.attempts or None,
             None if task.seconds is None else format_duration(task.seconds),
             None if task.began is None else Moment(task.began),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -15,7 +16,7 @@ from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
 from scanflow.backends.run_records import RunRecord, TaskRecord
-from scanflow.deployer import RunRequest
+from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, RenderPace
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -254,6 +255,18 @@ def test_an_application_shows_its_last_runs_and_runs_a_workflow(api: Api, drive:
         for parameters, workflow in (("none=1", "work"), ("fail=1", "none")):
             answer = ada.post("/applications/shop/run", workflow=workflow, parameters=parameters)
             assert answer.status_code == 404, (parameters, workflow)
+
+
+def test_a_page_reads_the_record_of_a_run_that_ended_once(api: Api, drive: Callable[..., RunRecord]) -> None:
+    run, list_documents = drive(), masked_deployer.list_documents
+    with (
+        browsing(api) as ada,
+        patch.object(Journal, "read_tasks", autospec=True, side_effect=Journal.read_tasks) as read,
+        patch.object(masked_deployer, "list_documents", side_effect=list_documents) as listed,
+    ):
+        assert "0.97" in ada.get(f"/runs/{run.name}")
+        ada.get(f"/runs/{run.name}?task=fit")
+    assert (read.call_count, listed.call_count) == (1, 1)
 
 
 def test_a_page_that_grows_is_looked_at_again_within_half_a_second() -> None:

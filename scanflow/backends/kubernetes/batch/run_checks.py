@@ -19,7 +19,7 @@ from scanflow.backends.run_definition import RunDefinition
 from scanflow.errors import UnsupportedError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CheckedRun(RunDefinition):
     """The definition of a run that was checked, as what enters and drives it in the same process takes it."""
 

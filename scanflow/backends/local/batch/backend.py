@@ -100,6 +100,9 @@ class LocalBackend:
         self._home = Home(settings.home.expanduser().absolute())
         self._accelerators = accelerators
         self._is_checked = False
+        self._shown: tuple[JournalRun, RunRecord] | None = None
+        """The run that ended and was shown last: a page asks for its log, its outputs and its files by its name."""
+
         self._rng = rng or random.Random()  # noqa: S311  names for people, not secrets
 
     def enter(self, definition: RunDefinition, name: RunName | None = None) -> RunRecord:
@@ -300,7 +303,12 @@ class LocalBackend:
 
     def show(self, name: str) -> RunRecord:
         with self._journal() as journal:
-            record = self._add_pending_tasks(journal, journal.run(name))
+            run = journal.run(name)
+            if self._shown is not None and self._shown[0] == run:
+                return self._shown[1]
+            record = self._add_pending_tasks(journal, run)
+            if run.record.state != "running":
+                self._shown = run, record
             # A run that ends between reading the journal and checking the lock seems interrupted: read it again.
             return self._add_pending_tasks(journal, journal.run(name)) if record.state == "interrupted" else record
 

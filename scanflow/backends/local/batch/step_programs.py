@@ -137,7 +137,7 @@ class StepPrograms:
         return file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreparedRun(RunDefinition):
     """The definition of a run with what its check has made, so that it is made once."""
 
