@@ -53,7 +53,7 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = (), may_lead: b
 
     ``hosts``: names beside loopback's under which the program may be reached, in lower case, without ports; ``*`` is
     any, for a program that nobody's loopback leads to. ``may_lead``: a page of another origin may lead the browser to
-    this address, as a link or a redirect does.
+    this address, as a link, a redirect or a form does.
     """
     checked = [(name, value) for name, value in headers if name in _CHECKED_HEADERS]
     if sum(name == b"host" for name, _ in checked) > 1:
@@ -66,8 +66,8 @@ def refuse_request(headers: Headers, *, hosts: Collection[str] = (), may_lead: b
             f"This server is not known as {_format_bytes(host)}. "
             "Use its loopback address, or ask its administrator to add the name to SCANFLOW_ALLOWED_HOSTS.",
         )
-    is_foreign = site is not None and site not in _OWN_SITES and not (may_lead and mode == b"navigate")
-    if is_foreign or (origin is not None and not _is_own(origin, host)):
+    is_foreign = (site is not None and site not in _OWN_SITES) or (origin is not None and not _is_own(origin, host))
+    if is_foreign and not (may_lead and mode == b"navigate"):
         return Refusal(
             403,
             "Cross-origin request",
@@ -128,8 +128,8 @@ class RequestGuard:
     """Answers only requests of this origin, for a known host, with a valid token. Pure ASGI middleware.
 
     The token's owner is in ``scope["state"]["caller"]``; ``scope["state"]["still"]()`` tells whether the token is valid
-    after a while, too. ``authenticate``: None: no token is asked for. ``landing_paths``: those to which pages of other
-    origins may lead a browser.
+    after a while, too. ``authenticate``: None: no token is asked for. ``landings``: methods and paths to which pages of
+    other origins may lead a browser.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class RequestGuard:
         hosts: Collection[str] = (),
         authenticate: Authenticate | None = None,
         open_paths: Collection[str] = (),
-        landing_paths: Collection[str] = (),
+        landings: Collection[tuple[str, str]] = (),
         json_only: bool = False,
     ) -> None:
         self._app, self._authenticate, self._open, self._json = app, authenticate, frozenset(open_paths), json_only
-        self._landing = frozenset(landing_paths)
+        self._landings = frozenset(landings)
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -151,7 +151,7 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         headers = scope["headers"]
-        may_lead = scope.get("method") == "GET" and scope["path"] in self._landing
+        may_lead = (scope.get("method"), scope["path"]) in self._landings
         refusal = refuse_request(headers, hosts=self._hosts, may_lead=may_lead)
         if refusal is None and self._authenticate is not None:
             refusal = await self._refuse_caller(scope, self._authenticate)

@@ -36,6 +36,7 @@ from scanflow_server.routes import (
     function_routes,
     intent_routes,
     label_routes,
+    login_routes,
     run_routes,
     service_routes,
     system_routes,
@@ -101,6 +102,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         intent_routes,
         label_routes,
         token_routes,
+        login_routes,
     )
     for router in (system_routes.api, *(module.router for module in modules)):
         app.include_router(router, prefix=BASE)
@@ -114,7 +116,7 @@ def create_app(context: ServerContext, *, control: bool = True) -> FastAPI:
         open_paths=OPEN_PATHS,
         json_only=True,
     )
-    sessions = Sessions(context, app.state.callers.find_holder)
+    app.state.sessions = sessions = Sessions(context, app.state.callers.find_holder)
     app.add_middleware(Pages, context=context, engine=engine, sessions=sessions)
     app.add_middleware(MlflowProxy, context=context, callers=app.state.callers.find_caller, sessions=sessions)
     app.add_middleware(UnreadBodies)

@@ -48,6 +48,9 @@ _READING: Final = ("/search", "/get-latest-versions")
 CALLBACK: Final = "/login/callback"
 """Where the provider of OpenID Connect sends browsers back to."""
 
+BY_CODE: Final = "/login/code"
+"""Where a browser begins a session by a code."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -197,11 +200,11 @@ def get_address(scope: Scope) -> str:
 
 
 def is_wrong_token(scope: Scope, status: int) -> bool:
-    """Return whether a request was refused for a token that it sent, also by the form of the login page, or is a
-    sign-in that failed."""
+    """Return whether a request was refused for a token that it sent, also by the form of the login page, or for a
+    login code, or is a sign-in that failed."""
     if scope["path"] == CALLBACK:
         return status >= 400
-    is_login = scope["path"] == "/login" and scope["method"] == "POST"
+    is_login = scope["path"] in {"/login", BY_CODE} and scope["method"] == "POST"
     return status == 401 and (is_login or read_bearer_token(scope["headers"]) is not None)
 
 

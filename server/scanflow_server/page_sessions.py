@@ -5,8 +5,10 @@ read and label, and change nothing else. What changes more also needs the sessio
 and keeps where no other port's pages can read it. A session is valid as long as the token that it began with: one that
 a person sent, or one that this server made for a person who signed in at the provider, and that leaves it nowhere.
 
-Sessions are in the database, so that they outlast the server and all servers of a database share them. It has hashes
-of the cookie, the key and the token alone.
+A program with a token gets a code, with which a browser begins a session of that token: once, and within a minute.
+
+Sessions and codes are in the database, so that they outlast the server and all servers of a database share them. It has
+hashes of the cookie or code, the key and the token alone.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from scanflow_server.token_roles import TokenHolder
 
 COOKIE: Final = "scanflow_session"
 SESSION_S: Final = 12 * 3600.0
+CODE_S: Final = 60.0
+"""How long a code may be used, in seconds."""
+
 MAX_SESSIONS: Final = 1000
 OWN_FRESH_S: Final = 60.0
 SHARED_FRESH_S: Final = 2.0
@@ -44,6 +49,13 @@ class NewSession(NamedTuple):
 
     key: str
     """What a form sends that changes more than labels."""
+
+
+class CodeOwner(NamedTuple):
+    """For whom a session begins by a code."""
+
+    token_hash: str
+    holder: TokenHolder
 
 
 class _ReadRow(NamedTuple):
@@ -68,7 +80,12 @@ class Sessions:
 
     async def begin(self, token: str, lifetime_s: float = SESSION_S, *, is_own: bool = False) -> NewSession | None:
         """Return a new session; None: the token is not valid. ``is_own``: the token is for it alone."""
-        token_hash = hash_token(token)
+        return await self.begin_by_hash(hash_token(token), lifetime_s, is_own=is_own)
+
+    async def begin_by_hash(
+        self, token_hash: str, lifetime_s: float = SESSION_S, *, is_own: bool = False
+    ) -> NewSession | None:
+        """Do what :meth:`begin` does, for a token of which only the hash is known."""
         if await self._find_holder(token_hash) is None:
             return None
         session = NewSession(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
@@ -102,6 +119,24 @@ class Sessions:
         await run_in_threadpool(self._forget, row)
         return row.token_hash if row.is_own else None
 
+    async def make_code(self, token_hash: str) -> str:
+        """Return a code that begins one session of the token's holder."""
+        code, ends = secrets.token_urlsafe(32), self._context.clock() + CODE_S
+        row = SessionRow(id_hash=hash_token(code), key_hash="", token_hash=token_hash, is_own=False, ends=ends)
+        await run_in_threadpool(self._add, row)
+        return code
+
+    async def has_code(self, code_hash: str, token_hash: str) -> bool:
+        """Return whether a code of that token can still be used."""
+        row = await run_in_threadpool(self._find_row, code_hash)
+        return row is not None and not row.key_hash and hmac.compare_digest(row.token_hash, token_hash)
+
+    async def take_code(self, code: str) -> CodeOwner | None:
+        """Use up a code; None: it was used, or is too old, or its token is not valid any more."""
+        token_hash = await run_in_threadpool(self._take, hash_token(code))
+        holder = None if token_hash is None else await self._find_holder(token_hash)
+        return None if token_hash is None or holder is None else CodeOwner(token_hash, holder)
+
     async def _find_cached(self, session: str) -> SessionRow | None:
         """Return the row of a session, as it was read if nothing was written since: streams ask every second."""
         now, changes = self._context.clock(), self._context.store_notifier.changes
@@ -114,11 +149,21 @@ class Sessions:
         return last.row if last.row is not None and now < last.row.ends else None
 
     def _find(self, session: str) -> SessionRow | None:
-        if not session:
-            return None
+        row = self._find_row(hash_token(session)) if session else None
+        return row if row is not None and row.key_hash else None
+
+    def _find_row(self, id_hash: str) -> SessionRow | None:
         with self._context.store.read() as connection:
-            row = session_store.find(connection, hash_token(session))
+            row = session_store.find(connection, id_hash)
         return row if row is not None and self._context.clock() < row.ends else None
+
+    def _take(self, code_hash: str) -> str | None:
+        """Delete a code, and return the hash of its token. Of several who do so at once, one gets it."""
+        row = self._find_row(code_hash)
+        if row is None or row.key_hash:
+            return None
+        with self._context.store.write() as connection:
+            return row.token_hash if session_store.forget(connection, code_hash) else None
 
     def _add(self, row: SessionRow) -> None:
         with self._context.store.write() as connection:

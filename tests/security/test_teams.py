@@ -38,6 +38,7 @@ NEEDED: Mapping[Permission, tuple[str, ...]] = {
         "GET /applications/{app}", "GET /events", "GET /events/newest", "GET /agents", "GET /agents/{app}/{agent}",
         "GET /agents/{app}/{agent}/journal", "GET /agents/{app}/{agent}/strategies",
         "GET /intents", "GET /intents/{id}", "GET /intents/{id}/why", "GET /labels", "GET /status", "GET /metrics",
+        "POST /logins", "GET /logins/{id}",
     ),
     "propose": (
         "POST /events", "POST /intents", "POST /labels", "POST /labels/{id}", "PATCH /labels",
@@ -245,7 +246,7 @@ def test_a_page_of_labels_shows_its_own_team_s(two: Two) -> None:
         | {action.path for action in ACTIONS}
         | {file.path for file in FILES}
     )
-    attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/logout", "/static/{name}"}
+    attacked = {"/labels", "/labels/picture", "/reports/{app}", "/login", "/login/code", "/logout", "/static/{name}"}
     attacked |= in_test_dashboard_safety
     attacked |= {file.path for file in FILES}  # in test_dashboard_safety, too
     assert _list_page_paths(two.context) == attacked, "each is attacked here"

@@ -108,7 +108,7 @@ class Two:
             "runs.run": self.run, "runs.step": "fit", "runs.task": "fit", "services.name": "alpha-service",
             "operations.id": "deploy-aaaaaaaaaaaa", "applications.app": "alpha-app", "agents.app": "alpha-app",
             "agents.agent": "alpha-agent", "intents.id": "alpha-intent", "labels.id": "alpha-sample",
-            "tokens.name": "alpha-viewer",
+            "tokens.name": "alpha-viewer", "logins.id": "alpha-login",
         }  # fmt: skip
 
     @property

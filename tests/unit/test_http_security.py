@@ -52,6 +52,22 @@ def test_only_known_hosts_and_own_pages_are_answered(status: int | None, name: b
         assert (None if refusal is None else refusal.status) == status, value
 
 
+def test_pages_of_other_origins_lead_a_browser_to_landings_alone() -> None:
+    guarded = RequestGuard(hello, landings={("POST", "/login/code")})
+    site, mode = (b"sec-fetch-site", b"cross-site"), (b"sec-fetch-mode", b"navigate")
+    form = [LOCAL, (b"origin", b"null"), site, mode]
+    assert answer(guarded, form, path="/login/code", method="POST")[0] == 200
+    for path, method, headers in (
+        ("/login", "POST", form),
+        ("/login/code", "GET", form),
+        ("/login/code", "POST", [*form[:-1], (b"sec-fetch-mode", b"cors")]),
+        ("/login/code", "POST", [*form[:-1], (b"sec-fetch-mode", b"no-cors")]),
+        ("/login/code", "POST", [LOCAL, (b"origin", b"https://evil.example")]),
+    ):
+        assert answer(guarded, headers, path=path, method=method)[0] == 403, (path, method, headers)
+    assert answer(guarded, [(b"host", b"evil.example"), *form[1:]], path="/login/code", method="POST")[0] == 421
+
+
 def test_one_host_is_named_and_none_is_what_no_browser_sends() -> None:
     for status, hosts in ((400, [LOCAL, (b"host", b"evil.example")]), (421, [(b"host", b"")])):
         refusal = refuse_request(hosts)

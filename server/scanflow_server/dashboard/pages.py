@@ -26,7 +26,7 @@ from scanflow.http.security import App, Receive, RequestGuard, Scope, Send, is_l
 from scanflow.reports.event_report import report_page
 from scanflow.reports.loop_events import TYPES
 from scanflow_server.arbiter.arbiter_engine import ArbiterEngine
-from scanflow_server.audit import CALLBACK, WHAT
+from scanflow_server.audit import BY_CODE, CALLBACK, WHAT
 from scanflow_server.bodies import check_text
 from scanflow_server.dashboard import (
     action_pages,
@@ -48,20 +48,14 @@ from scanflow_server.dashboard import (
 )
 from scanflow_server.dashboard.dashboard_page import LIVE, DashboardPage, PageAction, PageFile, PageRequest
 from scanflow_server.dashboard.live_pages import stream_page
-from scanflow_server.dashboard.page_requests import (
-    check_next,
-    is_private,
-    make_page_response,
-    read_form,
-    redirect,
-    set_session_cookie,
-)
+from scanflow_server.dashboard.login_pages import LOGIN, LOGOUT, LoginPages
+from scanflow_server.dashboard.page_requests import check_next, make_page_response, read_form, redirect
 from scanflow_server.dashboard.page_times import read_zone
-from scanflow_server.dashboard.sign_in_pages import SignInPages, make_signed_in_page
-from scanflow_server.page_sessions import COOKIE, SESSION_S, NoSessionError, Sessions
+from scanflow_server.dashboard.sign_in_pages import SignInPages
+from scanflow_server.page_sessions import COOKIE, NoSessionError, Sessions
 from scanflow_server.request_shares import SharedRequests
 from scanflow_server.server_context import ServerContext
-from scanflow_server.store import event_store, label_store, token_store
+from scanflow_server.store import event_store, label_store
 from scanflow_server.stream_limits import LimitedStream
 from scanflow_server.streams import make_events_response
 from scanflow_server.token_roles import TokenHolder
@@ -95,7 +89,7 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
 FILES: Final[tuple[PageFile, ...]] = run_downloads.FILES
 
 _PAGE_PATHS: Final = {
-    *("/reports", "/login", "/logout", LIVE, assets.PATH),
+    *("/reports", LOGIN, LOGOUT, LIVE, assets.PATH),
     *(
         f"/{path.split('/')[1]}"
         for path in (*(page.path for page in PAGES), *(act.path for act in ACTIONS))
@@ -127,11 +121,9 @@ class Pages:
             *map(self._make_action_route, ACTIONS),
             *map(self._make_file_route, FILES),
             Route(f"{assets.PATH}/{{name}}", self._serve_script, methods=["GET"]),
-            Route("/login", self._login_page, methods=["GET"]),
-            Route("/login", self._login, methods=["POST"]),
-            Route("/logout", self._logout, methods=["POST"]),
             Route("/reports/{app}", self._report, methods=["GET"]),
             Route(f"{label_pages.PATH}/picture", self._serve_picture, methods=["GET"]),
+            *LoginPages(context, sessions, provider=self._provider).routes,
             *([] if settings is None else SignInPages(context, sessions).routes),
         ]
         pages = Starlette(
@@ -150,7 +142,9 @@ class Pages:
             scope.setdefault("state", {}).update(caller=caller, still=is_still_valid)
             await shared(scope, receive, send)
 
-        self._pages = RequestGuard(find_caller, hosts=context.settings.names, landing_paths={CALLBACK})
+        self._pages = RequestGuard(
+            find_caller, hosts=context.settings.names, landings={("GET", CALLBACK), ("POST", BY_CODE)}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -159,41 +153,6 @@ class Pages:
             await self._app(scope, receive, send)
         else:
             await self._pages(scope, receive, _demand_tls(send) if _may_demand_tls(scope) else send)
-
-    async def _login_page(self, request: Request) -> Response:
-        return self._make_login_page(check_next(request.query_params.get("next", "")))
-
-    def _make_login_page(self, after: str, problem: str = "", status: int = 200) -> Response:
-        return make_page_response(
-            page_html.render("login", title="Log in", after=after, problem=problem, provider=self._provider), status
-        )
-
-    async def _login(self, request: Request) -> Response:
-        form = await read_form(request)
-        after, session = check_next(form.get("next", "")), await self._sessions.begin(form.get("token", "").strip())
-        if session is None:
-            return self._make_login_page(after, "The token is not valid or has expired.", 401)
-        caller = request.state.caller = await self._sessions.find_caller(session.id)
-        assert caller is not None
-        answer = make_signed_in_page(caller.name, session, after)
-        secure = is_private(request, self._context.settings)
-        set_session_cookie(answer, session.id, lifetime_s=SESSION_S, secure=secure)
-        return answer
-
-    async def _logout(self, request: Request) -> Response:
-        token_hash = await self._sessions.end(request.cookies.get(COOKIE, ""))
-        if token_hash is not None:
-            await run_in_threadpool(self._revoke, token_hash)
-        answer = redirect("/login")
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
-        return answer
-
-    def _revoke(self, token_hash: str) -> None:
-        with self._context.store.write() as connection:
-            row = token_store.find_by_hash(connection, token_hash)
-            if row is not None:
-                token_store.revoke(connection, row, at=self._context.clock())
-        self._context.token_notifier.notify()
 
     def _make_route(self, page: DashboardPage) -> Route:
         async def show(request: Request) -> Response:
@@ -309,7 +268,7 @@ async def _redirect_to_login(request: Request, _error: Exception) -> Response:
     if request.url.path.startswith(f"{LIVE}/"):  # a script would follow to a page that is no stream
         return Response("You are not logged in.", 401, headers=page_html.get_headers(), media_type="text/plain")
     after = check_next(f"{request.url.path}?{request.url.query}".removesuffix("?"))
-    return redirect("/login" if after == "/" else f"/login?{urlencode({'next': after})}")
+    return redirect(LOGIN if after == "/" else f"{LOGIN}?{urlencode({'next': after})}")
 
 
 async def _handle_error(_request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Sessions of browsers: hashes of their cookies, keys and tokens, and when they end."""
+"""Sessions of browsers, and codes that begin one: hashes of cookies, keys and tokens, and when they end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from scanflow_server.store.tables import sessions
 
 
 class SessionRow(Row):
-    """One session, without what opens it."""
+    """One session, or a code that begins one, without what opens it."""
 
     id_hash: str
-    """The hash of its cookie's value."""
+    """The hash of its cookie's value, or of the code."""
 
     key_hash: str
-    """The hash of what a form sends that changes more than labels."""
+    """The hash of what a form sends that changes more than labels; empty: it is a code."""
 
     token_hash: str
     is_own: bool
@@ -38,8 +38,9 @@ def find(connection: Connection, id_hash: str) -> SessionRow | None:
     return SessionRow.load_first(connection, select(sessions).where(sessions.c.id_hash == id_hash))
 
 
-def forget(connection: Connection, id_hash: str) -> None:
-    connection.execute(delete(sessions).where(sessions.c.id_hash == id_hash))
+def forget(connection: Connection, id_hash: str) -> bool:
+    """Delete a session, and return whether it was there."""
+    return connection.execute(delete(sessions).where(sessions.c.id_hash == id_hash)).rowcount > 0
 
 
 def forget_ended(connection: Connection, at: float, *, most: int) -> int:

@@ -14,7 +14,7 @@ from scanflow.http.home_token import hash_token
 from scanflow_server import page_sessions
 from scanflow_server.auth import Callers
 from scanflow_server.control.retention import RetentionController
-from scanflow_server.page_sessions import COOKIE, SESSION_S, NewSession, Sessions
+from scanflow_server.page_sessions import CODE_S, COOKIE, SESSION_S, CodeOwner, NewSession, Sessions
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import session_store, token_store
 from scanflow_server.store.tables import sessions as table
@@ -115,6 +115,49 @@ def test_no_row_of_a_session_lets_anyone_in(context: ServerContext, sessions: Se
     for value in rows[0].values():
         assert wait_for(sessions.find_caller(str(value))) is None
         assert not wait_for(sessions.has_key(session.id, str(value)))
+
+
+def make_code(sessions: Sessions, token: str = "secret") -> str:
+    return wait_for(sessions.make_code(hash_token(token)))
+
+
+def test_a_code_begins_one_session_within_a_minute(context: ServerContext, sessions: Sessions) -> None:
+    code, late, now = make_code(sessions), make_code(sessions), context.clock()
+    assert [wait_for(sessions.take_code(other)) for other in ("", "é", hash_token(code))] == [None, None, None]
+    assert wait_for(sessions.take_code(code)) == CodeOwner(hash_token("secret"), ADA)
+    assert wait_for(sessions.take_code(code)) is None, "it is used up"
+    context.clock = lambda: now + CODE_S - 1
+    assert wait_for(sessions.has_code(hash_token(late), hash_token("secret")))
+    context.clock = lambda: now + CODE_S
+    assert not wait_for(sessions.has_code(hash_token(late), hash_token("secret")))
+    assert wait_for(sessions.take_code(late)) is None
+
+
+def test_a_code_ends_with_its_token_and_is_asked_for_by_that_alone(context: ServerContext, sessions: Sessions) -> None:
+    code = make_code(sessions)
+    tokens = map(hash_token, ("secret", "other", ""))
+    assert [wait_for(sessions.has_code(hash_token(code), token)) for token in tokens] == [True, False, False]
+    revoke(context)
+    assert wait_for(sessions.take_code(code)) is None
+
+
+def test_a_code_is_no_session_and_a_session_is_no_code(sessions: Sessions) -> None:
+    code, session = make_code(sessions), begin(sessions)
+    assert wait_for(sessions.find_caller(code)) is None
+    assert not wait_for(sessions.has_key(code, ""))
+    assert wait_for(sessions.end(code)) is None
+    assert wait_for(sessions.take_code(session.id)) is None
+    assert not wait_for(sessions.has_code(hash_token(session.id), hash_token("secret")))
+    assert (wait_for(sessions.find_caller(session.id)), wait_for(sessions.take_code(code)) is None) == (ADA, False)
+
+
+def test_of_several_who_use_a_code_at_once_one_gets_in(context: ServerContext, sessions: Sessions) -> None:
+    code, servers = make_code(sessions), [make_sessions(context) for _ in range(4)]
+
+    async def take_at_once() -> list[CodeOwner | None]:
+        return await asyncio.gather(*(server.take_code(code) for server in servers))
+
+    assert sum(owner is not None for owner in wait_for(take_at_once())) == 1
 
 
 def test_ended_sessions_are_deleted(context: ServerContext, sessions: Sessions) -> None:
