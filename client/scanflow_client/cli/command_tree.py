@@ -13,6 +13,7 @@ from scanflow_client.cli import (
     backup_commands,
     build_command,
     characterize_command,
+    dashboard_command,
     demo_command,
     drift_commands,
     environment_commands,
@@ -79,7 +80,8 @@ for _command in (
         project_commands.doctor,
     ),
     *(environment_commands.apply, environment_commands.clean),
-    *(server_commands.up, server_commands.down, server_commands.status, server_commands.events, server_commands.audit),
+    *(server_commands.up, server_commands.down, server_commands.status, dashboard_command.dashboard),
+    *(server_commands.events, server_commands.audit),
     *(backup_commands.backup, backup_commands.restore),
     *(
         run_commands.run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -45,9 +46,12 @@ def demo(
 
     The demo sends drifted digits until the agents have retrained the model and promoted the better version.
     """
+    import webbrowser
+
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.run_commands import watch
-    from scanflow_client.demo.browser_pages import BrowserPages, has_browser
+    from scanflow_client.dashboard_browser import has_browser, open_logged_in
+    from scanflow_client.demo.browser_pages import BrowserPages
     from scanflow_client.demo.demo_application import list_next_commands, load_demo
     from scanflow_client.demo.loop import format_loop, render_report
     from scanflow_client.demo.session import DemoSession, provide_control_plane
@@ -72,7 +76,8 @@ def demo(
     report_progress(f"The demo is an application like yours: {path}")
     with provide_control_plane(settings, client, report_progress, keep=keep):
         address = find_server_address(settings) or ""
-        pages = BrowserPages(address, report_progress, is_open=open_pages and has_browser())
+        log_in = partial(open_logged_in, client.server, settings.home, "/", webbrowser.open)
+        pages = BrowserPages(address, report_progress, is_open=open_pages and has_browser(), log_in=log_in)
         session = DemoSession(open_deployer(), client, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
         pages.open_first()

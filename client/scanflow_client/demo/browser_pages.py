@@ -1,42 +1,47 @@
-"""The server's pages in a browser, opened as the demo goes on. Addresses hold no token: the page asks for it once."""
+"""The server's pages in a browser, opened as the demo goes on; the first of them logs in."""
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from scanflow.agent.agent_records import Event
+from scanflow.errors import ScanflowError
 from scanflow.reports.loop_events import TYPES
 from scanflow.transport import build_path
-
-OpenAddress = Callable[[str], object]
-
-
-def has_browser(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> bool:
-    """Return whether a browser can be opened beside the terminal: not inside it, as text browsers are."""
-    return platform != "linux" or any(environment.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+from scanflow_client.dashboard_browser import OpenAddress
 
 
 class BrowserPages:
     """Opens each page once. Without a browser, addresses are only printed."""
 
     def __init__(
-        self, server: str, say: Callable[[str], None], *, is_open: bool, open_address: OpenAddress = webbrowser.open
+        self,
+        server: str,
+        say: Callable[[str], None],
+        *,
+        is_open: bool,
+        log_in: Callable[[], object],
+        open_address: OpenAddress = webbrowser.open,
     ) -> None:
-        """``server``: its address. ``is_open`` False: nothing is opened."""
+        """``server``: its address. ``is_open`` False: nothing is opened. ``log_in`` opens the first page."""
         self._server, self._say = server.rstrip("/"), say
-        self._is_open, self._open_address = is_open, open_address
+        self._is_open, self._log_in, self._open_address = is_open, log_in, open_address
         self._pages = set[str]()
 
     def open_first(self) -> None:
-        """Open the first page. Print its address and how to log in, also where nothing is opened."""
-        head = "Opened in the browser" if self._is_open else "Web page"
-        self._say(f"{head}: {self._server}/, with the token of: scanflow token show")
-        self._open(f"{self._server}/")
+        """Open the first page. Print its address and how to get in, also where nothing is opened."""
+        head = "Opened in the browser" if self._is_open else "Dashboard"
+        self._say(f"{head}: {self._server}/. To log in: scanflow dashboard")
+        if self._is_open:
+            threading.Thread(target=self._open_first, daemon=True).start()
+
+    def _open_first(self) -> None:
+        with suppress(ScanflowError):  # the address is printed
+            self._log_in()
 
     def follow(self, event: Event) -> None:
         """Open the page of an application when its agents have something to show there."""

@@ -27,10 +27,7 @@ def format_up(result: UpResult, *, server_url: str | None = None) -> list[str]:
     lines += result.notes
     if server_url is not None:
         lines.append(f"SCANFLOW_URL names another server, {server_url}: commands use that. Unset it to use this one.")
-    return [
-        *lines,
-        "Web page: its address, with the token of: scanflow token show. Status: scanflow status. Stop: scanflow down",
-    ]
+    return [*lines, "Dashboard: scanflow dashboard. Status: scanflow status. Stop: scanflow down"]
 
 
 def format_down(result: DownResult) -> list[str]:

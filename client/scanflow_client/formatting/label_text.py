@@ -35,7 +35,7 @@ def format_labels(labels: Sequence[Mapping[str, Any]], *, limit: int, page: str)
     ]
     more = [f"These are the first {limit}. See more: scanflow labels --limit {min(10 * limit, 1000)}"]
     advice = f"Label one: scanflow labels --give {labels[0]['id']}=LABEL"
-    after = f"{advice}; many: scanflow labels --export rows.csv; in a browser: {page}"
+    after = f"{advice}; many: scanflow labels --export rows.csv; in a browser: scanflow dashboard labels, or {page}"
     return [Table(heads, rows), *(more if len(labels) == limit else []), after]
 
 
