@@ -18,6 +18,9 @@ from scanflow.graphs import list_ancestors
 MOST = 40
 """How many rows are drawn before items are folded."""
 
+LEAST_WAIT = 0.05
+"""The share of the time that a run waits before its first task from which on that is drawn."""
+
 URGENT = ("failed", "running", "stopped", "pending")
 """States that stand for a group in which a task has them, the first of them."""
 
@@ -51,9 +54,12 @@ def draw_run_timeline(
     critical = frozenset[str]() if parents is None else list_critical_tasks(record.tasks, parents, end)
     groups = sorted(_group_tasks(record.tasks), key=lambda group: _compute_start(group[1]))
     rows = [
-        row
-        for group, folded in _fold(groups, most)
-        for row in (_draw_folded(group, end, critical) if folded else _draw_group(group, end, critical, address))
+        *_draw_wait(record, end),
+        *(
+            row
+            for group, folded in _fold(groups, most)
+            for row in (_draw_folded(group, end, critical) if folded else _draw_group(group, end, critical, address))
+        ),
     ]
     running = end if now is not None and record.state == "running" else None
     span = (min([record.created, *(task.began for task in record.tasks if task.began is not None)]), end)
@@ -61,6 +67,15 @@ def draw_run_timeline(
     return draw_time_bars(
         f"Tasks of {record.name} over time", rows, heading=heading, span=span, now=running, width=width, zone=zone
     )
+
+
+def _draw_wait(record: RunRecord, end: float) -> Iterator[TimeRow]:
+    """Yield the time before the first task, if it can be seen: a run waits for its turn and its processes start."""
+    first = min((task.began for task in record.tasks if task.began is not None), default=end)
+    if first - record.created > LEAST_WAIT * (end - record.created):
+        took = format_duration(first - record.created)
+        bar = TimeBar(record.created, first, "soft", outline=True)
+        yield TimeRow("before the first task", f"before the first task: {took}", [bar], label=took)
 
 
 def list_critical_tasks(

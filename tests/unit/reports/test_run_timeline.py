@@ -140,3 +140,15 @@ def test_the_critical_path_goes_back_from_the_end_by_what_a_step_waited_for() ->
 def test_a_run_that_has_not_begun_anything_can_be_drawn() -> None:
     assert list_names(draw_run_timeline(run(task("load", "pending"), state="running"))) == ["· load"]
     assert list_names(draw_run_timeline(run(state="running"))) == []
+
+
+def test_what_passed_before_the_first_task_is_drawn_if_it_can_be_seen() -> None:
+    late = draw_run_timeline(run(task("load", "succeeded", 11, 1), seconds=1.0))
+    [wait, load] = list_rows(late)
+    assert wait.findtext(f"{SVG}title") == "before the first task: 11.0 s"
+    [(bar, first)] = zip(list_bars(wait), list_bars(load), strict=True)
+    assert bar.get("fill") == "none", "it is hollow"
+    assert float(bar.get("width") or 0) == pytest.approx(11 * float(first.get("width") or 0), rel=0.01)
+    assert len(list_rows(draw_run_timeline(run(task("load", "succeeded", 0.1, 10), seconds=10.1)))) == 1
+    [waiting, _] = list_rows(draw_run_timeline(run(task("load", "pending"), state="running"), now=BEGIN + 60))
+    assert waiting.findtext(f"{SVG}title") == "before the first task: 1m 00s"
