@@ -9,7 +9,7 @@ from datetime import UTC, tzinfo
 from markupsafe import Markup
 
 from scanflow.drawing import svg
-from scanflow.drawing.event_lanes import LaneAxis, LaneEvent, draw_lanes
+from scanflow.drawing.event_lanes import LaneAxis, LaneEvent, compute_left, draw_lanes
 from scanflow.drawing.line_chart import (
     BOTTOM,
     EventLine,
@@ -19,9 +19,10 @@ from scanflow.drawing.line_chart import (
     Threshold,
     build_panels,
     compute_span,
+    merge_marks,
 )
 
-PANEL_PX, NAMES_SHARE, LANE_ROWS = 90.0, 0.25, 2
+PANEL_PX, LANE_ROWS = 90.0, 2
 
 
 def draw_decisions(
@@ -58,10 +59,8 @@ def draw_decisions(
         for name, points in metrics.items()
     ] or [LinePanel(name="", lines={}, height=0.0)]
     begin, end = _compute_span(panels, decisions, lanes) if span is None else span
-    wide = max(map(svg.estimate_text_width, lanes), default=0.0) + 12
-    parts, frames = build_panels(
-        panels, decisions, periods, span=(begin, end), width=width, left=min(wide, NAMES_SHARE * width)
-    )
+    left = compute_left(lanes, width, least=0.0)
+    parts, frames = build_panels(panels, decisions, periods, span=(begin, end), width=width, left=left)
     last = frames[-1]
     axis = LaneAxis(*last.x, last.left, last.right)
     drawn, bottom = draw_lanes(lanes, axis, top=last.bottom, rows=LANE_ROWS)
@@ -69,7 +68,7 @@ def draw_decisions(
         svg.draw_line(
             axis.scale_x(mark.at), last.bottom, axis.scale_x(mark.at), bottom, mark.colour, stroke_dasharray="4 4"
         )
-        for mark in decisions
+        for mark in merge_marks(decisions, last)
         if lanes
     ]
     times = svg.draw_time_axis(*last.x, left=last.left, right=last.right, y=bottom, zone=zone)

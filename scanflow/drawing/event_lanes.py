@@ -13,7 +13,7 @@ from scanflow.drawing import svg
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
 ROW_PX, MARKER_PX, MAX_ROWS = 18.0, 5.0, 5
 LANE_PAD_PX = 16.0
-MOST_LETTERS = 66
+MOST_LETTERS, NAMES_SHARE = 66, 0.25
 
 
 class LaneEvent(NamedTuple):
@@ -53,6 +53,12 @@ class LaneAxis(NamedTuple):
 
     def scale_x(self, at: float) -> float:
         return self.left + (at - self.begin) * self.scale
+
+
+def compute_left(names: Iterable[str], width: float, *, least: float = LEFT) -> float:
+    """Return where lanes begin, so that there is room for their names, but most of the width is theirs."""
+    widest = max((svg.estimate_text_width(name, svg.BOLD_FONT_PX) for name in names), default=0.0)
+    return max(least, min(widest + 12, NAMES_SHARE * width))
 
 
 def draw_event_lanes(
@@ -140,7 +146,7 @@ def _draw_lane(
             y = base - LANE_PAD_PX - label.row * ROW_PX
             parts.append(svg.draw_line(x, base, x, y + 4, event.colour))
             text = _shorten(event.text, axis)
-            words += [svg.draw_halo(text, label.middle, y), svg.draw_text(text, label.middle, y, event.colour)]
+            words.append(svg.draw_label(text, label.middle, y, event.colour))
         tooltip = "" if event.address else event.words
         mark = svg.draw_marker(event.shape, x, base, event.colour, words=tooltip, size=MARKER_PX, edge=True)
         parts.append(svg.draw_link(event.address, event.words, mark) if event.address else mark)
@@ -148,6 +154,6 @@ def _draw_lane(
 
 
 def _draw_name(name: str, y: float, width: float) -> svg.Element:
-    shown = svg.shorten(name, width)
+    shown = svg.shorten(name, width - 4, svg.BOLD_FONT_PX)
     text = svg.draw_element("text", svg.escape_text(shown), x=2.0, y=y, font_weight=600, **svg.paint("ink"))
     return text if shown == name else svg.draw_titled(name, text)

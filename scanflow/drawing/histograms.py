@@ -11,6 +11,7 @@ from scanflow.drawing import svg
 from scanflow.drawing.plot_frame import draw_legend
 
 WIDTH, HEIGHT, TOP, FOOT, GAP = 340.0, 190.0, 44.0, 20.0, 24.0
+NOTE_PX, SCALE_FONT_PX, LEAST_SHARE = 184.0, 10, 1e-3
 LETTERS = 44  # of the widest line over a histogram
 BEFORE, NOW, WHEN, LEGEND_PX = "blue", "amber", ("before", "now"), 16.0
 
@@ -38,9 +39,8 @@ def draw_histograms(name: str, histograms: Sequence[Histogram], *, width: float 
     margin = GAP if width >= WIDTH + 2 * GAP else max((width - WIDTH) / 2, 0.0)
     top = GAP + LEGEND_PX
     height = top + -(-len(histograms) // columns) * (HEIGHT + GAP)
-    legend = [(when, svg.draw_element("rect", x=-6, y=-6, width=12, height=12, **_paint(when))) for when in WHEN]
     parts = [svg.draw_element("rect", width=width, height=height, **svg.paint("paper"))]
-    parts += draw_legend(legend, left=margin - 8, right=width, y=GAP)
+    parts += _draw_legend(margin - 8, width, GAP)
     for at, histogram in enumerate(histograms):
         x, y = margin + at % columns * (WIDTH + GAP), top + at // columns * (HEIGHT + GAP)
         parts.append(svg.draw_element("g", _draw_parts(histogram), transform=f"translate({x:g} {y:g})"))
@@ -48,17 +48,26 @@ def draw_histograms(name: str, histograms: Sequence[Histogram], *, width: float 
 
 
 def draw_histogram(histogram: Histogram) -> Markup:
-    return svg.draw_figure(HEIGHT, f"Distribution of {histogram.name}", _draw_parts(histogram), width=WIDTH)
+    """Draw one, with a legend of its own beside its note."""
+    legend = _draw_legend(NOTE_PX, WIDTH, 28.0) if histogram.bins else []
+    return svg.draw_figure(HEIGHT, f"Distribution of {histogram.name}", _draw_parts(histogram), *legend, width=WIDTH)
+
+
+def _draw_legend(left: float, right: float, y: float) -> list[svg.Element]:
+    entries = [(when, svg.draw_element("rect", x=-6, y=-6, width=12, height=12, **_paint(when))) for when in WHEN]
+    return draw_legend(entries, first=left, left=left, right=right, y=y)
 
 
 def _draw_parts(histogram: Histogram) -> svg.Element:
     bins, base, step = histogram.bins, HEIGHT - FOOT, WIDTH / max(len(histogram.bins), 1)
-    tallest = max([*histogram.before, *histogram.now, 1e-9])
+    tallest = max([*histogram.before, *histogram.now, LEAST_SHARE])
+    shares = svg.compute_ticks(0.0, tallest, 2) if bins else [0.0]
+    scale = {f"{100 * share:g}%": base - share / tallest * (base - TOP) for share in shares}
     name = svg.draw_text(_shorten(histogram.name), 0, 12, histogram.colour, anchor="start", font_weight="bold")
     parts = [
         name if len(histogram.name) <= LETTERS else svg.draw_titled(histogram.name, name),
-        svg.draw_text(_shorten(histogram.note), 0, 28, "soft", anchor="start"),
-        svg.draw_line(0, base, WIDTH, base, "line"),
+        svg.draw_text(svg.shorten(histogram.note, NOTE_PX), 0, 28, "soft", anchor="start"),
+        *(svg.draw_line(0, y, WIDTH, y, "line") for y in scale.values()),
     ]
     if not bins:
         parts.append(svg.draw_text(_shorten(histogram.summary), 0, TOP + 24, "ink", anchor="start"))
@@ -68,6 +77,8 @@ def _draw_parts(histogram: Histogram) -> svg.Element:
             title = svg.draw_element("title", svg.escape_text(f"{bins[place]}, {when}: {share:.1%}"))
             where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
             parts.append(svg.draw_element("rect", title, **where, **_paint(when)))
+    for share, y in list(scale.items())[1:]:
+        parts.append(svg.draw_label(share, 0, y - 3, "soft", anchor="start", font_size=SCALE_FONT_PX))
     return svg.Element("".join([*parts, *_draw_bins(bins, base + 15, step)]))
 
 

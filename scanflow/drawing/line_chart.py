@@ -16,11 +16,22 @@ from markupsafe import Markup
 
 from scanflow.drawing import svg
 from scanflow.drawing.downsampling import downsample
-from scanflow.drawing.plot_frame import PlotFrame, choose_limits, compute_left, draw_legend
+from scanflow.drawing.plot_frame import (
+    LEGEND_ROW_PX,
+    NUMBER,
+    PlotFrame,
+    choose_limits,
+    compute_left,
+    draw_legend,
+    place_legend,
+)
 
 RIGHT, TOP, HEIGHT, BOTTOM = 14.0, 10.0, 150.0, 32.0
 ROWS, ROW_PX = 3, 16.0
 HEAD_PX, GAP_PX = 28.0, 18.0
+NEAR_PX = 5.0
+"""The lines of events that are nearer to each other are one."""
+
 POINT_PX = 6.0
 """Points that are nearer than this to each other, on average, are a line without dots."""
 
@@ -102,7 +113,7 @@ class LinePanel:
     """What the values are: ``requests/s``."""
 
     lines: Mapping[str, Sequence[Point]]
-    form: str = "{:,.6g}"
+    form: str = NUMBER
     """Writes a value at the axis."""
 
     limits: tuple[float | None, float | None] = (0.0, None)
@@ -182,7 +193,7 @@ def build_panels(
     parts = [
         *(part for period in periods for part in _draw_period(period, frames)),
         *(part for panel, frame in zip(panels, frames, strict=True) for part in frame.draw_grid(panel.form)),
-        *(_draw_mark(mark, frames) for mark in marks),
+        *(_draw_mark(mark, frames) for mark in merge_marks(marks, axis)),
         *(part for panel, frame in zip(panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *labels,
     ]
@@ -201,6 +212,20 @@ def build_points(
     ]
 
 
+def merge_marks(marks: Iterable[EventLine], frame: PlotFrame) -> list[EventLine]:
+    """Return the marks with those as one that would cover each other: a failure of them, else the first."""
+    groups: dict[int, list[EventLine]] = {}
+    for mark in marks:
+        groups.setdefault(int(frame.scale_x(mark.at) / NEAR_PX), []).append(mark)
+    return [_merge(own) for own in groups.values()]
+
+
+def _merge(marks: Sequence[EventLine]) -> EventLine:
+    shown = next((mark for mark in marks if mark.colour == "red"), marks[0])
+    more = f", and {len(marks) - 1:,} more beside it" if len(marks) > 1 else ""
+    return shown._replace(detail=f"{shown.detail or shown.words}{more}")
+
+
 def compute_span(panels: Iterable[LinePanel]) -> tuple[float, float]:
     """Return the first and the last time of all points."""
     times = [point.at for panel in panels for points in panel.lines.values() for point in points]
@@ -217,9 +242,21 @@ def _lay_out(
     panels: Sequence[LinePanel], limits: Iterable[tuple[float, float]], axis: PlotFrame, *, top: float
 ) -> Iterator[PlotFrame]:
     for panel, own in zip(panels, limits, strict=True):
-        first = top + (HEAD_PX if panel.name else 0)
+        first = top + _measure_head(panel, axis)
         yield replace(axis, top=first, bottom=first + panel.height, y=own)
         top = first + panel.height + GAP_PX
+
+
+def _measure_head(panel: LinePanel, axis: PlotFrame) -> float:
+    if not panel.name:
+        return 0.0
+    names = [name for name, _ in _list_legend(panel)]
+    places = place_legend(names, first=_get_legend_left(panel, axis), left=axis.left, right=axis.right)
+    return HEAD_PX + LEGEND_ROW_PX * max((row for row, _ in places), default=0)
+
+
+def _get_legend_left(panel: LinePanel, frame: PlotFrame) -> float:
+    return max(frame.left, 14 + svg.estimate_text_width(panel.name, svg.BOLD_FONT_PX))
 
 
 def _draw_labels(
@@ -241,18 +278,27 @@ def _draw_labels(
     low = ROW_PX if any(mark.mark for mark in marks) else 0.0
     head = low + ROW_PX * max((1 + label.row for label in places if label), default=0)
     base = axis.top + head - 8 - low
-    lines, texts = list[svg.Element](), list[svg.Element]()
+    lines, texts = list[svg.Element](), _draw_signs(marks, axis, axis.top + head - 6)
     for (item, middle), label in zip(wishes, places, strict=True):
-        if isinstance(item, EventLine) and item.mark:
-            texts.append(svg.draw_text(item.mark, middle, axis.top + head - 6, item.colour, font_weight=600))
         if label is None:
             continue
         y = base - label.row * ROW_PX
         if isinstance(item, EventLine) and label.row:
             lines.append(svg.draw_line(middle, y + 4, middle, base + 4, item.colour, stroke_dasharray="4 4"))
-            texts.append(svg.draw_halo(item.words, label.middle, y))
-        texts.append(svg.draw_text(item.words, label.middle, y, item.colour))
+        texts.append(svg.draw_label(item.words, label.middle, y, item.colour))
     return head, [*lines, *texts]
+
+
+def _draw_signs(marks: Sequence[EventLine], axis: PlotFrame, y: float) -> list[svg.Element]:
+    """Draw the characters of events where there is room; that of a failure comes first."""
+    signs = sorted((mark for mark in marks if mark.mark), key=lambda mark: mark.colour != "red")
+    wishes = [(axis.scale_x(mark.at), svg.estimate_text_width(mark.mark, svg.BOLD_FONT_PX)) for mark in signs]
+    places = svg.place_labels(wishes, left=0.0, right=axis.right + RIGHT, rows=1, gap=0.0)
+    return [
+        svg.draw_text(mark.mark, place.middle, y, mark.colour, font_weight=600)
+        for mark, place in zip(signs, places, strict=True)
+        if place
+    ]
 
 
 def _get_end(period: Period, axis: PlotFrame) -> float:
@@ -290,25 +336,36 @@ def _draw_period(period: Period, frames: Sequence[PlotFrame]) -> list[svg.Elemen
 
 
 def _draw_panel(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
-    lines = {name: points for name, points in panel.lines.items() if points}
-    styles = {name: panel.styles.get(name, STYLES[place % len(STYLES)]) for place, name in enumerate(panel.lines)}
-    parts = _draw_heading(panel, [(name, styles[name]) for name in lines], frame) if panel.name else []
+    styles = _get_styles(panel)
+    parts = _draw_heading(panel, frame) if panel.name else []
     for threshold in panel.thresholds:
         line = _draw_bound(threshold, frame.left, frame.right, frame.scale_y(threshold.value))
         parts.append(svg.draw_titled(threshold.words, line))
-    for name, points in lines.items():
-        parts += _draw_line(name, points, styles[name], panel, frame)
+    for name, points in panel.lines.items():
+        parts += _draw_line(name, points, styles[name], panel, frame) if points else ()
     return parts
 
 
-def _draw_heading(panel: LinePanel, styles: Sequence[tuple[str, LineStyle]], frame: PlotFrame) -> list[svg.Element]:
-    """Draw what the values are, and the names of the lines."""
-    y = frame.top - 12
-    head = svg.draw_text(panel.name, 2.0, y, "ink", anchor="start", font_weight=600)
-    entries = [(name, _draw_swatch(style)) for name, style in styles if name != panel.name]
-    entries += [(threshold.words, _draw_bound(threshold, -12, 12, 0)) for threshold in panel.thresholds]
-    left = max(frame.left, 2 + svg.estimate_text_width(panel.name) * 1.1 + 12)
-    return [head, *draw_legend(entries, left=left, right=frame.right, y=y)]
+def _get_styles(panel: LinePanel) -> dict[str, LineStyle]:
+    return {name: panel.styles.get(name, STYLES[place % len(STYLES)]) for place, name in enumerate(panel.lines)}
+
+
+def _list_legend(panel: LinePanel) -> list[tuple[str, svg.Element]]:
+    styles = _get_styles(panel)
+    entries = [
+        (name, _draw_swatch(styles[name])) for name, points in panel.lines.items() if points and name != panel.name
+    ]
+    return entries + [(threshold.words, _draw_bound(threshold, -12, 12, 0)) for threshold in panel.thresholds]
+
+
+def _draw_heading(panel: LinePanel, frame: PlotFrame) -> list[svg.Element]:
+    """Draw what the values are, and the names of the lines, in as many rows as they take."""
+    first, y = _get_legend_left(panel, frame), frame.top - 12
+    entries = _list_legend(panel)
+    places = place_legend([name for name, _ in entries], first=first, left=frame.left, right=frame.right)
+    y -= LEGEND_ROW_PX * max((row for row, _ in places), default=0)
+    head = svg.draw_label(panel.name, 2.0, y, "ink", anchor="start", font_weight=600)
+    return [head, *draw_legend(entries, first=first, left=frame.left, right=frame.right, y=y)]
 
 
 def _draw_swatch(style: LineStyle) -> svg.Element:
@@ -362,8 +419,11 @@ def _draw_point(point: Point, style: LineStyle, frame: PlotFrame) -> Iterator[sv
 
 
 def _draw_names(names: Sequence[str], frame: PlotFrame, width: float) -> list[svg.Element]:
-    """Draw names at 0, 1, 2 … of the level axis, where there is room."""
+    """Draw names at 0, 1, 2 … of the level axis: all, or every second, third … if there is no room for more."""
     wishes = [(frame.scale_x(at), svg.estimate_text_width(text)) for at, text in enumerate(names)]
-    places = svg.place_labels(wishes, left=0, right=width, rows=1)
-    named = [(text, place) for text, place in zip(names, places, strict=True) if place]
-    return [svg.draw_text(text, place.middle, frame.bottom + 20, "soft") for text, place in named]
+    for step in range(1, len(names) + 1):
+        places = svg.place_labels(wishes[::step], left=0, right=width, rows=1)
+        if all(places):
+            named = zip(names[::step], places, strict=True)
+            return [svg.draw_text(text, place.middle, frame.bottom + 20, "soft") for text, place in named if place]
+    return []

@@ -12,6 +12,10 @@ LEFT = 56.0
 """The least room for the numbers of the grid."""
 
 TICKS = 4
+NUMBER = "{:,.10g}"
+"""Writes a number at an axis: those there are round, however large."""
+
+LEGEND_ROW_PX, SWATCH_PX, LEGEND_GAP_PX = 16.0, 32.0, 14.0
 _LEAST_STEPS = (("%", 0.01), (".0f", 1.0))
 
 
@@ -83,17 +87,29 @@ def compute_left(forms: Iterable[tuple[str, tuple[float, float]]]) -> float:
     return max([LEFT, *(svg.estimate_text_width(label) + 12 for label in labels)])
 
 
+def place_legend(names: Iterable[str], *, first: float, left: float, right: float) -> list[tuple[int, float]]:
+    """Return the row and the left edge of each name of a legend; the first row begins at ``first``."""
+    row, x, places = 0, first, list[tuple[int, float]]()
+    for name in names:
+        wide = SWATCH_PX + svg.estimate_text_width(name)
+        if places and x + wide > right:
+            row, x = row + 1, left
+        places.append((row, x))
+        x += wide + LEGEND_GAP_PX
+    return places
+
+
 def draw_legend(
-    entries: Sequence[tuple[str, svg.Element]], *, left: float, right: float, y: float
+    entries: Sequence[tuple[str, svg.Element]], *, first: float, left: float, right: float, y: float
 ) -> list[svg.Element]:
-    """Return names with their swatches, which are drawn around 0, 0, in a line; those without room are left out."""
-    parts, x = list[svg.Element](), left
-    for name, swatch in entries:
-        text = svg.shorten(name, right - x - 34)
-        if x + 34 + svg.estimate_text_width(text) > right:
-            break
-        place = f"translate({svg.format_number(x + 14)} {svg.format_number(y - 4)})"
+    """Return names with their swatches, which are drawn around 0, 0, in as many rows as they take."""
+    parts = list[svg.Element]()
+    places = place_legend([name for name, _ in entries], first=first, left=left, right=right)
+    for (name, swatch), (row, x) in zip(entries, places, strict=True):
+        base = y + row * LEGEND_ROW_PX
+        place = f"translate({svg.format_number(x + 14)} {svg.format_number(base - 4)})"
         parts.append(svg.draw_element("g", swatch, transform=place))
-        parts.append(svg.draw_text(text, x + 32, y, "ink", anchor="start"))
-        x += 32 + svg.estimate_text_width(text) + 14
+        parts.append(
+            svg.draw_label(svg.shorten(name, right - x - SWATCH_PX), x + SWATCH_PX, base, "ink", anchor="start")
+        )
     return parts

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from scanflow.drawing import svg
-from scanflow.drawing.plot_frame import PlotFrame, compute_left
+from scanflow.drawing.plot_frame import NUMBER, PlotFrame, compute_left
 
 HEIGHT, RIGHT, TOP, BOTTOM = 360.0, 24.0, 40.0, 56.0
 X_TICKS, Y_TICKS, ROOM = 8, 5, 1.15
 LABEL_PX, POINT_PX = 14.0, 5.0
 ROW_PX, STACKED_PX, BAR_PX, STRIP_PX, NAMES_PX, HEAD_PX = 26.0, 40.0, 16.0, 200.0, 280.0, 34.0
-MOST_CELLS = 64
+MOST_CELLS, MOST_ROWS = 64, 3
 
 
 class ScatterPoint(NamedTuple):
@@ -70,7 +70,7 @@ def draw_frontier(
         ROOM * max(*values, 1e-9) for values in zip(*((point.x, point.y) for point in points), strict=True)
     )
     frame = PlotFrame(
-        left=compute_left([("{:g}", (0.0, y_most))]),
+        left=compute_left([(NUMBER, (0.0, y_most))]),
         right=width - RIGHT,
         top=TOP,
         bottom=HEIGHT - BOTTOM,
@@ -80,8 +80,8 @@ def draw_frontier(
     return svg.draw_figure(
         HEIGHT,
         name,
-        *frame.draw_grid("{:g}", ticks=Y_TICKS),
-        *frame.draw_ticks("{:g}", ticks=X_TICKS if width > 600 else X_TICKS // 2),
+        *frame.draw_grid(NUMBER, ticks=Y_TICKS),
+        *frame.draw_ticks(NUMBER, ticks=X_TICKS if width > 600 else X_TICKS // 2),
         svg.draw_text(y_name, 8.0, 20.0, "soft", anchor="start"),
         svg.draw_text(x_name, frame.right, frame.bottom + 40, "soft", anchor="end"),
         *_draw_bound(bound, frame),
@@ -177,7 +177,7 @@ def _draw_points(points: Sequence[ScatterPoint], frame: PlotFrame) -> list[svg.E
         box = next((box for box in _list_places(x, y, point.label, frame) if not any(map(box.overlaps, boxes))), None)
         if box is not None:
             boxes.append(box)
-            labels.append(svg.draw_text(point.label, (box.left + box.right) / 2, box.bottom - 3, point.colour))
+            labels.append(svg.draw_label(point.label, (box.left + box.right) / 2, box.bottom - 3, point.colour))
     return [*marks, *labels]
 
 
@@ -193,7 +193,7 @@ class _Box(NamedTuple):
 
 
 def _list_places(x: float, y: float, label: str, frame: PlotFrame) -> Iterator[_Box]:
-    """Yield where a label may stand: above its point, below, right of it, left of it."""
+    """Yield where a label may stand: above its point, below, right of it, left of it; then farther above and below."""
     wide, gap = svg.estimate_text_width(label), POINT_PX + 1
     middle = max(min(x - wide / 2, frame.right - wide), frame.left)
     for left, bottom in (
@@ -201,6 +201,8 @@ def _list_places(x: float, y: float, label: str, frame: PlotFrame) -> Iterator[_
         (middle, y + gap + LABEL_PX),
         (x + gap + 2, y + LABEL_PX / 2),
         (x - gap - 2 - wide, y + LABEL_PX / 2),
+        *((middle, y - gap - rows * LABEL_PX) for rows in range(1, MOST_ROWS)),
+        *((middle, y + gap + (1 + rows) * LABEL_PX) for rows in range(1, MOST_ROWS)),
     ):
         box = _Box(left, bottom - LABEL_PX, left + wide, bottom)
         if (

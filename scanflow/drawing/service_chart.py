@@ -5,6 +5,7 @@ Thesis Fig. 5.12 and 5.13: the threshold over the load. Fig. 5.15: a backup answ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 
@@ -44,7 +45,7 @@ def draw_service(
         rates: Requests per second by who answered them: the service and its backup, or versions.
         threshold: The rate above which the autoscaler adds instances, as it was changed: it holds until the next.
         instances: Their number, by name: ``ready``, ``desired``. Each holds until the next.
-        latencies: Milliseconds by percentile.
+        latencies: Milliseconds by percentile. Without any value there is no panel of them.
         failures: Failed requests per second, by who failed.
         scaling: What the autoscaler goes by, where that is not the rate of all, with its thresholds.
         bound_ms: The latency that was promised.
@@ -59,7 +60,7 @@ def draw_service(
     if instances:
         styles = dict(zip(instances, (STEPS, DESIRED), strict=False))
         panels.append(LinePanel(name=INSTANCES, lines=instances, styles=styles, form="{:.0f}", height=LOW_PX))
-    if latencies:
+    if latencies and any(not math.isnan(point.value) for points in latencies.values() for point in points):
         bound = [] if bound_ms is None else [Threshold(bound_ms, f"bound {bound_ms:g} ms")]
         panels.append(LinePanel(name=LATENCY, lines=latencies, thresholds=bound))
     if failures:

@@ -19,6 +19,9 @@ WIDTH, NARROW = 960.0, 350.0
 """Width of a plot on a wide page, and on a phone."""
 
 AXIS_FONT_PX = 12
+BOLD_FONT_PX = 13.8
+"""The size at which text is as wide as bold text of the usual size."""
+
 GAP_PX = 8.0
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2430", "#e7e9ee"),
@@ -105,6 +108,12 @@ def draw_text(words: str, x: float, y: float, colour: str, *, anchor: str = "mid
     return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **paint(colour))
 
 
+def draw_label(words: str, x: float, y: float, colour: str, *, anchor: str = "middle", **more: object) -> Element:
+    """Return a text with an edge in the colour of the paper, so that no line runs through it."""
+    edge = {"stroke_width": 4, "stroke_linejoin": "round", "paint_order": "stroke", **paint(colour, stroke="paper")}
+    return draw_element("text", escape_text(words), x=x, y=y, text_anchor=anchor, **more, **edge)
+
+
 _CHARACTER_WIDTHS: Mapping[str, float] = {
     character: width
     for width, characters in {
@@ -147,12 +156,6 @@ def shorten_text(text: str, width: float, font_px: float = AXIS_FONT_PX) -> str:
         if used <= width + 1e-6:
             head, tail = (head + 1, tail) if is_first else (head, tail - 1)
     return f"{text[:head]}…{text[tail:]}" if head else ""
-
-
-def draw_halo(text: str, middle: float, y: float) -> Element:
-    """Return a background rectangle that keeps lines from running through a label."""
-    width = estimate_text_width(text)
-    return draw_element("rect", x=middle - width / 2, y=y - 12, width=width, height=15.0, **paint("paper"))
 
 
 SHAPES = ("circle", "square", "triangle", "diamond", "ring", "cross")

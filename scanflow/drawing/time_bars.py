@@ -136,8 +136,12 @@ def _compute_span(rows: Sequence[TimeRow]) -> tuple[float, float]:
 
 
 def _compute_left(rows: Sequence[TimeRow]) -> float:
-    widths = [svg.estimate_text_width(row.name) + row.indent * INDENT_PX for row in rows]
+    widths = [svg.estimate_text_width(row.name, _get_font(row)) + row.indent * INDENT_PX for row in rows]
     return min(max(max(widths, default=0.0) + 34, NAMES[0]), NAMES[1])
+
+
+def _get_font(row: TimeRow) -> float:
+    return svg.BOLD_FONT_PX if row.strong else svg.AXIS_FONT_PX
 
 
 def _draw_now(x: float, top: float, bottom: float) -> svg.Element:
@@ -163,10 +167,10 @@ def _draw_row(row: TimeRow, top: float, frame: _Frame) -> svg.Element:
 def _draw_name(row: TimeRow, top: float, frame: _Frame) -> list[svg.Element]:
     x, y = EDGE_PX + row.indent * INDENT_PX, top + (13 if frame.stacked else (frame.get_height(row) + 9) / 2)
     label = row.label if frame.stacked else ""
-    room = (frame.right - svg.estimate_text_width(label) if frame.stacked else frame.left - 8) - x - 16
+    room = (frame.right - 4 - svg.estimate_text_width(label) if frame.stacked else frame.left) - 8 - x - 16
     weight = {"font_weight": 600} if row.strong else {}
     parts = [svg.draw_text(row.mark, x + 6, y, row.colour)] if row.mark else []
-    parts.append(svg.draw_text(svg.shorten(row.name, room), x + 16, y, "ink", anchor="start", **weight))
+    parts.append(svg.draw_text(svg.shorten(row.name, room, _get_font(row)), x + 16, y, "ink", anchor="start", **weight))
     return [*parts, svg.draw_text(label, frame.right - 4, y, "soft", anchor="end")] if label else parts
 
 
@@ -213,5 +217,4 @@ def _draw_label(row: TimeRow, y: float, frame: _Frame) -> svg.Element:
     before = min(frame.scale_x(bar.begin) for bar in row.bars)
     if before - width >= frame.left:
         return svg.draw_text(row.label, before - 5, y, "soft", anchor="end")
-    halo = svg.draw_halo(row.label, frame.right - width / 2, y)
-    return svg.join_elements([halo, svg.draw_text(row.label, frame.right - width / 2, y, "ink")])
+    return svg.draw_label(row.label, frame.right - width / 2, y, "ink")

@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 from markupsafe import Markup
 
 from scanflow.drawing import svg
-from scanflow.drawing.event_lanes import LaneAxis, LaneEvent, draw_event_lanes
+from scanflow.drawing.event_lanes import LaneAxis, LaneEvent, compute_left, draw_event_lanes
 from scanflow.reports.report_data import Kind, LoopEvent
 
 MERGE_PX = 14.0  # events of one kind in one lane that are closer than this to the first of them are drawn as one
@@ -35,8 +35,9 @@ GUIDED_KINDS: tuple[Kind, ...] = ("predictions", "detection", "look")
 def draw_agent_lanes(events: Sequence[LoopEvent], *, width: float = svg.WIDTH, zone: tzinfo = UTC) -> Markup:
     """Draw one or more events as SVG. Dashed lines run through all lanes: predictions counted, and detections."""
     times = [event.at for event in events]
-    axis = LaneAxis.build(min(times), max(times), width=width)
-    lanes = {agent: build_lane(agent, events, scale=axis.scale, zone=zone) for agent in sort_agents(events)}
+    agents = sort_agents(events)
+    axis = LaneAxis.build(min(times), max(times), left=compute_left(agents, width), width=width)
+    lanes = {agent: build_lane(agent, events, scale=axis.scale, zone=zone) for agent in agents}
     return draw_event_lanes("Events and actions of the agents over time", lanes, axis, zone=zone)
 
 

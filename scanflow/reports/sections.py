@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from scanflow.drawing import svg
-from scanflow.drawing.histograms import BEFORE, NOW
 from scanflow.drawing.line_chart import STYLES, EventLine, LineStyle, Point, draw_chart
 from scanflow.reports.distributions import MAX_COLUMNS, draw_column
 from scanflow.reports.loop_events import compute_interval
@@ -59,7 +58,7 @@ def render_columns(drifted: Sequence[Mapping[str, Any]]) -> Markup:
     if not drifted:
         return render_missing("No detection reported columns.")
     figures = [draw_column(column) for column in drifted[:MAX_COLUMNS]]
-    return render_part("columns", svg.draw_dot(BEFORE, "ring"), svg.draw_dot(NOW), figures, len(drifted) - MAX_COLUMNS)
+    return render_part("columns", figures, len(drifted) - MAX_COLUMNS)
 
 
 def render_samples(labels: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]]) -> Markup:

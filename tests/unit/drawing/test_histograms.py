@@ -21,11 +21,16 @@ COLUMN = {
 
 
 def test_before_is_hollow_and_now_is_filled_to_one_scale() -> None:
-    rects = list(ET.fromstring(draw_histogram(build_histogram(COLUMN))).iter(f"{SVG}rect"))
+    drawn = ET.fromstring(draw_histogram(build_histogram(COLUMN)))
+    rects = [rect for rect in drawn.iter(f"{SVG}rect") if rect.find(f"{SVG}title") is not None]
     heights = [float(rect.get("height", "")) for rect in rects]
     assert heights[0] == heights[3] == pytest.approx(3 * heights[1], abs=0.3)
     assert [rect.get("fill-opacity") for rect in rects] == ["0.2", None] * 2
     assert [rect.findtext(f"{SVG}title") for rect in rects[:2]] == ["0, before: 75.0%", "0, now: 25.0%"]
+    base, scale, *_ = (float(line.get("y1", "")) for line in drawn.iter(f"{SVG}line"))
+    assert base - scale == pytest.approx(heights[0] * 0.5 / 0.75, abs=0.3), "the line of 50%"
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert {"50%", "before", "now"} <= set(texts)
 
 
 def test_a_column_without_bins_shows_its_averages() -> None:
