@@ -66,16 +66,15 @@ def load_event(request: PageRequest) -> PageView:
 def build_event_table(newest: list[Event]) -> CellTable:
     rows: list[list[Cell]] = [
         [
-            LinkCell(str(event.id), f"/events/{event.id}"),
             Moment(event.at),
-            event.type,
+            LinkCell(f"{event.id} {event.type}", f"/events/{event.id}"),
             link_subject(event.subject, event.app),
             event.app,
             json.dumps(event.data, ensure_ascii=False) if event.data else None,
         ]
         for event in newest
     ]
-    columns = ("event", "when", "type", "about", "application", "data")
+    columns = ("when", "event", "about", "application", "data")
     return CellTable(columns, rows, "No event that the filter lets through.", "scanflow run")
 
 

@@ -159,7 +159,7 @@ def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, st
     """Return the newest run of each workflow, if it failed."""
     newest = {(run.app, run.team, run.workflow): run for run in reversed(runs)}
     return [
-        (LinkCell(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or "")
+        (LinkCell(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or f"{run.app}: {run.workflow}")
         for run in newest.values()
         if run.state in {"failed", "interrupted"}
     ]
@@ -167,7 +167,7 @@ def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, st
 
 def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[LinkCell, str, str]]:
     return [
-        (LinkCell(f"service {service.name}", f"/services/{service.name}"), service.state, "")
+        (LinkCell(f"service {service.name}", f"/services/{service.name}"), service.state, service.error or "")
         for service in services
         if service.state in {"failed", "degraded", "backup", "unsupervised"}
     ]

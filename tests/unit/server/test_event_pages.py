@@ -51,6 +51,7 @@ def test_events_are_filtered_by_what_they_are_about_and_say(api: Api, context: S
             assert list_shown(ada.read(f"/events{query}")) == numbers, query
         page = ada.get("/events")
         assert "&lt;b&gt;" in page
+        assert PageReader(page).links[f"{drift} drift.found"] == f"/events/{drift}"
         assert {"/runs/fox-1", "/runs?app=shop&workflow=detector"} <= PageReader(page).addresses
         assert 'value="a&#34;b"' in ada.get('/events?text=a"b')
         drifted = ada.read(f"/events/{drift}")
