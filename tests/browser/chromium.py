@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -31,13 +32,15 @@ return [document.documentElement.scrollWidth, shown.map(drawing => {
 
 
 _CHECK_ACCESS = """
-const done = arguments[arguments.length - 1];
-axe.run(document, {resultTypes: ['violations']}).then(result => done(result.violations
+const [rules, done] = arguments;
+const options = rules.length ? {runOnly: {type: 'rule', values: rules}} : {};
+axe.run(document, {resultTypes: ['violations'], ...options}).then(result => done(result.violations
   .filter(finding => ['serious', 'critical'].includes(finding.impact))
   .map(({id, help, nodes}) => ({id, help, nodes: nodes.slice(0, 5).map(node => node.html.slice(0, 200))}))));
 """
 
 
+@cache
 def _load_axe() -> str:
     """Return the script of axe-core, from the wheel that the stage brings: requirements/browser.txt."""
     spec = importlib.util.find_spec("axe_playwright_python")
@@ -57,10 +60,28 @@ class Drawing(NamedTuple):
 
 
 class Browser:
-    """A Chromium without a past, which finds no other hosts than 127.0.0.1 and 127.0.0.2, another site to it."""
+    """A Chromium, which finds no other hosts than 127.0.0.1 and 127.0.0.2, another site to it."""
 
     def __init__(self, driver: Chrome, folder: Path) -> None:
-        self.driver, self._folder = driver, folder
+        """``folder``: where pictures are kept."""
+        self.driver, self.folder = driver, folder
+        self._sites: set[str] = set()
+
+    def forget(self) -> None:
+        """Be without a past again: an empty tab, of a screen and a zone of its own, no cookie, nothing stored."""
+        for site in self._sites:
+            self.driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": site, "storageTypes": "all"})
+        self._sites.clear()
+        past = self.driver.window_handles
+        self.driver.switch_to.new_window("tab")
+        fresh = self.driver.current_window_handle
+        for handle in past:
+            self.driver.switch_to.window(handle)
+            self.driver.close()
+        self.driver.switch_to.window(fresh)
+        self.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+        for kind in ("browser", "performance"):
+            self._read_log(kind)
 
     def resize(self, width: int) -> None:
         """Make the screen that wide, in pixels. On a phone's the page may say how wide it wants to be, and has to."""
@@ -72,14 +93,16 @@ class Browser:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
-    def check_access(self) -> list[str]:
-        """Return the serious findings of axe-core in the page, each with the elements that it is about."""
+    def check_access(self, *rules: str) -> list[str]:
+        """Return the serious findings of axe-core in the page, each with the elements that it is about; by some of its
+        rules alone where they are named."""
         if not self.driver.execute_script("return 'axe' in window"):
             self.driver.execute_script(_load_axe())
-        findings = self.driver.execute_async_script(_CHECK_ACCESS)
+        findings = self.driver.execute_async_script(_CHECK_ACCESS, rules)
         return [f"{finding['id']}: {finding['help']}: {finding['nodes']}" for finding in findings]
 
     def open(self, address: str, text: str) -> None:
+        self._sites.add("{0.scheme}://{0.netloc}".format(urlsplit(address)))
         self.driver.get(address)
         self.wait_for(text)
 
@@ -100,7 +123,7 @@ class Browser:
         is drawn on it. A picture of the whole page is kept under that name."""
         width, drawings = self.driver.execute_script(_MEASURE)
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
-        (self._folder / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
+        (self.folder / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
         return width, [Drawing(*drawing) for drawing in drawings]
 
     def read_console(self) -> list[str]:
@@ -125,8 +148,8 @@ def is_installed() -> bool:
 
 
 @contextmanager
-def open_browser(folder: Path, pictures: Path) -> Iterator[Browser]:
-    """Start a Chromium without a past, whose files and pictures are in those folders, and end it."""
+def open_browser(folder: Path) -> Iterator[Browser]:
+    """Start a Chromium without a past, whose files are in that folder, and end it."""
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
@@ -145,6 +168,6 @@ def open_browser(folder: Path, pictures: Path) -> Iterator[Browser]:
         options.add_argument(word)
     driver = Chrome(options, Service(shutil.which("chromedriver"), log_output=str(folder / "chromedriver.log")))
     try:
-        yield Browser(driver, pictures)
+        yield Browser(driver, folder)
     finally:
         driver.quit()

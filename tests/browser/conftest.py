@@ -14,15 +14,24 @@ from tests.nightly import FILES
 from tests.server import ServerProcess
 
 
-@pytest.fixture
-def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The one Chromium of all tests: starting it takes as long as looking at a page."""
     if not is_installed():
         pytest.skip(
             "the programs chromium and chromedriver are not installed: apt-get install chromium chromium-driver"
         )
-    monkeypatch.setenv("no_proxy", "localhost,127.0.0.1")
-    with open_browser(tmp_path, _make_picture_folder(request.node.name, tmp_path)) as opened:
+    with pytest.MonkeyPatch.context() as patch, open_browser(tmp_path_factory.mktemp("chromium")) as opened:
+        patch.setenv("no_proxy", "localhost,127.0.0.1")
         yield opened
+
+
+@pytest.fixture
+def browser(chromium: Browser, tmp_path: Path, request: pytest.FixtureRequest) -> Browser:
+    """A browser without a past."""
+    chromium.forget()
+    chromium.folder = _make_picture_folder(request.node.name, tmp_path)
+    return chromium
 
 
 def _make_picture_folder(test: str, otherwise: Path) -> Path:

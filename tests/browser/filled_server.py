@@ -1,27 +1,26 @@
-"""A server that has a bit of everything, and real processes: runs, a service, an agent, an MPI job, labels, actions."""
+"""A server that has a bit of everything, and real processes: runs, a service, an agent, MPI jobs, MLflow."""
 
 from __future__ import annotations
 
 import base64
 import re
-import time
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scanflow.drift.thumbnail import encode_thumbnail
-from scanflow_server.store import event_store, intent_store
-from scanflow_server.store.base import open_store
-from scanflow_server.store.migrations import migrate
+from tests.browser import shop_models, shop_records
+from tests.browser.shop_records import AGENT, APP, MODEL, SERVICE, TEAM
+from tests.http_requests import HTTP
 from tests.server import ServerProcess, load_body
-from tests.unit.server.server_rows import make_action_row
-from tests.waiting import wait_until
+from tests.waiting import patient, wait_until
 
-TEAM = "data"
-SOURCE = """
+SOURCE = f"""
+import json
 import time
+
 import scanflow as sf
 
 @sf.step
@@ -32,66 +31,111 @@ def load(rows: int = 5) -> list[int]:
 @sf.step
 def square(row: int, bad: int = -1) -> int:
     if row == bad:
-        raise ValueError(f"row {row} is bad")
+        raise ValueError(f"row {{row}} is bad")
     return row * row
+
+@sf.step
+def report(rows: list[int]) -> list[dict[str, float | str]]:
+    (sf.output_dir() / "digit.png").write_bytes(open("digit.png", "rb").read())
+    (sf.output_dir() / "notes.txt").write_text("The first rows are the smallest.\\n" * 3)
+    (sf.output_dir() / "scores.json").write_text(json.dumps({{"accuracy": 0.9, "classes": ["a", "b"]}}))
+    (sf.output_dir() / "scores.csv").write_text("class,share\\nzero,0.1\\n<b>one</b>,0.9\\n")
+    sf.output("summary", {{"accuracy": 0.9, "by class": {{"zero": 0.8, "one": 1.0}}, "note": "what it says " * 20}})
+    return [{{"row": row, "square": row * row, "name": f"the row {{row}}"}} for row in range(4)]
 
 @sf.step
 def wait(seconds: float = 3600.0) -> None:
     print("waiting")
     time.sleep(seconds)
 
-class Classify:
-    def predict(self, x):
-        return x.sum(axis=-1, keepdims=True)
+class Scale:
+    def transform_input(self, x):
+        return x / 2
 
 rows = load.bind(rows=5)
-training = sf.Workflow(name="training", nodes=[rows, square.map(rows)])
+squares = square.map(rows)
+training = sf.Workflow(name="training", nodes=[rows, squares, report.bind(rows=squares)])
 broken = sf.Workflow(name="broken", nodes=[rows, square.map(rows, bad=3)])
 waiting = sf.Workflow(name="waiting", nodes=[wait.bind(seconds=3600.0)])
-digits = sf.Workflow(
-    name="digits", type="online",
-    nodes=[sf.Service(name="classify", implementation="app.py:Classify", resources=sf.Resources(cpu=0.2))],
-)
+scale = sf.Service(name="scale", role="TRANSFORMER", implementation="app.py:Scale")
+classify = sf.Service(name="classify", model="models:/{MODEL}/2", resources=sf.Resources(cpu=0.2))
+digits = sf.Workflow(name="{SERVICE}", type="online", nodes=[scale, classify], edges=scale >> classify)
+
+def job(name, ranks, *args):
+    node = sf.MPIWorkload(name="solve", mainfile="ranks.sh", args=args, n_tasks=ranks, flavor="openmpi")
+    return sf.Workflow(name=name, type="mpi", nodes=[node])
+
 app = sf.Application(
-    name="shop", team="data", workflows=[training, broken, waiting, digits],
-    agents=[sf.Agent(name="watch", template="tracker", parameters={"checker": "watch"})],
+    name="{APP}", team="{TEAM}",
+    workflows=[training, broken, waiting, digits, job("short", 2, "0"), job("long", 2, "3600"), job("next", 2, "0")],
+    agents=[sf.Agent(name="{AGENT}", template="tracker", parameters={{"checker": "{AGENT}"}})],
     notify=[sf.Webhook(url="https://hooks.example/secret", on=["drift"])],
 )
 """
+RANKS = '#!/bin/sh\necho "rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"\nsleep "$1"\n'
 PNG = encode_thumbnail(np.arange(784).reshape(28, 28) % 97)
 assert PNG is not None
+MORE_PAGES = (
+    "/runs/{succeeded}?task=report",
+    "/runs/{running}",
+    "/runs/{queued}",
+    "/events/{drift}",
+    "/actions/i-promoted",
+    "/actions?state=failed",
+    "/mpi?run={ended}",
+)
+"""Addresses beside those of the pages alone: what else a page shows."""
 
 
 class FilledServer(ServerProcess):
-    """The server, and the names of what it has."""
+    """The server, and the names of what it has. ``SCANFLOW_HOME`` is its home."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, environ={"SCANFLOW_SLOTS": "4"})
-        self.source = home.parent / "app.py"
+        folder = home.parent
+        self.source = folder / "app.py"
         self.source.write_text(SOURCE)
-        self._fill_store()
+        (folder / "digit.png").write_bytes(PNG or b"")
+        (folder / "ranks.sh").write_text(RANKS)
+        (folder / "ranks.sh").chmod(0o755)
+        self._mlflow, self._endless = ExitStack(), list[str]()
+
+    def fill(self) -> None:
+        self._mlflow.enter_context(shop_models.serve_mlflow(self.home))
+        shop_records.fill_store(self.home / "server" / "scanflow.db")
         self.start()
         body = load_body(self.source)
-        self.api.put("/applications/shop", json=body).raise_for_status()
+        self.api.put(f"/applications/{APP}", json=body).raise_for_status()
+        self.ended = self.begin_run("short")
         self.succeeded, self.failed, self.running = (self.begin_run(name) for name in ("training", "broken", "waiting"))
-        self.api.put("/agents/shop/watch", json=body).raise_for_status()
+        self.api.put(f"/agents/{APP}/{AGENT}", json=body).raise_for_status()
         self.request_labels("picture", run="wolf", picture=encode_picture(), data={"shape": [28, 28]})
         self.request_labels("row", run="wolf", row={"latitude": 1.5, "city": "<b>Vic</b>"})
-        deployed = self.operation(self.api.post("/services", json={**body, "workflow": "digits"}))
-        assert deployed["state"] == "succeeded", deployed
+        shop_models.register_versions(self.home, self.succeeded)
+        self.search = shop_models.log_search(self.home, self.source)
+        self._serve(body)
+        self.wait_for_run(self.ended, "succeeded")
+        self.occupying, self.queued = self.begin_run("long"), self.begin_run("next")
+        self._endless += [self.running, self.queued, self.occupying]
         for run, state in ((self.succeeded, "succeeded"), (self.failed, "failed"), (self.running, "running")):
             self.wait_for_run(run, state)
+        (drift, *_) = self.api.get("/events", params={"type": "drift.found"}).json()
+        self.drift = drift["id"]
 
     def wait_for_run(self, run: str, state: str) -> None:
         wait_until(lambda: self.get_run(run)["state"] == state, f"the run {run} is {state}")
 
     def close(self) -> None:
         """End what it has started, too."""
-        if self._process is not None:
-            self.api.delete("/agents/shop/watch").raise_for_status()
-            self.api.post(f"/runs/{self.running}/stop").raise_for_status()
-            wait_until(lambda: self.get_run(self.running)["state"] != "running", "the run has stopped")
+        if self._process is not None and self._endless:
+            self.api.delete(f"/agents/{APP}/{AGENT}").raise_for_status()
+            for run in self._endless:
+                self.api.post(f"/runs/{run}/stop").raise_for_status()
+            wait_until(
+                lambda: all(self.get_run(run)["state"] != "running" for run in self._endless), "the runs have stopped"
+            )
         super().close()
+        self._mlflow.close()
 
     def begin_run(self, workflow: str) -> str:
         answer = self.api.post("/runs", json=load_body(self.source, workflow=workflow))
@@ -106,41 +150,43 @@ class FilledServer(ServerProcess):
 
     def request_labels(self, *ids: str, **about: Any) -> None:
         items = [{"id": id, "guess": 3, "run": "fox", **about} for id in ids]
-        self.api.post("/labels", json={"app": "shop", "team": TEAM, "items": items}).raise_for_status()
+        self.api.post("/labels", json={"app": APP, "team": TEAM, "items": items}).raise_for_status()
 
-    def find_address(self, path: str) -> str | None:
-        """Return the address of a page for something that the server has; None: it has none.
+    def find_address(self, path: str) -> str:
+        """Return the address of a page for something that the server has.
 
         Raises:
             KeyError: the path has a parameter that has no value here. Give it one.
         """
-        section = path.split("/")[1]
-        if section in {"tuning", "models"} and "{" in path:
-            return None  # they are in MLflow, which does not run here
-        by_section = {"actions": {"id": "i-2"}, "events": {"id": "1"}, "services": {"name": "digits"}}
-        values = {"run": self.failed, "app": "shop", "agent": "watch", "name": "watch", "team": TEAM}
-        values |= {"service": "digits", "task": "square.3", "step": "load", **by_section.get(section, {})}
+        by_section = {
+            "actions": {"id": "i-2"},
+            "events": {"id": "1"},
+            "services": {"name": SERVICE},
+            "tuning": {"id": self.search},
+        }
+        values = {"run": self.failed, "app": APP, "agent": AGENT, "name": AGENT, "team": TEAM, "model": MODEL}
+        values |= {"service": SERVICE, "task": "square.3", "step": "load"}
+        values |= {name: str(getattr(self, name)) for name in ("succeeded", "running", "queued", "ended", "drift")}
+        values |= by_section.get(path.split("/")[1], {})
         address = re.sub(r"{(\w+)[^}]*}", lambda match: values[match[1]], path)
         return f"{address}?other={self.succeeded}" if path.endswith("/compare") else address
 
-    def _fill_store(self) -> None:
-        """Store what agents would have done for days, before the server starts."""
-        (self.home / "server").mkdir(parents=True, exist_ok=True)
-        with closing(open_store(f"sqlite:///{self.home / 'server' / 'scanflow.db'}")) as store:
-            migrate(store)
-            about: dict[str, Any] = {"app": "shop", "team": TEAM, "agent": "watch"}
-            with store.write() as connection:
-                for number in range(1, 4):
-                    arguments = {"workflow": "training", "app": "shop", "team": TEAM}
-                    row = make_action_row(
-                        f"i-{number}", "pending", "approve", **about, key=f"k-{number}", arguments=arguments
-                    )
-                    intent_store.add(connection, row)
-                for type in ("predictions.counted", "drift.found", "labels.given"):
-                    data = {"agent": "watch", "predictions": 9, "new": 3, "anomalies": 2}
-                    event_store.record(
-                        connection, type, "agent/watch", at=time.time(), app="shop", team=TEAM, data=data
-                    )
+    def _serve(self, body: dict[str, Any]) -> None:
+        """Deploy the service, and have requests answered by the version in use and by a canary."""
+        deployed = self.operation(self.api.post("/services", json={**body, "workflow": SERVICE}))
+        assert deployed["state"] == "succeeded", deployed
+        self._predict()
+        policy = {"metric": "errors", "after_requests": 100_000}
+        change = {"model": f"models:/{MODEL}/3", "weight": 0.3, "policy": policy, "reason": "Is it as good here?"}
+        changed = self.operation(self.api.patch(f"/services/{SERVICE}", json=change))
+        assert changed["state"] == "succeeded", changed
+        self._predict()
+
+    def _predict(self) -> None:
+        url = f"{self.api.get(f'/services/{SERVICE}').json()['url']}/api/v1.0/predictions"
+        for number in range(20):
+            row = [float(number)] * (4 if number % 10 else 3)  # of which the model takes none
+            HTTP.post(url, json={"data": {"ndarray": [row]}}, timeout=patient(30))
 
 
 def encode_picture() -> str:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from scanflow.knowledge import open_knowledge
-from scanflow.knowledge.mlflow.mlflow_socket import find_server_socket, is_listening
-from scanflow.knowledge.step_environment import locate_tracker
 from tests.browser.chromium import Browser
+from tests.browser.shop_models import serve_mlflow
 from tests.server import ServerProcess
-from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes, pytest.mark.filterwarnings("default")]
 
@@ -23,20 +19,9 @@ ENTER = "\ue007"
 
 @pytest.fixture
 def mlflow(home: Path) -> Iterator[None]:
-    """MLflow's server over the home's tracker, as ``scanflow up`` starts it."""
     pytest.importorskip("mlflow")
-
-    def listens() -> bool:
-        path = find_server_socket(locate_tracker(home))
-        return path is not None and is_listening(path)
-
-    with subprocess.Popen([sys.executable, "-m", "scanflow_server.mlflow_server"]) as process:
-        try:
-            wait_until(listens, "MLflow's server listens")
-            yield
-        finally:
-            process.terminate()
-            process.wait(PATIENCE_S)
+    with serve_mlflow(home):
+        yield
 
 
 @pytest.mark.usefixtures("mlflow")
