@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,14 @@ classify = sf.Service(name="classify", model="models:/{MODEL}/2", resources=sf.R
 digits = sf.Workflow(name="{SERVICE}", type="online", nodes=[scale, classify], edges=scale >> classify)
 
 def job(name, ranks, *args):
-    node = sf.MPIWorkload(name="solve", mainfile="ranks.sh", args=args, n_tasks=ranks, flavor="openmpi")
+    node = sf.MPIWorkload(
+        name="solve", mainfile="ranks.sh", args=args, n_tasks=ranks, flavor="openmpi", oversubscribe=True
+    )
     return sf.Workflow(name=name, type="mpi", nodes=[node])
 
 app = sf.Application(
     name="{APP}", team="{TEAM}",
-    workflows=[training, broken, waiting, digits, job("short", 2, "0"), job("long", 2, "3600"), job("next", 2, "0")],
+    workflows=[training, broken, waiting, digits, job("short", 2, "0"), job("long", 3, "3600"), job("next", 2, "0")],
     agents=[sf.Agent(name="{AGENT}", template="tracker", parameters={{"checker": "{AGENT}"}})],
     notify=[sf.Webhook(url="https://hooks.example/secret", on=["drift"])],
 )
@@ -169,7 +172,7 @@ class FilledServer(ServerProcess):
         values |= {name: str(getattr(self, name)) for name in ("succeeded", "running", "queued", "ended", "drift")}
         values |= by_section.get(path.split("/")[1], {})
         address = re.sub(r"{(\w+)[^}]*}", lambda match: values[match[1]], path)
-        return f"{address}?other={self.succeeded}" if path.endswith("/compare") else address
+        return f"{address}?with={self.succeeded}" if path.endswith("/compare") else address
 
     def _serve(self, body: dict[str, Any]) -> None:
         """Deploy the service, and have requests answered by the version in use and by a canary."""
@@ -178,9 +181,15 @@ class FilledServer(ServerProcess):
         self._predict()
         policy = {"metric": "errors", "after_requests": 100_000}
         change = {"model": f"models:/{MODEL}/3", "weight": 0.3, "policy": policy, "reason": "Is it as good here?"}
+        self._tell("service.unready", "degraded")
         changed = self.operation(self.api.patch(f"/services/{SERVICE}", json=change))
         assert changed["state"] == "succeeded", changed
+        self._tell("service.ready", "ready")
         self._predict()
+
+    def _tell(self, type: str, state: str) -> None:
+        event = {"at": time.time(), "type": type, "app": APP, "subject": f"service/{SERVICE}", "data": {"state": state}}
+        self.api.post("/events", json=[event]).raise_for_status()
 
     def _predict(self) -> None:
         url = f"{self.api.get(f'/services/{SERVICE}').json()['url']}/api/v1.0/predictions"

@@ -19,23 +19,7 @@ from tests.unit.server.server_rows import make_action_row
 APP, TEAM, MODEL, SERVICE, AGENT = "shop", "data", "digits-model", "digits", "watch"
 PERIOD_S = 1800.0
 SAMPLES = 30
-RULE = "latency.p95 > 0.2 (it was 0.31)"
-EVIDENCE: dict[str, JSON] = {
-    "verdict": "promote",
-    "reason": "it is better on current data, and not worse on clean",
-    "version": 2,
-    "champion": 1,
-    "n": 350,
-    "run": "wolf",
-    "traffic": {"current": 0.9, "clean": 0.1},
-    "drifted": ["brightness", "city"],
-    "slices": [
-        {"name": "current", "n": 250, "champion_right": 196, "challenger_right": 214,
-         "gain": 0.07, "low": 0.03, "high": 0.1},
-        {"name": "clean", "n": 100, "champion_right": 95, "challenger_right": 94,
-         "gain": -0.01, "low": -0.03, "high": 0.02},
-    ],
-}  # fmt: skip
+RULE = "p95 > 0.2"
 COLUMNS: list[dict[str, Any]] = [
     {
         "name": "brightness", "test": "ks", "statistic": 0.41, "p": 0.0001, "effect": 0.9,
@@ -65,7 +49,7 @@ def fill_store(path: Path) -> None:
         migrate(store)
         now = time.time()
         with store.write() as connection:
-            for row in list_actions(now):
+            for row in sorted(list_actions(now), key=lambda row: row.intent.at):
                 intent_store.add(connection, row)
             event_store.append(connection, sorted(list_events(now), key=lambda event: event.at), team=TEAM)
 
@@ -96,9 +80,8 @@ def list_actions(now: float) -> Iterator[ActionRow]:
         "target": f"service/{SERVICE}",
         "strategy": "change_model",
     }
-    sample = Sample(
-        id="s-judged", agent=AGENT, sensor="judged", at=now - 620, value={"evidence": EVIDENCE}, cause="event:2"
-    )
+    value: JSON = {"evidence": build_evidence(2, "it is better on current data", current=(196, 214), clean=(95, 94))}
+    sample = Sample(id="s-judged", agent=AGENT, sensor="judged", at=now - 620, value=value, cause="event:2")
     yield _build_action(
         "i-promoted",
         now - 600,
@@ -134,31 +117,41 @@ def list_events(now: float) -> Iterator[Event]:
     found = {"run": "wolf", "anomalies": 21, "predictions": 400, "picked": 12, "columns": COLUMNS}
     yield _build_event("drift.found", now - 1000, "workflow/detection", **found)
     yield _build_event("labels.given", now - 800, "workflow/detection", count=12, by="ada", run="wolf")
-    judged: dict[str, Any] = {"metric": "accuracy", "champion_metric": 0.784, "challenger_metric": 0.856, "run": "wolf"}
-    yield _build_judgement(now - 620, version=2, champion=1, better=True, evidence=EVIDENCE, **judged)
+    for number, ago, evidence in (
+        (2, 620, build_evidence(2, "it is better on current data", current=(196, 214), clean=(95, 94))),
+        (3, 300, build_evidence(3, "it is worse", current=(214, 203), clean=(94, 90))),
+    ):
+        champion, challenger = (evidence["slices"][0][f"{role}_right"] / 250 for role in ("champion", "challenger"))
+        judged = {"version": number, "champion": number - 1, "champion_metric": champion, "metric": "accuracy"}
+        judged |= {"challenger_metric": challenger, "better": number == 2, "run": evidence["run"]}
+        yield _build_event("model.judged", now - ago, f"model/{MODEL}", **judged, evidence=evidence)
     yield _build_event("model.promoted", now - 590, f"model/{MODEL}", version=2, before=1, action="i-promoted")
-    worse: dict[str, JSON] = {
-        **EVIDENCE,
-        "verdict": "reject",
-        "version": 3,
-        "champion": 2,
-        "reason": "it is worse on clean data",
-    }
-    judged |= {"champion_metric": 0.856, "challenger_metric": 0.81, "run": "fox"}
-    yield _build_judgement(now - 300, version=3, champion=2, better=False, evidence=worse, **judged)
-    for start, state in ((1300, "degraded"), (450, "backup")):
-        yield _build_event("service.unready", now - start, f"service/{SERVICE}", state=state)
-        yield _build_event("service.ready", now - start + 60, f"service/{SERVICE}", state="ready")
+
+
+def build_evidence(version: int, reason: str, **rights: tuple[int, int]) -> dict[str, Any]:
+    """Return why a version is promoted or not: how many points of each slice it and the one before it got right."""
+    sizes = {"current": 250, "clean": 100}
+    slices = [
+        {
+            "name": name,
+            "n": sizes[name],
+            "champion_right": old,
+            "challenger_right": new,
+            "gain": (new - old) / sizes[name],
+            "low": (new - old) / sizes[name] - 0.04,
+            "high": (new - old) / sizes[name] + 0.04,
+        }
+        for name, (old, new) in rights.items()
+    ]
+    about = {"verdict": "promote" if version == 2 else "reject", "reason": reason, "run": f"wolf-{version}", "n": 350}
+    traffic = {"current": 0.9, "clean": 0.1}
+    return {**about, "version": version, "champion": version - 1, "traffic": traffic, "slices": slices}
 
 
 def _build_sample(id: str, at: float, sensor: str, value: JSON, **more: Any) -> Event:
     due = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     data = {"sample": id, "sensor": sensor, "cause": f"interval:{due}", "value": value, **more}
     return Event(at=at, type="sample", app=APP, subject=f"agent/{AGENT}", data=data)
-
-
-def _build_judgement(at: float, **data: Any) -> Event:
-    return _build_event("model.judged", at, f"model/{MODEL}", **data)
 
 
 def _build_event(type: str, at: float, subject: str, **data: Any) -> Event:

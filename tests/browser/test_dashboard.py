@@ -19,6 +19,29 @@ pytestmark = [pytest.mark.browser, pytest.mark.processes]
 
 ENTER, TAB = "\ue007", "\ue004"
 WIDTHS = (1280, 390)
+DRAWINGS = {
+    "/applications/{app}": 1,
+    "/runs/{run}": 2,
+    "/services/{name}": 3,
+    "/agents": 1,
+    "/agents/{app}/{agent}": 1,
+    "/models/{model}": 4,
+    "/labels": 1,
+    "/mpi": 3,
+    "/tuning/{id}": 2,
+    "/runs/{succeeded}?task=report": 3,
+    "/events/{drift}": 3,
+}
+"""How many drawings and pictures pages have at least, of what the shop has; the others show tables."""
+
+EMPTY = (
+    "Its journal has no entry.",
+    "It has written nothing.",
+    "They are the same.",
+    "The workflow has no other run.",
+    "No step has a parameter.",
+)
+"""What the parts of a page say of which this shop has nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +78,14 @@ def test_a_page_is_seen_by_everybody(person: Browser, shop: FilledServer, path: 
             measured, drawings = person.measure(f"{width}-{scheme}")
             assert measured == width, f"{address} scrolls sideways at {width}"
             assert all(drawing.loaded for drawing in drawings)
+            assert len(drawings) >= DRAWINGS.get(path, 0), "what is drawn of it"
             findings = person.check_access(*(["color-contrast"] if scheme == "dark" else []))  # colours alone differ
             assert findings == [], f"{address}, {width} pixels, {scheme}"
             assert person.read_console() == []
         assert person.driver.execute_script("return document.querySelector('main h1') !== null")
+        read = "return [...document.querySelectorAll('main .empty')].map(part => part.innerText)"
+        unseen = [text for text in person.driver.execute_script(read) if not text.startswith(EMPTY)]
+        assert unseen == [], "there is something to see on every page"
     assert person.list_hosts() == {shop.url}
 
 
