@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -117,7 +118,8 @@ def load_agent(request: PageRequest) -> PageView:
             if len(journal) > _JOURNAL_ROWS
             else None,
             # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
-            "replay": f"scanflow replay {view.full_name} app.py --last {max(len(samples), 1)}",
+            "replay": f"scanflow replay {view.full_name} {shlex.quote(row.source or 'app.py')}"
+            f" --last {max(len(samples), 1)}",
             "no_journal": "",
             **values,
         },

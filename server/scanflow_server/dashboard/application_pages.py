@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from scanflow.agent.agent_records import AgentView
 from scanflow.app.application import Application
-from scanflow.app.application_drawing import Part, draw_application
+from scanflow.app.application_drawing import Part, PartLink, draw_application
 from scanflow.app.application_files import dump_document, load_document
 from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
@@ -26,7 +27,7 @@ from scanflow_server.dashboard.run_pages import read_texts
 from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
 from scanflow_server.scope import restrict_team
-from scanflow_server.store import event_store
+from scanflow_server.store import agent_store, event_store
 
 
 def load_applications(request: PageRequest) -> PageView:
@@ -56,6 +57,7 @@ def load_application(request: PageRequest) -> PageView:
     agents = [agent for agent in list_agents(request) if matches(agent, app.name, app.team)]
     states = {Part("service", service.name): str(service.state) for service in services}
     states |= {Part("agent", agent.name): str(agent.state) for agent in agents}
+    links = [link for agent in agents for link in _list_requests(request, agent)]
     rows: list[list[Cell]] = []
     addresses = {Part("agent", agent.name): build_agent_address(app.name, agent.name) for agent in app.agents}
     for workflow in app.workflows:
@@ -72,7 +74,7 @@ def load_application(request: PageRequest) -> PageView:
             "app": app,
             "has_report": _has_report(request, app),
             "view": view,
-            "graph": lambda width: draw_application(app, states=states, addresses=addresses, width=width),
+            "graph": lambda width: draw_application(app, states=states, addresses=addresses, links=links, width=width),
             "workflows": CellTable(("workflow", "type", "size", "last run", "state", "started"), rows, "No workflow."),
             "batches": [workflow.name for workflow in app.workflows if view is not None and workflow.type != "online"],
             "parts": CellTable(
@@ -101,6 +103,18 @@ def _load_definition(request: PageRequest, name: str, team: str | None) -> tuple
             raise
     document = dump_document(request.context.deployer.batch.definition(runs[0].name).app)
     return load_document(Masker(document).mask(document)), None
+
+
+def _list_requests(request: PageRequest, agent: AgentView) -> Iterator[PartLink]:
+    """Yield what the strategies of an agent may change, as it has reported them."""
+    with request.context.store.read() as connection:
+        limits = agent_store.list_limits(connection, agent.app, agent.name)
+    for strategy in limits:
+        for call in strategy.calls:
+            kind, _, name = call.target.partition("/")
+            if kind in {"workflow", "service"}:
+                tooltip = f"the strategy {strategy.name} of {agent.name} may {call.primitive}"
+                yield PartLink(Part("agent", agent.name), Part(kind, name), tooltip=tooltip)
 
 
 def _has_report(request: PageRequest, app: Application) -> bool:

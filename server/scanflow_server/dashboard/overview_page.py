@@ -49,12 +49,12 @@ def load(request: PageRequest) -> PageView:
         values={
             "approvals": list_actions(request, app=app, team=team, state="pending", verdict="approve"),
             "labels": labels,
-            "failures": [*_list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
+            "failures": [*list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
             "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
             "running": build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
             "services": _build_service_table(services),
             "agents": _build_agent_table(agents),
-            "today": build_action_table([action for action in actions if (action.began or 0) >= today]),
+            "today": build_action_table(select_agents_actions(actions, since=today)),
             "reports": [name for name in reports if app in {None, name}],
             "choices": {name: values for name, values in choices.items() if len(values) > 1},
             "signs_in": request.signs_in,
@@ -101,6 +101,12 @@ def list_undecided_drifts(drifts: Iterable[Event], actions: Sequence[Action], *,
     newest = {event.app: event for event in sorted(drifts, key=lambda event: event.at) if event.at >= since}
     decided = {action.intent.app: action.intent.at for action in reversed(actions)}
     return [event for event in newest.values() if decided.get(event.app, 0.0) < event.at]
+
+
+def select_agents_actions(actions: Iterable[Action], *, since: float) -> list[Action]:
+    """Return what agents requested or had done since then, and not what people did themselves. Pure."""
+    own = (action for action in actions if action.intent.source == "agent")
+    return [action for action in own if max(action.intent.at, action.began or 0.0) >= since]
 
 
 def build_action_table(actions: Sequence[Action]) -> CellTable:
@@ -155,11 +161,15 @@ def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
     return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
 
 
-def _list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, str]]:
-    """Return the newest run of each workflow, if it failed."""
-    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs)}
+def list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, str]]:
+    """Return the newest run of each workflow that does not run any more, if it failed. Pure."""
+    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs) if run.state != "running"}
     return [
-        (LinkCell(f"run {run.name}", f"/runs/{run.name}"), run.state, run.error or f"{run.app}: {run.workflow}")
+        (
+            LinkCell(f"run {run.name}", f"/runs/{run.name}"),
+            run.state,
+            ", ".join(filter(None, (f"{run.app}: {run.workflow}", run.error))),
+        )
         for run in newest.values()
         if run.state in {"failed", "interrupted"}
     ]

@@ -107,8 +107,8 @@ def format_reason(action: Action) -> str:
     """Return why an action was wanted, or why it waits or was refused."""
     if evidence := action.intent.evidence:
         return format_decision(evidence)
-    if action.decision.reason != ALLOWED:
-        return action.decision.reason
+    if action.decision.reason != ALLOWED:  # beside a button, the command that does the same is one thing too many
+        return action.decision.reason.removesuffix(f" Approve it: scanflow approve {action.id}.")
     return action.intent.rule if action.intent.source == "agent" else str(action.intent.arguments.get("reason") or "")
 
 

@@ -28,16 +28,16 @@ def load_comparison(request: PageRequest) -> PageView:
     values: dict[str, Any] = {"run": reader.run, "other": None, "choices": _build_choices(request, reader)}
     if other:
         values |= _compare(reader, open_run(request, other))
-    return PageView(title=f"Compare {reader.run.name}", command=f"scanflow show {reader.run.name}", values=values)
+    return PageView(title=f"Compare {reader.run.name}", values=values)
 
 
 def _build_choices(request: PageRequest, reader: RunReader) -> CellTable:
     """Return the newest other runs of the workflow, to choose from."""
     about: Any = reader.run.model_dump(include={"app", "team", "workflow"})
-    records = run_requests.list_runs(request.context, limit=_MAX_CHOICES + 1, **about)
+    records = run_requests.list_runs(request.context, limit=_MAX_CHOICES + 2, **about)
     rows: list[list[Cell]] = []
     for record in records:
-        if record.name != reader.run.name:
+        if record.name not in {reader.run.name, request.query.get("with")}:
             state, _, *rest = build_run_row(record)
             rows.append([state, LinkCell(record.name, request.build_address(**{"with": record.name})), *rest])
     columns = ("state", "compare with", "workflow", "took", "started")

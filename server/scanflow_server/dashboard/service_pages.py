@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from scanflow.agent.agent_records import Action
 from scanflow.app.application_files import load_document
-from scanflow.backends.canary_analysis import Verdict
 from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_drawing import draw_service, list_placed_instances
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
@@ -37,6 +36,7 @@ _LOG_BYTES: Final = 64 * 1024
 _MAX_CHANGES: Final = 20
 _MAX_EVENTS: Final = 100
 _AFFINITIES: Final = ("any", "cpu", "cpumem", "cpumempin")
+_METRICS: Final = ("errors", "p95", "mean")
 SIZE: Final = ("instances", "cores", "affinity")
 
 
@@ -70,6 +70,7 @@ def load_service(request: PageRequest) -> PageView:
     record = get_service(request)
     actions = list_actions(request, target=f"service/{record.name}", team=record.team, limit=_MAX_CHANGES)
     canary = next((revision for revision in record.revisions if revision.role != "current"), None)
+    policy = None if canary is None else find_policy(actions)
     return PageView(
         title=f"Service {record.name}",
         command=f"scanflow services {record.name}",
@@ -77,7 +78,11 @@ def load_service(request: PageRequest) -> PageView:
             "service": record,
             "address": _locate(record.name),
             "canary": canary,
-            "verdict": _analyse_canary(request, record, actions),
+            "policy": policy,
+            "metrics": _METRICS,
+            "verdict": None
+            if policy is None
+            else request.context.service_history.analyse_canary(record, policy, request.now),
             "operation": _find_operation(request, actions),
             "graph": _plan_graph_drawing(request, record),
             "machine": _plan_machine_drawing(request, record),
@@ -94,12 +99,11 @@ def get_service(request: PageRequest) -> ServiceRecord:
     return service_routes.service(request.context, request.caller, name)
 
 
-def _analyse_canary(request: PageRequest, record: ServiceRecord, actions: Sequence[Action]) -> Verdict | None:
-    """Return what the canary's policy says by now; None: it has none, or when it began is not known."""
-    changes = (action.intent.arguments for action in actions)
+def find_policy(actions: Sequence[Action]) -> CanaryPolicy | None:
+    """Return the rule of the canary that the newest change sent a share; None: a person promotes it. Pure."""
+    changes = (action.intent.arguments for action in actions if action.state in {"running", "succeeded"})
     policy = next((arguments.get("policy") for arguments in changes if arguments.get("model")), None)
-    history = request.context.service_history
-    return None if policy is None else history.analyse_canary(record, CanaryPolicy.model_validate(policy), request.now)
+    return None if policy is None else CanaryPolicy.model_validate(policy)
 
 
 def _plan_load_drawing(
@@ -205,8 +209,7 @@ def split_traffic(request: PageRequest, form: Mapping[str, str]) -> str:
     share = form.get("share", "").strip().removesuffix("%").strip()
     change["weight"] = float(share) / 100 if share.replace(".", "", 1).isdecimal() else share or 0.0
     if form.get("metric"):
-        names = ("metric", "ratio", "after_requests")
-        change["policy"] = {name: form[name] for name in names if form.get(name)}
+        change["policy"] = {name: form[name] for name in CanaryPolicy.model_fields if form.get(name)}
     return _change(request, change)
 
 

@@ -10,7 +10,7 @@ from scanflow.agent.agent_records import JSON, Decision, PrimitiveCall, Sample
 from scanflow.reports.model_history import read_slices
 from scanflow_server.arbiter.arbitration import ALLOWED
 from scanflow_server.dashboard.action_pages import build_chain, build_slice_table
-from scanflow_server.dashboard.overview_page import build_action_table
+from scanflow_server.dashboard.overview_page import build_action_table, select_agents_actions
 from scanflow_server.dashboard.page_cells import LinkCell
 from scanflow_server.dashboard.subject_links import find_address, list_links
 from scanflow_server.server_context import ServerContext
@@ -184,10 +184,23 @@ def test_buttons_are_of_what_may_be_done(api: Api, context: ServerContext) -> No
             buttons = [str(attributes.get("formaction")) for tag, attributes in page.tags if tag == "button"]
             assert [name for name in buttons if name != "None"] == [f"/actions/{id}/{name}" for name in names], id
             assert [form.action for form in vic.read(f"/actions/{id}").forms] == ["/logout"], "a viewer sees none"
-        assert "scanflow approve waits" in vic.get("/actions")
+        listed = vic.get("/actions")
+        assert ("waits for somebody who may approve it" in listed, "scanflow approve" in listed) == (True, False)
         assert vic.post("/actions/waits/approve").status_code == 403
         assert vic.post("/actions/waits/refuse").status_code == 403
     assert read_from_store(context.store, intent_store.find, "waits").action.state == "pending"
+
+
+def test_what_agents_did_today_is_nothing_that_a_person_did() -> None:
+    rows = [
+        make_action_row("waits", "pending", "approve", at=100.0),
+        make_action_row("refused", at=90.0),
+        make_action_row("yesterday", at=4.0),
+        make_action_row("person", "succeeded", "act", at=100.0, source="person"),
+        make_action_row("late", "succeeded", "act", at=4.0).replace(action={"began": 80.0}),
+    ]
+    chosen = select_agents_actions([row.action for row in rows], since=80.0)
+    assert [action.id for action in chosen] == ["waits", "refused", "late"]
 
 
 def test_another_teams_action_looks_missing(api: Api, context: ServerContext) -> None:

@@ -24,7 +24,7 @@ SENSOR = {"name": "<counts>", "trigger": {"kind": "interval", "seconds": 2}, "fi
 def add_agent(context: ServerContext, *, team: str = "tests", is_ours: bool = True) -> None:
     document: dict[str, Any] = {"schema": "scanflow/v1", "name": "mnist", "team": team, "agents": [{"name": "planner"}]}
     with context.store.write() as connection:
-        agent_store.put(connection, app="mnist", name="planner", team=team, document=document, source=None)
+        agent_store.put(connection, app="mnist", name="planner", team=team, document=document, source="my loop.py")
         row = agent_store.find(connection, "mnist", "planner")
         assert row is not None
         call = PermittedCall(primitive="run_workflow", target="workflow/training")
@@ -99,7 +99,7 @@ def test_an_agent_shows_what_it_saw_and_may_do(
         assert "tops3cret" not in text
         assert "Decisions over metrics" in text
         assert "picked = 140" in text
-        assert "scanflow replay mnist:planner app.py --last 2" in text
+        assert "scanflow replay mnist:planner &#39;my loop.py&#39; --last 2" in text, "its application's file"
         assert {"/actions/a1", "/reports/mnist", "/applications/mnist"} <= page.addresses
         older = ada.read(page.links["Older →"])
         assert "← Newer" in older.links

@@ -15,10 +15,11 @@ from scanflow.app.executor import Executor
 from scanflow.app.workflow import Workflow
 from scanflow.backends.journal import Journal
 from scanflow.backends.local.layout import Home
-from scanflow.backends.run_records import RunRecord, TaskRecord
+from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, RenderPace
+from scanflow_server.dashboard.overview_page import list_failed_runs
 from scanflow_server.run_reader import RunReader, format_parameter
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store
@@ -236,10 +237,29 @@ def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRe
     with browsing(api) as ada:
         choice = ada.read(f"/runs/{first.name}/compare").links[second.name]
         assert choice == f"/runs/{first.name}/compare?with={second.name}"
+        assert second.name not in ada.read(choice).links, "it is compared already"
         page = ada.get(choice)
         assert page.index("fit.fail") < page.index("fit.accuracy"), "parameters, then outputs that differ"
         assert "fit.api_token" not in page, "it is the same"
         assert SECRET not in page
+
+
+@pytest.mark.parametrize(
+    ("states", "listed"),
+    [
+        (["failed"], ["run r0"]),
+        (["running", "failed"], ["run r1"]),
+        (["interrupted", "failed"], ["run r0"]),
+        (["succeeded", "failed"], []),
+        (["running"], []),
+    ],
+)
+def test_a_failed_run_waits_until_its_workflow_has_run_better(states: list[RunState], listed: list[str]) -> None:
+    about = {"app": "shop", "team": "data", "workflow": "work", "created": 1.0, "error": "no memory"}
+    runs = [RunRecord.model_validate({**about, "name": f"r{n}", "state": state}) for n, state in enumerate(states)]
+    failed = list_failed_runs(runs)
+    assert [link.text for link, _, _ in failed] == listed
+    assert all(words == "shop: work, no memory" for _, _, words in failed)
 
 
 def test_an_application_shows_its_last_runs_and_runs_a_workflow(api: Api, drive: Callable[..., RunRecord]) -> None:
