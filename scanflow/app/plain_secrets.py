@@ -9,7 +9,8 @@ from typing import Any
 from scanflow.app.application import Application
 from scanflow.app.secrets import iterate_secrets
 from scanflow.errors import InvalidError
-from scanflow.text.masking import SECRET_KEY, STARS, mask_addresses, takes_secret
+from scanflow.text.masking import SECRET_KEY, STARS, mask_addresses
+from scanflow.text.secret_names import takes_secret
 
 _REFERENCE = re.compile(r"(env|file|k8s):.+", re.DOTALL)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://\S+")

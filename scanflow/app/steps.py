@@ -21,7 +21,7 @@ from scanflow.app.references import Ref, item, list_references
 from scanflow.app.secrets import Secret, iterate_secrets
 from scanflow.errors import InvalidError, did_you_mean
 from scanflow.names import build_slug
-from scanflow.text.masking import looks_secret
+from scanflow.text.secret_names import looks_secret
 
 P = ParamSpec("P")
 R = TypeVar("R")

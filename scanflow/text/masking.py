@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from scanflow.text.secret_names import is_token_count, looks_secret, names_secret, takes_secret
 from scanflow.text.spellings import list_base64, list_json_texts, list_lines, list_spellings, spell_literally
 
 SECRET_KEY = "$secret"  # noqa: S105
@@ -37,24 +37,6 @@ _MAX_HELD = 16 * 1024
 _MIN_CUT_LENGTH = 4
 """The shortest part of a secret that is masked beside an ellipsis."""
 
-_WORDS = frozenset(
-    "accesskey accesstoken apikey auth authorization authtoken bearer cookie credential credentials dsn passcode "
-    "passphrase passwd password privatekey pw pwd secret secretkey secrets token tokens".split()
-)
-_ABOUT = frozenset(
-    "budget column count dir enabled expiry field file folder length name path policy provider required ttl "
-    "type".split()
-)
-"""A name that ends so is about a secret: ``token_type``, ``--token-file``, ``secretName``."""
-
-_KEYS = "access account api auth encryption hmac master private secret signing ssh".split()
-_PAIRS = frozenset({*((kind, "key") for kind in _KEYS), ("db", "pass"), ("smtp", "pass"), ("user", "pass")})
-_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_COUNTS = frozenset("count length limit max min n num number size".split())
-_OF_TEXTS = frozenset("begin bos cls end eos image mask pad sep special start stop text unk vocab word".split())
-"""Words of names of tokens of texts, as ``pad_token`` of language models."""
-
-
 _USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s/?#\"'<>`]+)@")
 _ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>`@:/]+:[^\s\"'<>`]*)@")
 """A password that was not escaped, as people paste them into the addresses of databases."""
@@ -66,7 +48,6 @@ _LABELLED = re.compile(r"""(?<![\w.\-])(([A-Za-z][\w.\-]*)\s*:\s+)("[^"]+"|'[^']
 _OWN_TOKEN = re.compile(r"\bscanflow_(?:step\.)?[\w.\-]{20,}")
 _HEADER = re.compile(r"\b((?:authorization\s*[:=]\s*(?:\w+\s+)?)|bearer\s+)([\w.~+/=\-]{8,})", re.IGNORECASE)
 _QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
-_SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signature"})
 _OPTION = re.compile(r"(--?[A-Za-z][\w.\-]*)(?:=(.*))?", re.DOTALL)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
 _REFERENCE = re.compile(r"(env|file|k8s):.+")
@@ -81,18 +62,6 @@ _MAY_MASK = re.compile(
     r"|tracker|notify|://[^/\"]*@|://[^\"]*[?&;]",
     re.IGNORECASE,
 )
-
-
-@lru_cache(maxsize=4096)
-def looks_secret(name: str) -> bool:
-    """Return whether this is a secret's name: ``HF_TOKEN``, ``train.api_key``; not ``max_tokens``, ``tokenizer``."""
-    parts = [part.lower() for part in _PARTS.findall(name)]
-    if parts and parts[-1] in _ABOUT:
-        return False
-    if any(pair in _PAIRS for pair in pairwise(parts)):
-        return True
-    words = _WORDS.intersection(parts)
-    return bool(words) and not (words <= {"token", "tokens"} and (_COUNTS | _OF_TEXTS).intersection(parts))
 
 
 def mask_secrets(document: Any) -> Any:
@@ -352,7 +321,8 @@ class _DocumentMask:
             if isinstance(value, Mapping) and isinstance(value.get("uri"), str):
                 return {**self.mask(value), "uri": self.mask_place(value["uri"])}
             return self.mask_place(value) if isinstance(value, str) else self.mask(value)
-        if not _is_count(name, value) and (takes_secret(name, value) if isinstance(value, str) else looks_secret(name)):
+        is_secret = takes_secret(name, value) if isinstance(value, str) else looks_secret(name)
+        if is_secret and not is_token_count(name, value):
             return self._hide(value, self.secrets)
         return self.mask(value)
 
@@ -400,7 +370,7 @@ class _DocumentMask:
     def _collect_query(self, query: str) -> None:
         for member in filter(None, re.split(r"[&;]", query)):
             name, _, value = member.partition("=")
-            self._collect(value, self.secrets if _names_secret(name) else self.variables)
+            self._collect(value, self.secrets if names_secret(name) else self.variables)
 
     def _mask_user_info(self, match: re.Match[str]) -> str:
         user, colon, password = match[2].partition(":")
@@ -411,7 +381,7 @@ class _DocumentMask:
         return f"{match[1]}{STARS}@"
 
     def _mask_query_value(self, match: re.Match[str]) -> str:
-        if not _names_secret(match[2]):
+        if not names_secret(match[2]):
             return match[0]
         self._collect(match[3], self.secrets)
         return f"{match[1]}{match[2]}={STARS}"
@@ -445,26 +415,8 @@ def _spell_bytes(text: str) -> str:
     return text.encode(errors="surrogatepass").decode(_BYTES)
 
 
-def takes_secret(name: str, value: str) -> bool:
-    """Return whether a text given to a name is a secret. ``pwd`` is a password, or a folder as Apptainer's and a
-    shell's; a number of tokens is none."""
-    words = [part.lower() for part in _PARTS.findall(name)]
-    is_folder = words == ["pwd"] and value.startswith("/")
-    is_number = not {"token", "tokens"}.isdisjoint(words) and value.isdigit() and len(value) < MIN_LENGTH_ANYWHERE
-    return looks_secret(name) and not is_folder and not is_number
-
-
-def _names_secret(name: str) -> bool:
-    return looks_secret(name) or name.lower() in _SIGNATURES
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, list | tuple)
-
-
-def _is_count(name: str, value: Any) -> bool:
-    """Return whether this is a number of tokens, as of a text."""
-    return isinstance(value, int | float) and "tokens" in {part.lower() for part in _PARTS.findall(name)}
 
 
 def _list_variants(secret: str, all_texts: bool) -> Iterator[str]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanflow.text.masking import STARS, looks_secret, mask_secrets
+from scanflow.text.masking import STARS, mask_secrets
 from scanflow.text.printable import PrintableStream, make_one_line, make_printable
+from scanflow.text.secret_names import looks_secret
 
 ATTACKS = {
     "a title": ("\x1b]0;owned\x07safe", "safe"),
