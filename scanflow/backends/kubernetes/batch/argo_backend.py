@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.plan import Plan
@@ -34,7 +34,7 @@ from scanflow.backends.kubernetes.batch.outputs_claim import (
 )
 from scanflow.backends.kubernetes.batch.pod_functions import Functions, NamespaceKeys
 from scanflow.backends.kubernetes.batch.pod_layout import CODE, DRIVE, OUTPUTS_CLAIM, PROGRESS
-from scanflow.backends.kubernetes.batch.preparation import StepCode
+from scanflow.backends.kubernetes.batch.preparation import AppliedCode, StepCode
 from scanflow.backends.kubernetes.batch.run_checks import CheckedRun, check_definition, plan_steps
 from scanflow.backends.kubernetes.batch.run_document import RunDocument
 from scanflow.backends.kubernetes.batch.run_writer import RunVersion, StopRequestedError
@@ -51,7 +51,6 @@ from scanflow.backends.kubernetes.batch.workflow_facts import (
     list_workflows,
 )
 from scanflow.backends.kubernetes.batch.workflow_records import ObservedWorkflow, observe_workflow
-from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.log_reader import LogReader, Stream
 from scanflow.backends.output_files import OutputFiles, OutputFilesReader
@@ -82,9 +81,6 @@ from scanflow.files.private import create_private_folder
 from scanflow.names import RunName, StepName
 from scanflow.processes.shared_files import is_locked
 
-CODE_CACHE_S: Final = 60.0
-"""How long an applied ConfigMap of code is not applied again; the same as for an environment's other objects."""
-
 
 class _Edited(NamedTuple):
     """What of the finished tasks of a resumed run was changed since."""
@@ -108,8 +104,8 @@ class KubernetesBatch(ClusterRuns):
         return NamespaceKeys(self._cluster, self._ensured)
 
     @cached_property
-    def _applied_code(self) -> ExpiringSet:
-        return ExpiringSet(CODE_CACHE_S)
+    def _applied_code(self) -> AppliedCode:
+        return AppliedCode(self._cluster, self._environments.get)
 
     @cached_property
     def _results(self) -> TaskResults:
@@ -357,7 +353,7 @@ class KubernetesBatch(ClusterRuns):
         if manifest is None:
             return None, None, edited
         if code.config_map is not None:
-            self._ensure_code(code.config_map)
+            self._applied_code.ensure(code.config_map)
         begun = self._begin(journal, run, definition, document, before, code)
         forget_outputs(home, [task for task, record in tasks.items() if record.state not in FINISHED_STATES])
         kept = [task for task in current.values() if task.state == "succeeded"]
@@ -384,14 +380,6 @@ class KubernetesBatch(ClusterRuns):
         except UsageError:  # it may be too large with its progress, which is in the Workflows, too
             manifest = document.build_manifest(namespace, binary, texts, annotations)
         return self._build_writer(run).begin_drive(manifest, before)
-
-    def _ensure_code(self, code: Manifest) -> None:
-        """Apply the ConfigMap of an application's code, whose name has its content's hash."""
-        metadata = code["metadata"]
-        name = f"{self._environments.get(metadata['namespace'])}/{metadata['name']}"  # it goes with the environment
-        if name not in self._applied_code:
-            self._cluster.apply(code, force=True)
-            self._applied_code.add(name)
 
     def _create(self, manifest: Manifest, run: JournalRun) -> Manifest:
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]

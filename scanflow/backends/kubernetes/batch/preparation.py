@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from scanflow.app.application import Application
 from scanflow.app.workflow import Workflow
 from scanflow.backends.backend_port import OpenModels
 from scanflow.backends.environments import EnsuredEnvironment
 from scanflow.backends.kubernetes.batch.pod_settings import PodSettings, StepImage
+from scanflow.backends.kubernetes.cluster import Cluster
 from scanflow.backends.kubernetes.environment.manifests import STEPS
+from scanflow.backends.kubernetes.expiring_set import ExpiringSet
 from scanflow.backends.kubernetes.kinds import Manifest
 from scanflow.backends.kubernetes.kubernetes_settings import KubernetesSettings
 from scanflow.backends.kubernetes.pod_image import FindImage, PodImages
+
+CODE_CACHE_S: Final = 60.0
+"""How long an applied ConfigMap of code is not applied again; the same as for an environment's other objects."""
 
 
 class StepCode(NamedTuple):
@@ -24,6 +29,22 @@ class StepCode(NamedTuple):
     volumes: tuple[Manifest, ...] = ()
     config_map: Manifest | None = None
     """The application's files, where an image lacks them."""
+
+
+class AppliedCode:
+    """The ConfigMaps of code that were applied just now."""
+
+    def __init__(self, cluster: Cluster, get_environment: Callable[[str], object]) -> None:
+        """``get_environment``: returns which environment a namespace has: an applied ConfigMap goes with it."""
+        self._cluster, self._get_environment, self._names = cluster, get_environment, ExpiringSet(CODE_CACHE_S)
+
+    def ensure(self, code: Manifest) -> None:
+        """Apply the ConfigMap of an application's code, whose name has its content's hash."""
+        metadata = code["metadata"]
+        name = f"{self._get_environment(metadata['namespace'])}/{metadata['name']}"
+        if name not in self._names:
+            self._cluster.apply(code, force=True)
+            self._names.add(name)
 
 
 @dataclass(frozen=True, slots=True)
