@@ -34,7 +34,7 @@ from scanflow.testing.cluster_objects import (
     format_resource,
     get_content,
 )
-from scanflow.testing.namespace_rights import NamespaceRights
+from scanflow.testing.namespace_rights import NamespaceRights, review_access
 from scanflow.testing.server_side_apply import Manager, Owners
 
 __all__ = ["ApiCall", "MemoryCluster"]
@@ -184,7 +184,7 @@ class MemoryCluster(Cluster):
         with self._changed:
             self._record_call("create", manifest["kind"], key[1] or None, key[2], manifest)
             if manifest["kind"] in {"SelfSubjectAccessReview", "SelfSubjectReview"}:
-                return self._review(manifest)
+                return review_access(manifest, self.rights, self.denied)
             if key in self._objects:
                 raise ConflictError(f'{format_resource(key[0])} "{key[2]}" already exists')
             self._check_namespace(key)
@@ -489,14 +489,3 @@ class MemoryCluster(Cluster):
     def _append_change(self, change: VersionedChange) -> None:
         self._history.append(copy.deepcopy(change))
         self._changed.notify_all()
-
-    def _review(self, manifest: Manifest) -> Manifest:
-        if manifest["kind"] == "SelfSubjectReview":
-            return {**manifest, "status": {"userInfo": {"username": "system:serviceaccount:team:ada"}}}
-        attributes = manifest["spec"]["resourceAttributes"]
-        verb, resource, namespace = attributes["verb"], attributes["resource"], attributes.get("namespace")
-        allowed = (verb, resource) not in self.denied
-        if self.rights is not None:
-            own_kinds = [kind for kind, info in KINDS.items() if info.plural == resource]
-            allowed &= all(self.rights.allows(verb, kind, namespace) for kind in own_kinds)
-        return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}

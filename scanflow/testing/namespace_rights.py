@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from scanflow.backends.kubernetes.kinds import KINDS
+from scanflow.backends.kubernetes.kinds import KINDS, Manifest
 
 _READ: Final = frozenset({"get", "list", "watch"})
 _READ_ONLY: Final = frozenset({"LimitRange", "Namespace", "ResourceQuota"})
@@ -40,3 +41,24 @@ class NamespaceRights:
         if "namespaces" in parts:
             return parts[parts.index("namespaces") + 1] == self.namespace
         return "nodes" not in parts
+
+
+def review_access(
+    manifest: Manifest, rights: NamespaceRights | None, denied: Collection[tuple[str, str]] = ()
+) -> Manifest:
+    """Return the answer to who asks the cluster what they may do, or who they are.
+
+    Args:
+        manifest: The question: a SelfSubjectAccessReview, or a SelfSubjectReview.
+        rights: What is allowed. None: everything.
+        denied: What is not allowed in spite of that: verbs, each with a resource.
+    """
+    if manifest["kind"] == "SelfSubjectReview":
+        return {**manifest, "status": {"userInfo": {"username": "system:serviceaccount:team:ada"}}}
+    attributes = manifest["spec"]["resourceAttributes"]
+    verb, resource, namespace = attributes["verb"], attributes["resource"], attributes.get("namespace")
+    allowed = (verb, resource) not in denied
+    if rights is not None:
+        own_kinds = [kind for kind, info in KINDS.items() if info.plural == resource]
+        allowed &= all(rights.allows(verb, kind, namespace) for kind in own_kinds)
+    return {**copy.deepcopy(manifest), "status": {"allowed": allowed}}
