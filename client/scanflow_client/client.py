@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -19,14 +18,14 @@ from scanflow.backends.log_reader import Stream
 from scanflow.backends.run_records import RunRecord, StepFile
 from scanflow.backends.service_change import CanaryPolicy, Deployment, ServiceChange, Sizing
 from scanflow.backends.task_parameters import pick_output
-from scanflow.deployer import Deployer, EmbeddedDeployer, InstanceLogs, RunRequest
+from scanflow.deployer import EmbeddedDeployer, InstanceLogs, RunRequest
 from scanflow.deployer.direct_predictions import get_explanation, predict
 from scanflow.errors import StepFailedError, UnsupportedError, UsageError
 from scanflow.placement.granularity import compute_granularity
 from scanflow.settings import Settings
 from scanflow.text.masking import mask_addresses
 from scanflow.text.printable import make_printable
-from scanflow_client.control_client import ControlClient, raise_no_server
+from scanflow_client.control_client import raise_no_server
 from scanflow_client.declared_inputs import fetch_declared, fit_inputs, list_parts, name_columns
 from scanflow_client.formatting.run_text import format_failure
 from scanflow_client.listing import Listing
@@ -40,19 +39,12 @@ from scanflow_client.task_logs import format_heading, iterate_task_blocks, selec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from scanflow.agent.model_changer import ModelChange
     from scanflow.backends.backend_port import Backend
     from scanflow.backends.environments import EnsuredEnvironment, EnvironmentBackend, EnvironmentDeletion
     from scanflow.backends.service_records import Explanation, ServiceRecord
     from scanflow.images.building import ImageRecord
-    from scanflow.knowledge.knowledge_port import KnowledgeBase
-    from scanflow.reports.model_history import VersionHistory
     from scanflow.transport import PredictionResponse
-    from scanflow.tuning.goals import Goal
-    from scanflow.tuning.warm_start import TuningHistory
-    from scanflow_client.model_client import ModelClient
     from scanflow_client.report import Report
-    from scanflow_client.tuning_target import TuningTarget
 
 
 def _refuse_environments(app: Application) -> EnvironmentBackend:
@@ -92,8 +84,7 @@ class Client(MeasuringClient):
         """
         settings = Settings.from_environment()
         self._settings = settings if home is None else settings.model_copy(update={"home": Path(home)})
-        self._deployer: Deployer
-        self._control: ControlClient | None = None
+        self._control = None
         self._environments: Callable[[Application], EnvironmentBackend]
         if url is not None:
             if home is not None or backend is not None or backend_options is not None:
@@ -123,11 +114,6 @@ class Client(MeasuringClient):
         interactive = "ipykernel" in sys.modules or sys.stdout.isatty()
         self._progress = interactive if progress is None else progress
         register()
-
-    @property
-    def url(self) -> str | None:
-        """The address of its server. None: it has none, and works inside this process."""
-        return None if self._control is None else self._control.server.url
 
     def __repr__(self) -> str:
         if self.url is None:
@@ -422,57 +408,6 @@ class Client(MeasuringClient):
         if dtype is None and (named is not inputs or not all(hasattr(part, "dtype") for part in list_parts(named))):
             named = fit_inputs(inputs, fetch_declared(self._deployer, name, node))
         return predict(self._deployer, name, named, node=node, dtype=dtype)
-
-    def models(self, name: str | None = None) -> Listing[VersionHistory]:
-        """Return the history of the versions of a model, or of all; a notebook shows a table.
-
-        Which is in use and since when, what each was compared on, and the reason of each decision.
-        """
-        return self._models.list_histories(name)
-
-    def promote_model(self, name: str, version: int, *, why: str = "", services: Sequence[str] = ()) -> ModelChange:
-        """Serve a version of a model and name it the champion, as the agents would.
-
-        ``services``: those to change, of the services of the model; none named: the only one. :meth:`reject_model`
-        reverts it.
-        """
-        with show_service_changes(self._choose_stream()) as observe:
-            return self._models.promote(name, version, why=why, services=services, observe=observe)
-
-    def reject_model(self, name: str, version: int, *, why: str = "") -> ModelChange:
-        """Reject a version; where it is in use, the previous version is served again."""
-        with show_service_changes(self._choose_stream()) as observe:
-            return self._models.reject(name, version, why=why, observe=observe)
-
-    def use_mlflow(self, app: Application | Workflow | None = None) -> str:
-        """Have plain ``import mlflow`` in this process log where steps do, and return the tracker's address.
-
-        It sets ``MLFLOW_TRACKING_URI`` and, where the tracker is behind a server, ``MLFLOW_TRACKING_TOKEN``; with
-        ``app`` the experiment, too. Raises UnavailableError if the server has no tracker.
-        """
-        from scanflow_client.mlflow_variables import build_mlflow_variables
-
-        variables = build_mlflow_variables(
-            self._settings, self._control, None if app is None else resolve_application(app)
-        )
-        os.environ.update(variables)
-        return variables["MLFLOW_TRACKING_URI"]
-
-    @cached_property
-    def _models(self) -> ModelClient:
-        from scanflow_client.model_client import ModelClient
-
-        return ModelClient(self._open_knowledge(), self._deployer, self._control)
-
-    def _open_knowledge(self) -> KnowledgeBase:
-        from scanflow_client.model_client import open_server_knowledge
-
-        return open_server_knowledge(self._settings, self._control)
-
-    def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
-        from scanflow_client.tuning import find_history
-
-        return find_history(self._open_knowledge, self._settings.home, target, goal)
 
     def report(self, app: str | None = None) -> Report:
         """Write the report of an application's agents as a page below the home folder.

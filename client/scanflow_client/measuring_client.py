@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from scanflow.errors import UnsupportedError
 from scanflow.text.masking import mask_addresses
-from scanflow_client.control_client import ControlClient
 from scanflow_client.job_planning import NODE_CORES, plan_workflow_job
 from scanflow_client.program import resolve_application
 from scanflow_client.progress import open_output
+from scanflow_client.registry_client import RegistryClient
 
 if TYPE_CHECKING:
     from scanflow.app.application import Application
     from scanflow.app.workflow import Workflow
-    from scanflow.deployer import Deployer
     from scanflow.placement.mpi.job_plan import MPIPlan
-    from scanflow.settings import Settings
     from scanflow.tuning.goals import Goal, GoalName
     from scanflow.tuning.warm_start import TuningHistory
     from scanflow_client.load_report import LoadReport
@@ -27,23 +25,7 @@ if TYPE_CHECKING:
     from scanflow_client.tuning_target import TuningTarget
 
 
-class MeasuringClient(ControlClient):
-    _deployer: Deployer
-    _settings: Settings
-
-    @property
-    def url(self) -> str | None:
-        """The address of its server. None: it has none, and works inside this process."""
-        raise NotImplementedError
-
-    def _choose_stream(self) -> TextIO | None:
-        """Return the stream for progress; None: it is not shown."""
-        raise NotImplementedError
-
-    def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
-        """Return the result of earlier searches to start from; None: there is none."""
-        raise NotImplementedError
-
+class MeasuringClient(RegistryClient):
     def load(
         self,
         name: str,
@@ -180,3 +162,8 @@ class MeasuringClient(ControlClient):
             )
         application = resolve_application(what)
         return plan_workflow_job(self._settings, application, workflow, nodes=nodes, cores=cores, measure=measure)[1]
+
+    def _find_history(self, target: TuningTarget, goal: Goal) -> TuningHistory | None:
+        from scanflow_client.tuning import find_history
+
+        return find_history(self._open_knowledge, self._settings.home, target, goal)
