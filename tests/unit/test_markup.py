@@ -14,7 +14,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from scanflow.agent.agent_records import Event
+from scanflow.agent.agent_records import Decision, Event
 from scanflow.drawing.svg import draw_element, draw_figure, escape_text
 from scanflow.reports.outcome import DriftOutcome
 from scanflow.reports.page import render_frame, render_report
@@ -101,11 +101,12 @@ def render_evil_page(template: str, **values: object) -> str:
 
 
 def render_evil_overview() -> str:
-    requested = action(intent(EVIL, agent=EVIL, target=EVIL), began=1.0, verdict="approve", state="pending")
+    decision = Decision(intent=EVIL, verdict="approve", reason=EVIL, at=1.0)
+    requested = action(intent(EVIL, agent=EVIL, target=EVIL), began=1.0, decision=decision, state="pending")
     return render_evil_page(
         "overview", approvals=[requested], labels=1, failures=[(LinkCell(EVIL, EVIL), EVIL, EVIL)],
         drifts=[Event(at=1.0, type="drift.found", app=EVIL, data={})], running=TABLE, services=EMPTY, agents=TABLE,
-        today=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True, format_reason=lambda _: EVIL,
+        today=TABLE, reports=[EVIL], choices=CHOICES, signs_in=True,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, tzinfo
 from scanflow.agent.agent_records import JSON, Action
 from scanflow.drift.promotion import format_decision
 from scanflow.text.times import to_datetime
+from scanflow_server.arbiter.arbitration import ALLOWED
 
 _NO_RESULT = {
     "pending": "none yet",
@@ -63,6 +64,16 @@ def explain_action(action: Action, trail: Sequence[tuple[float, str]], *, zone: 
     lines += [f"          {_format_time(at, zone)} {text}" for at, text in trail]
     lines.append(f"effect    {_describe_effect(action)}")
     return lines
+
+
+def format_reason(action: Action) -> str:
+    """Return in a line why an action was wanted; of one that is not allowed, why it waits or was refused."""
+    intent, decision = action.intent, action.decision
+    if intent.evidence:
+        return format_decision(intent.evidence)
+    if decision.reason != ALLOWED:
+        return decision.reason.removesuffix(f" Approve it: scanflow approve {action.id}.")  # pages have a button
+    return intent.rule if intent.source == "agent" else str(intent.arguments.get("reason") or "")
 
 
 def _describe_effect(action: Action) -> str:

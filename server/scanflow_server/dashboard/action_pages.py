@@ -13,7 +13,6 @@ from scanflow.reports.model_history import ComparedSlice, read_slices
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import build_action_table, is_waiting, list_actions
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell
-from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, find_address, list_links
 from scanflow_server.routes import intent_routes
@@ -51,7 +50,6 @@ def load_actions(request: PageRequest) -> PageView:
             "waiting": [] if window.start or state not in {None, "pending"} else waiting,
             "table": build_action_table(actions[:WINDOW]),
             "states": _STATES,
-            "format_reason": format_reason,
             **window.list_neighbours(len(actions)),
         },
     )

@@ -60,13 +60,9 @@ def load_agents(request: PageRequest) -> PageView:
             "choices": {"app": apps} if len(apps) > 1 else {},
             "apps": apps,
             "table": CellTable(columns, list(map(_build_agent_row, shown)), "No agent yet.", "scanflow agents --start"),
-            "lanes": partial(_draw_lanes, loops, request) if loops else None,
+            "lanes": partial(draw_agent_lanes, loops, zone=request.zone) if loops else None,
         },
     )
-
-
-def _draw_lanes(loops: Any, request: PageRequest, width: float) -> Any:
-    return draw_agent_lanes(loops, width=width, zone=request.zone)
 
 
 def _build_agent_row(view: AgentView) -> list[Cell]:
@@ -93,12 +89,12 @@ def load_agent(request: PageRequest) -> PageView:
             connection, type=["sample"], app=row.app, team=row.team, subject=f"agent/{row.name}", limit=_MAX_EVENTS
         )
     samples = list(_parse_samples(row.name, happened))
-    values: dict[str, object] = {}
     number = int(before) if before.isascii() and before.isdecimal() else _MAX_NUMBER
+    journal, no_journal = list[dict[str, Any]](), ""
     try:
         journal = _read_journal(request, row, before=min(number, _MAX_NUMBER))
     except ScanflowError as error:  # it does not run, or not here
-        journal, values["no_journal"] = [], str(error)
+        no_journal = str(error)
     draw = partial(draw_agent_decisions, samples, actions, address=build_action_address, zone=request.zone)
     return PageView(
         title=f"Agent {view.full_name}",
@@ -109,7 +105,7 @@ def load_agent(request: PageRequest) -> PageView:
             "is_ours": row.document is not None,
             "wanted": row.wanted,
             "sensors": _build_sensor_table(view.sensors or (), samples),
-            "draw": (lambda width: draw(width=width)) if samples or actions else None,
+            "draw": draw if samples or actions else None,
             "actions": build_action_table(actions),
             "strategies": _build_strategy_table(agent_routes.strategies(request.context, request.caller, row)),
             "journal": _build_journal_table(journal[:_JOURNAL_ROWS]),
@@ -120,8 +116,7 @@ def load_agent(request: PageRequest) -> PageView:
             # A rule is the user's program, which never runs in the server's process: whoever has its file replays it.
             "replay": f"scanflow replay {view.full_name} {shlex.quote(row.source or 'app.py')}"
             f" --last {max(len(samples), 1)}",
-            "no_journal": "",
-            **values,
+            "no_journal": no_journal,
         },
     )
 

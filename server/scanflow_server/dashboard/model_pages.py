@@ -20,7 +20,6 @@ from scanflow_server.dashboard.action_pages import build_slice_table, read_reaso
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_actions, list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment
-from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.dashboard.page_windows import WINDOW, TableWindow
 from scanflow_server.dashboard.subject_links import build_action_address
 from scanflow_server.model_decisions import begin_decision
@@ -105,19 +104,14 @@ def load_model(request: PageRequest) -> PageView:
         values={
             "reading": reading,
             "mlflow": f"/mlflow/#/models/{quote(name, safe='')}",
-            "road": partial(_draw_road, road) if road else None,
+            "road": partial(draw_history, road) if road else None,
             "histories": [(history, _list_facts(history)) for history in histories[window.start :][:WINDOW]],
             "build_slices": build_slice_table,
             "waiting": waiting,
-            "format_reason": format_reason,
             "columns": _draw_drift(happened, histories),
             **window.list_neighbours(len(histories) - window.start),
         },
     )
-
-
-def _draw_road(road: Any, width: float) -> Any:
-    return draw_history(road, width=width)
 
 
 def _draw_drift(happened: Sequence[Event], histories: Sequence[VersionHistory]) -> list[Any]:

@@ -13,10 +13,10 @@ from scanflow.backends.run_records import RunRecord
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.errors import UnsupportedError
 from scanflow.reports.loop_events import TYPES
+from scanflow_server.arbiter.why import format_reason
 from scanflow_server.control.agent_controller import describe_agent
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
-from scanflow_server.dashboard.page_html import format_reason
 from scanflow_server.dashboard.subject_links import build_action_address, build_agent_address, link_models
 from scanflow_server.response_masking import mask_action
 from scanflow_server.routes import application_routes, run_routes, service_routes
@@ -49,7 +49,7 @@ def load(request: PageRequest) -> PageView:
         values={
             "approvals": list_actions(request, app=app, team=team, state="pending", verdict="approve"),
             "labels": labels,
-            "failures": [*list_failed_runs(runs), *_list_failed_services(services), *_list_failed_agents(agents)],
+            "failures": list_failures(runs, services, agents),
             "drifts": list_undecided_drifts(drifts, actions, since=request.now - _RECENT_S),
             "running": build_run_table(sorted(runs, key=lambda run: run.state != "running"), "No run yet."),
             "services": _build_service_table(services),
@@ -58,7 +58,6 @@ def load(request: PageRequest) -> PageView:
             "reports": [name for name in reports if app in {None, name}],
             "choices": {name: values for name, values in choices.items() if len(values) > 1},
             "signs_in": request.signs_in,
-            "format_reason": format_reason,
         },
     )
 
@@ -161,37 +160,30 @@ def _build_agent_table(agents: Sequence[AgentView]) -> CellTable:
     return CellTable(("state", "agent", "error"), rows, "No agent yet.", "scanflow agents --start")
 
 
-def list_failed_runs(runs: Sequence[RunRecord]) -> list[tuple[LinkCell, str, str]]:
-    """Return the newest run of each workflow that does not run any more, if it failed. Pure."""
-    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs) if run.state != "running"}
-    return [
-        (
-            LinkCell(f"run {run.name}", f"/runs/{run.name}"),
-            run.state,
-            ", ".join(filter(None, (f"{run.app}: {run.workflow}", run.error))),
-        )
-        for run in newest.values()
-        if run.state in {"failed", "interrupted"}
+def list_failures(
+    runs: Sequence[RunRecord], services: Sequence[ServiceRecord], agents: Sequence[AgentView]
+) -> list[tuple[LinkCell, str, str]]:
+    """Return links to what failed, with its state and its error; of each workflow, the newest run that does not run
+    any more. Pure."""
+    newest = {(run.app, run.team, run.workflow): run for run in reversed(runs) if run.state != "running"}.values()
+    states = {"failed", "interrupted", "degraded", "backup", "unsupervised"}
+    named = [
+        *(
+            (
+                f"run {run.name}",
+                f"/runs/{run.name}",
+                run.state,
+                ", ".join(filter(None, (f"{run.app}: {run.workflow}", run.error))),
+            )
+            for run in newest
+        ),
+        *((f"service {record.name}", f"/services/{record.name}", record.state, record.error) for record in services),
     ]
-
-
-def _list_failed_services(services: Sequence[ServiceRecord]) -> list[tuple[LinkCell, str, str]]:
-    return [
-        (LinkCell(f"service {service.name}", f"/services/{service.name}"), service.state, service.error or "")
-        for service in services
-        if service.state in {"failed", "degraded", "backup", "unsupervised"}
-    ]
-
-
-def _list_failed_agents(agents: Sequence[AgentView]) -> list[tuple[LinkCell, str, str]]:
-    return [
-        (
-            LinkCell(f"agent {agent.full_name}", build_agent_address(agent.app, agent.name)),
-            agent.state,
-            agent.error or "",
-        )
-        for agent in agents
-        if agent.state == "silent" or agent.error
+    failed = [(LinkCell(text, to), state, error or "") for text, to, state, error in named if state in states]
+    return failed + [
+        (LinkCell(f"agent {view.full_name}", build_agent_address(view.app, view.name)), view.state, view.error or "")
+        for view in agents
+        if view.state == "silent" or view.error
     ]
 
 

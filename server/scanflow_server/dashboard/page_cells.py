@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
 
 from scanflow.drawing.states import get_state_look
 from scanflow.text.printable import make_one_line
@@ -14,12 +14,6 @@ MAX_LENGTH = 300
 class LinkCell(NamedTuple):
     text: str
     address: str
-
-
-class LinkListCell(NamedTuple):
-    """Links, beside each other."""
-
-    links: Sequence[LinkCell]
 
 
 class StateCell(NamedTuple):
@@ -59,7 +53,7 @@ class FoldedCell(NamedTuple):
     """Of the element, unique on its page: it stays open when the page changes."""
 
 
-Cell: TypeAlias = str | int | float | LinkCell | LinkListCell | StateCell | Moment | CommandCell | FoldedCell | None
+Cell: TypeAlias = str | int | float | LinkCell | list[LinkCell] | StateCell | Moment | CommandCell | FoldedCell | None
 
 
 class CellTable(NamedTuple):
@@ -72,23 +66,19 @@ class CellTable(NamedTuple):
     """The command that makes the first row, where there is one."""
 
 
+_KINDS: Final[Mapping[type, str]] = {
+    LinkCell: "link",
+    list: "links",
+    StateCell: "state",
+    Moment: "time",
+    CommandCell: "command",
+    FoldedCell: "folded",
+}
+
+
 def classify_cell(cell: Cell) -> str:
     """Return how a cell is rendered: the name of its kind."""
-    match cell:
-        case LinkCell():
-            return "link"
-        case LinkListCell():
-            return "links"
-        case StateCell():
-            return "state"
-        case Moment():
-            return "time"
-        case CommandCell():
-            return "command"
-        case FoldedCell():
-            return "folded"
-        case _:
-            return "text"
+    return _KINDS.get(type(cell), "text")
 
 
 def format_cell(cell: object) -> str:

@@ -11,14 +11,12 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from scanflow.agent.agent_records import Action
 from scanflow.app.quantities import format_cores, format_count, format_duration, round_memory
 from scanflow.drawing import svg
-from scanflow.drift.promotion import format_decision
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
-from scanflow_server.arbiter.arbitration import ALLOWED
+from scanflow_server.arbiter.why import format_reason
 from scanflow_server.dashboard.assets import list_script_addresses
 from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell, format_latency
 
@@ -101,15 +99,6 @@ def _shorten(value: Any, instead: str = "") -> str:
     if value is None:
         return instead
     return (value if isinstance(value, str) else to_json(value))[:_MAX_TEXT_LENGTH]
-
-
-def format_reason(action: Action) -> str:
-    """Return why an action was wanted, or why it waits or was refused."""
-    if evidence := action.intent.evidence:
-        return format_decision(evidence)
-    if action.decision.reason != ALLOWED:  # beside a button, the command that does the same is one thing too many
-        return action.decision.reason.removesuffix(f" Approve it: scanflow approve {action.id}.")
-    return action.intent.rule if action.intent.source == "agent" else str(action.intent.arguments.get("reason") or "")
 
 
 def format_time(at: float) -> str:

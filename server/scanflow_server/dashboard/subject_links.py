@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from scanflow.backends.service_records import ServiceRecord
-from scanflow_server.dashboard.page_cells import LinkCell, LinkListCell
+from scanflow_server.dashboard.page_cells import LinkCell
 
 _MODEL: Final = re.compile(r"models:/([^/@]+)[/@]([^/@]+)")
 _NAMING: Final = ("workflow", "service", "run", "model", "agent")
@@ -45,7 +45,7 @@ def build_model_address(name: str, version: str) -> str:
     return f"/models/{quote(name, safe='')}#v{quote(version, safe='')}"
 
 
-def link_models(record: ServiceRecord) -> LinkListCell:
+def link_models(record: ServiceRecord) -> list[LinkCell]:
     """Return links to the versions that a service answers with, or that get copies of its requests: ``cnn/3``."""
     shown = [(uri, " (shadow)" if part.shadow else "") for part in record.revisions for uri in part.models.values()]
     links = [
@@ -53,7 +53,7 @@ def link_models(record: ServiceRecord) -> LinkListCell:
         for uri, more in shown
         if (match := _MODEL.fullmatch(uri))
     ]
-    return LinkListCell(list(dict.fromkeys(links)))
+    return list(dict.fromkeys(links))
 
 
 def link_subject(subject: str, app: str) -> LinkCell | str:

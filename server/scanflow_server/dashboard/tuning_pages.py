@@ -37,7 +37,7 @@ def load_searches(request: PageRequest) -> PageView:
     return PageView(title="Tuning", command="scanflow tune NAME", values={"reading": reading, "table": table})
 
 
-def _list_applications(request: PageRequest) -> _Applications:
+def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
     """Return the stored applications, and those of which a service is deployed: it was perhaps without this server."""
     stored = {(row.name, row.team) for row in application_routes.applications(request.context, request.caller)}
     return tuple(sorted(stored | {(record.app, record.team) for record in list_services(request)}))
@@ -93,8 +93,8 @@ def describe_search(search: Search) -> Mapping[str, Any]:
         "best": describe(result.best),
         "size": size,
         "arms": summarize_arms(result),
-        "frontier": frontier.get,
-        "cuts": cuts.get,
+        "frontier": lambda width: frontier[width],
+        "cuts": lambda width: cuts[width],
     }
 
 

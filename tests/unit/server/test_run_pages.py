@@ -19,7 +19,7 @@ from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, RenderPace
-from scanflow_server.dashboard.overview_page import list_failed_runs
+from scanflow_server.dashboard.overview_page import list_failures
 from scanflow_server.run_reader import RunReader, format_parameter
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store
@@ -257,7 +257,7 @@ def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRe
 def test_a_failed_run_waits_until_its_workflow_has_run_better(states: list[RunState], listed: list[str]) -> None:
     about = {"app": "shop", "team": "data", "workflow": "work", "created": 1.0, "error": "no memory"}
     runs = [RunRecord.model_validate({**about, "name": f"r{n}", "state": state}) for n, state in enumerate(states)]
-    failed = list_failed_runs(runs)
+    failed = list_failures(runs, [], [])
     assert [link.text for link, _, _ in failed] == listed
     assert all(words == "shop: work, no memory" for _, _, words in failed)
 
