@@ -158,7 +158,7 @@ def test_a_version_that_an_agent_wants_is_approved_and_not_put_to_use_beside_it(
 
 
 @pytest.fixture
-def begun(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> str:
+def running_change(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> str:
     """A change of the service of the model, which has begun when the server is asked for one, and does not end."""
     record = a_service("serve", "ready").model_copy(update={"team": "tests", "app": "mnist"})
     monkeypatch.setattr(model_decisions.OwnModels, "services", lambda _self: [record])
@@ -174,34 +174,38 @@ def begun(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_change_of_a_service_is_not_waited_for_and_the_registry_follows_it(
-    api: Api, context: ServerContext, knowledge: MemoryKnowledge, begun: str
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, running_change: str
 ) -> None:
     knowledge.set_model_alias("cnn", "champion", 1)
     with browsing(api) as ada:
-        assert ada.post("/models/cnn/2/promote", reason="yes").url.path == f"/actions/{begun}"
+        assert ada.post("/models/cnn/2/promote", reason="yes").url.path == f"/actions/{running_change}"
         assert knowledge.get_model("cnn", "champion").version == 1
-        end_change(context.store, begun)
+        end_change(context.store, running_change)
         context.store_notifier.notify()
         wait_until(lambda: knowledge.get_model("cnn", "champion").version == 2, "the registry names it")
 
 
 def test_what_goes_wrong_after_the_change_of_a_service_has_begun_is_said_of_its_action(
-    api: Api, context: ServerContext, knowledge: MemoryKnowledge, begun: str
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, running_change: str
 ) -> None:
     knowledge.set_model_alias("cnn", "champion", 1)
     with browsing(api) as ada:
-        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{begun}"
-        end_change(context.store, begun, problem=build_problem(UsageError("The version <cannot> be loaded."))[1])
+        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{running_change}"
+        end_change(
+            context.store, running_change, problem=build_problem(UsageError("The version <cannot> be loaded."))[1]
+        )
         context.store_notifier.notify()
-        told = "the registry still names the version before it: The version &lt;cannot&gt; be loaded."
-        wait_until(lambda: told in ada.get(f"/actions/{begun}"), "it is said")
+        note = "the registry still names the version before it: The version &lt;cannot&gt; be loaded."
+        wait_until(lambda: note in ada.get(f"/actions/{running_change}"), "it is said")
     assert knowledge.get_model("cnn", "champion").version == 1
 
 
 @pytest.mark.usefixtures("knowledge")
-def test_a_server_that_ends_leaves_what_has_begun_and_says_so(api: Api, context: ServerContext, begun: str) -> None:
+def test_a_server_that_ends_leaves_what_has_begun_and_says_so(
+    api: Api, context: ServerContext, running_change: str
+) -> None:
     with browsing(api) as ada:
-        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{begun}"
+        assert ada.post("/models/cnn/2/promote").url.path == f"/actions/{running_change}"
         context.shutdown.set()
         context.store_notifier.notify()
-        wait_until(lambda: "do the same again" in ada.get(f"/actions/{begun}"), "it is said")
+        wait_until(lambda: "do the same again" in ada.get(f"/actions/{running_change}"), "it is said")

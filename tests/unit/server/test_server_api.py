@@ -297,7 +297,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
         ]
 
 
-def test_the_application_of_a_copy_is_not_stored_in_place_of_the_one_that_it_copies(api: Api) -> None:
+def test_an_application_stays_as_it_is_while_a_copy_of_its_service_is_deployed(api: Api) -> None:
     whole = {**ONLINE, "app_dir": str(api.context.settings.home)}
     (workflow,) = whole["workflows"]
     copy = {**whole, "workflows": [{**workflow, "name": "digits-tune"}]}

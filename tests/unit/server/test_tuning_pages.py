@@ -143,7 +143,7 @@ def test_a_team_sees_the_searches_of_its_applications_alone(
         wait_until(lambda: browser.client.get(f"/tuning/{other.run_id}").status_code == 404, "there is none")
 
 
-def test_the_searches_for_a_service_are_listed_where_its_application_is_not_stored(
+def test_the_searches_for_a_service_are_listed_where_its_application_is_unknown(
     api: Api, context: ServerContext, tracker: MemoryKnowledge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for app in ("hat", "shoe"):
