@@ -150,7 +150,8 @@ def _build_evidence(comparison: Event | None, events: Sequence[Event]) -> dict[s
     if comparison is None:
         return {}
     fields: dict[str, Any] = {}
-    if isinstance(evidence := comparison.data.get("evidence"), Mapping) and (compared := read_slices(evidence)):
+    evidence: Any = comparison.data.get("evidence")
+    if isinstance(evidence, Mapping) and (compared := read_slices(evidence)):
         fields["compared"] = compared
         with suppress(TypeError):  # somebody else's event of that name
             fields["against"] = evidence.get("champion")
