@@ -24,13 +24,13 @@ from scanflow.text.masking import (
     MaskedStream,
     Masker,
     find_mask,
-    looks_secret,
     mask_addresses,
     mask_place,
     mask_secrets,
     mask_text,
     may_need_mask,
 )
+from scanflow.text.secret_names import looks_secret
 from scanflow_agents.host.http_api import make_api
 from scanflow_client.cli.command_output import print_json, say
 from scanflow_client.formatting.text_table import Table
