@@ -39,7 +39,7 @@ def describe_token(settings: Settings) -> str:
     return "the token of: scanflow token show" if settings.token is None else "the token in SCANFLOW_TOKEN"
 
 
-def open_logged_in(
+def open_dashboard(
     server: ServerClient, home: Path, page: str, open_address: OpenAddress, *, patience_s: float = PATIENCE_S
 ) -> bool:
     """Open a page of the server in the browser, and return whether a browser came and used the login.

@@ -17,7 +17,7 @@ from scanflow.http.home_token import ensure_home_token
 from scanflow.settings import Settings
 from scanflow.transport import ServerClient
 from scanflow_client.cli.command_tree import app
-from scanflow_client.dashboard_browser import has_browser, open_logged_in
+from scanflow_client.dashboard_browser import has_browser, open_dashboard
 from scanflow_server.auth import register_home
 from scanflow_server.server_context import make_context
 from scanflow_server.server_settings import ServerSettings
@@ -114,7 +114,7 @@ def test_a_browser_that_does_not_come_is_an_error_that_says_what_to_do(
         return reply
 
     server = ServerClient(url, token=ensure_home_token(home))
-    came = open_logged_in(server, home, "/", open_nothing, patience_s=0.3 if reply else patient(60))
+    came = open_dashboard(server, home, "/", open_nothing, patience_s=0.3 if reply else patient(60))
     assert (came, [file.exists() for file in opened]) == (False, [False])
     monkeypatch.setattr(webbrowser, "open", lambda _address: False)
     with pytest.raises(UnavailableError, match=f"Open {url}/ and log in with the token of: scanflow token show"):

@@ -21,7 +21,7 @@ def dashboard(
     import webbrowser
 
     from scanflow.http.security import is_loopback_host
-    from scanflow_client.dashboard_browser import PATIENCE_S, describe_token, has_browser, open_logged_in
+    from scanflow_client.dashboard_browser import PATIENCE_S, describe_token, has_browser, open_dashboard
 
     settings, server = load_settings(), connect_server()
     path = f"/{page.lstrip('/')}"
@@ -33,7 +33,7 @@ def dashboard(
             say(f"From another machine: ssh -L {place.port}:{place.netloc} THIS-HOST, then open that address there.")
         return
     say(f"Opening {address} in the browser.")
-    if not open_logged_in(server, settings.home, path, webbrowser.open):
+    if not open_dashboard(server, settings.home, path, webbrowser.open):
         raise UnavailableError(
             f"No browser logged in within {PATIENCE_S:.0f} s. One of snap or flatpak may not read the file below "
             f"{str(settings.home)!r} that it was given. Open {address} and log in with {token}"

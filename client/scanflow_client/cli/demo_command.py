@@ -50,7 +50,7 @@ def demo(
 
     from scanflow.deployer import RunRequest
     from scanflow_client.cli.run_commands import watch
-    from scanflow_client.dashboard_browser import has_browser, open_logged_in
+    from scanflow_client.dashboard_browser import has_browser, open_dashboard
     from scanflow_client.demo.browser_pages import BrowserPages
     from scanflow_client.demo.demo_application import list_next_commands, load_demo
     from scanflow_client.demo.loop import format_loop, render_report
@@ -76,7 +76,7 @@ def demo(
     report_progress(f"The demo is an application like yours: {path}")
     with provide_control_plane(settings, client, report_progress, keep=keep):
         address = find_server_address(settings) or ""
-        log_in = partial(open_logged_in, client.server, settings.home, "/", webbrowser.open)
+        log_in = partial(open_dashboard, client.server, settings.home, "/", webbrowser.open)
         pages = BrowserPages(address, report_progress, is_open=open_pages and has_browser(), log_in=log_in)
         session = DemoSession(open_deployer(), client, application, path, say=report_progress)
         session.check_free()  # before the training, which takes longest
