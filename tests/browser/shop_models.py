@@ -87,7 +87,7 @@ def log_search(home: Path, source: Path) -> str:
         Candidate(instances=4, cores=1.0): (148.0, 0.021),
         Candidate(instances=4, cores=1.0, affinity="cpu"): (163.0, 0.024),
     }
-    trials = [_build_trial(candidate, *figures, count=2) for candidate, figures in candidates.items()]
+    trials = [_measure_candidate(candidate, *figures, count=2) for candidate, figures in candidates.items()]
     failed = _measure(0, 0.5, failed=50, reason="The copy was not ready within 60 s.")
     lost = Trial(candidate=Candidate(instances=1, cores=1.0), default=(_measure(100, 0.03),), measured=(failed,))
     best = trials[-1].candidate
@@ -96,7 +96,7 @@ def log_search(home: Path, source: Path) -> str:
         default=default,
         trials=(*trials, lost),
         best=best,
-        fresh=_build_trial(best, 163.0, 0.024, count=6),
+        fresh=_measure_candidate(best, 163.0, 0.024, count=6),
         alternatives=11,
     )
     report = TuningReport(
@@ -106,7 +106,7 @@ def log_search(home: Path, source: Path) -> str:
     return log_tuning(knowledge, home, report, str(draw_tuning(report))).run_id
 
 
-def _build_trial(candidate: Candidate, rate: float, p99_s: float, *, count: int) -> Trial:
+def _measure_candidate(candidate: Candidate, rate: float, p99_s: float, *, count: int) -> Trial:
     default, measured = ([_measure(*of) for _ in range(count)] for of in ((100.0, 0.03), (rate, p99_s)))
     return Trial(candidate=candidate, default=tuple(default), measured=tuple(measured))
 

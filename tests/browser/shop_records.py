@@ -95,7 +95,7 @@ def list_actions(now: float) -> Iterator[ActionRow]:
 
 def _build_action(id: str, at: float, verdict: str, **changes: Any) -> ActionRow:
     states = {"act": "succeeded", "approve": "pending", "refuse": "refused"}
-    done = {name: changes.pop(name) for name in ("inverse", "error") if name in changes}
+    done: dict[str, Any] = {name: changes.pop(name) for name in ("inverse", "error") if name in changes}
     state = changes.pop("state", states[verdict])
     fields = {"primitive": "run_workflow", "target": "workflow/training", "fields": ("running",), **changes}
     row = make_action_row(id, state, verdict, app=APP, team=TEAM, agent=AGENT, key=f"k-{id}", at=at, **fields)
@@ -114,8 +114,8 @@ def list_events(now: float) -> Iterator[Event]:
         if number % 5 == 0:
             yield _build_event("predictions.counted", at, f"agent/{AGENT}", predictions=9 + number, new=40 + number)
     yield _build_sample("s-failed", now - 700, "labels", None, error="The server of labels did not answer.")
-    found = {"run": "wolf", "anomalies": 21, "predictions": 400, "picked": 12, "columns": COLUMNS}
-    yield _build_event("drift.found", now - 1000, "workflow/detection", **found)
+    drift: dict[str, Any] = {"run": "wolf", "anomalies": 21, "predictions": 400, "picked": 12, "columns": COLUMNS}
+    yield _build_event("drift.found", now - 1000, "workflow/detection", **drift)
     yield _build_event("labels.given", now - 800, "workflow/detection", count=12, by="ada", run="wolf")
     for number, ago, evidence in (
         (2, 620, build_evidence(2, "it is better on current data", current=(196, 214), clean=(95, 94))),
