@@ -56,7 +56,7 @@ STAGES = (
     Stage(name="torch", marker="torch", limit_s=1200, path="tests/laws", brings="torch"),
     Stage(name="gpu", marker="gpu", limit_s=600, path="tests/device", brings="torch"),
     Stage(name="supply", marker="supply", limit_s=1800, brings="supply"),
-    Stage(name="browser", marker="browser", limit_s=1200, brings="browser"),
+    Stage(name="browser", marker="browser", limit_s=1200, path="tests/browser", brings="browser"),
     Stage(name="oidc", marker="oidc", limit_s=600, path="tests/oidc", brings="oidc-provider"),
     Stage(name="mpi", marker="mpi and not cluster and not cluster_slow", limit_s=1800, runners=2),
     Stage(name="slow", marker="slow and not (science or endurance or mpi or cluster)", limit_s=3600, runners=3),

@@ -15,7 +15,7 @@ from tests.browser.filled_server import MORE_PAGES, FilledServer, encode_picture
 from tests.conftest import home_in
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.processes]
+pytestmark = [pytest.mark.browser, pytest.mark.processes, pytest.mark.timeout(900)]  # the first fills the shop
 
 ENTER, TAB = "\ue007", "\ue004"
 WIDTHS = (1280, 390)
