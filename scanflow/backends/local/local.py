@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,14 +66,15 @@ class Local(BackendBase):
     def read_change_marker(self) -> Hashable:
         """Return when the journal and the services' states were last written."""
         home = Home(self._settings.home.expanduser())
-        folder = home.path / "services"
-        files = [home.journal, home.journal.with_name(f"{home.journal.name}-wal"), *folder.glob("*/s*e.json")]
+        files = [home.journal, home.journal.with_name(f"{home.journal.name}-wal")]
+        with suppress(FileNotFoundError), os.scandir(home.path / "services") as folders:  # quicker than a glob
+            files += [Path(folder.path, name) for folder in folders for name in ("service.json", "state.json")]
         return tuple(map(_read_write_time, files))
 
 
 def _read_write_time(file: Path) -> tuple[int, int] | None:
     try:
         state = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return state.st_mtime_ns, state.st_size

@@ -22,12 +22,12 @@ from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest
 from scanflow_server.server_context import ServerContext
 from scanflow_server.streams import format_event
 
-LOOK_S: Final = 0.5
+LOOK_S: Final = 0.4
 """How often the backend's marker is read, in seconds."""
 
 MIN_PAUSE_S: Final = 0.25
-BUSY_SHARE, GROWING_SHARE, IDLE_SHARE = 0.05, 0.1, 0.0005
-"""The most of a core that a page takes: one that changes, one that grows, and one that does neither."""
+BUSY_SHARE, IDLE_SHARE = 0.1, 0.0005
+"""The most of a core that a page takes: one that changes or grows, and one that does neither."""
 
 GROWING_PAUSE_S: Final = 0.4
 """After how long a page is rendered again that grows: what tells of changes tells nothing of the lines of a log."""
@@ -43,17 +43,19 @@ class RenderPace:
     cost_s: float = 0.0
     idle_pause_s: float = 1.0
 
-    def record(self, began: float, ended: float, *, has_changed: bool, grows: bool = False) -> None:
-        """Note that the page was rendered, whether it differed from what was sent last, and whether it grows."""
-        self.rendered, self.cost_s = ended, ended - began
+    def record(self, at: float, cost_s: float, *, has_changed: bool, grows: bool = False) -> None:
+        """Note when the page was rendered, the seconds of a core that it took, whether it differed from what was sent
+        last, and whether it grows."""
+        self.rendered, self.cost_s = at, cost_s
         longest = min(max(1.0, self.cost_s / IDLE_SHARE), MAX_PAUSE_S)
         self.idle_pause_s = 1.0 if has_changed else min(self.idle_pause_s * 2, longest)
         if grows:
-            self.idle_pause_s = max(GROWING_PAUSE_S, self.cost_s / GROWING_SHARE)
+            self.idle_pause_s = max(GROWING_PAUSE_S, self.cost_s / BUSY_SHARE)
 
-    def is_due(self, now: float, *, may_have_changed: bool) -> bool:
+    def compute_wait(self, now: float, *, may_have_changed: bool) -> float:
+        """Return the seconds until the page is rendered again; not above 0: it is due."""
         pause_s = max(MIN_PAUSE_S, self.cost_s / BUSY_SHARE) if may_have_changed else self.idle_pause_s
-        return now - self.rendered >= pause_s
+        return self.rendered + pause_s - now
 
 
 async def stream_page(
@@ -64,29 +66,31 @@ async def stream_page(
     context, pace, before = request.context, RenderPace(), None
     while not context.shutdown.is_set():
         changes = context.store_notifier.changes
-        marker = read_marker(context)  # in no thread: that would take longer, twice a second for each tab
+        marker = read_marker(context)  # in no thread: that would take longer, for each tab
         may_have_changed = (changes, marker) != before
-        if pace.is_due(now := clock(), may_have_changed=may_have_changed):
-            content, grows = await run_in_threadpool(_render, page, request)
+        if (wait_s := pace.compute_wait(clock(), may_have_changed=may_have_changed)) <= 0:
+            content, grows, cost_s = await run_in_threadpool(_render, page, request)
             digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-            pace.record(now, clock(), has_changed=digest != last, grows=grows)
+            pace.record(clock(), cost_s, has_changed=digest != last, grows=grows)
             before = changes, marker
             if digest != last:
                 last = digest
                 yield format_event(content, id=digest)
-        if may_have_changed:  # at most so often, however many changes there are
-            await asyncio.sleep(MIN_PAUSE_S)
+        elif may_have_changed:  # at most so often, however many changes there are
+            await asyncio.sleep(wait_s)
         else:
-            await context.store_notifier.wait_async(changes, LOOK_S)
+            await context.store_notifier.wait_async(changes, min(wait_s, LOOK_S))
 
 
-def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool]:
-    """Return what the page shows, and whether that grows."""
+def _render(page: DashboardPage, request: PageRequest) -> tuple[str, bool, float]:
+    """Return what the page shows, whether that grows, and the seconds of a core that it took."""
+    began = time.thread_time()
     try:
         view = page.load(request)
-        return page.render_view(view, request), view.grows
+        content, grows = page.render_view(view, request), view.grows
     except ScanflowError as error:  # it is deleted, or not the caller's any more
-        return page.render_problem(request, error), False
+        content, grows = page.render_problem(request, error), False
+    return content, grows, time.thread_time() - began
 
 
 def read_marker(context: ServerContext) -> Hashable:

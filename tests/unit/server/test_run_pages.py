@@ -18,7 +18,7 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
-from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, RenderPace
+from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, LOOK_S, RenderPace
 from scanflow_server.dashboard.overview_page import list_failures
 from scanflow_server.run_reader import RunReader, format_parameter
 from scanflow_server.server_context import ServerContext
@@ -291,14 +291,20 @@ def test_a_page_reads_the_record_of_a_run_that_ended_once(api: Api, drive: Calla
 
 def test_a_page_that_grows_is_looked_at_again_within_half_a_second() -> None:
     quiet, growing = RenderPace(), RenderPace()
-    for began in range(0, 100, 20):
-        quiet.record(began, began + 0.02, has_changed=False)
-        growing.record(began, began + 0.02, has_changed=False, grows=True)
-    assert not quiet.is_due(81.0, may_have_changed=False)
-    assert growing.is_due(80.02 + GROWING_PAUSE_S, may_have_changed=False)
-    assert not growing.is_due(80.02 + GROWING_PAUSE_S / 2, may_have_changed=False)
-    growing.record(100.0, 100.5, has_changed=True, grows=True)
-    assert not growing.is_due(104.0, may_have_changed=False), "a costly page takes a tenth of a core"
+    for at in range(0, 100, 20):
+        quiet.record(at, 0.02, has_changed=False)
+        growing.record(at, 0.02, has_changed=False, grows=True)
+    assert quiet.compute_wait(81.0, may_have_changed=False) > 1
+    assert growing.compute_wait(80.0, may_have_changed=False) == pytest.approx(GROWING_PAUSE_S)
+    growing.record(100.0, 0.5, has_changed=True, grows=True)
+    assert growing.compute_wait(100.0, may_have_changed=False) == pytest.approx(5), "it takes a tenth of a core"
+
+
+def test_a_change_is_on_a_page_within_a_second_while_it_takes_50_ms() -> None:
+    pace = RenderPace()
+    assert pace.compute_wait(0.0, may_have_changed=True) <= 0
+    pace.record(1.0, 0.05, has_changed=True)
+    assert LOOK_S + pace.compute_wait(1.0, may_have_changed=True) + 0.05 < 1
 
 
 @pytest.mark.parametrize(
