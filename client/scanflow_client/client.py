@@ -233,7 +233,7 @@ class Client(MeasuringClient):
 
     def link_runs(self, *names: str) -> dict[str, str]:
         """Return the addresses of the pages of runs in the dashboard, by their names; none without a server."""
-        return {} if self.url is None else {name: f"{mask_addresses(self.url)}/runs/{name}" for name in names}
+        return {} if self.url is None else self._link_pages("runs", *names)
 
     def output(self, step: str, name: str = "result", *, run: str = "@latest") -> Any:
         """Return the result of a step's function, or one of its named outputs; a list for a fan-out."""
@@ -247,7 +247,7 @@ class Client(MeasuringClient):
 
         UnsupportedError: the backend does not list them.
         """
-        return Listing(self._deployer.files(run, step), "run_text:format_files")
+        return Listing(self._deployer.files(run, step), "run_text:format_listed_files")
 
     def logs(
         self, task: str | None = None, *, run: str = "@latest", attempt: int | None = None, stream: Stream = "both"
@@ -308,7 +308,9 @@ class Client(MeasuringClient):
 
     def services(self) -> Listing[ServiceRecord]:
         """Return the deployed services, by name."""
-        return Listing(self._deployer.services(), "service_text:format_services")
+        records = self._deployer.services()
+        links = {} if self.url is None else self._link_pages("services", *(record.name for record in records))
+        return Listing(records, "service_text:format_services", links=links)
 
     def service(self, name: str) -> ServiceRecord:
         """Return one service with its instances and revisions."""

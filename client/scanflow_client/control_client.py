@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
+from urllib.parse import quote
 
 from scanflow import transport
 from scanflow.agent.agent_records import Action, ActionExplanation, ActionState, AgentView, Event, Verdict
 from scanflow.app.quantities import parse_duration
 from scanflow.errors import NotFoundError, UnavailableError
+from scanflow.text.masking import mask_addresses
 from scanflow_client.listing import Listing
 from scanflow_client.program import resolve_application
 
@@ -37,6 +39,10 @@ class ControlClient:
     @cached_property
     def server(self) -> ServerClient:
         return self._connect()
+
+    def _link_pages(self, section: str, *names: str) -> dict[str, str]:
+        """Return the addresses of pages of the dashboard, by the names that they are about."""
+        return {name: f"{mask_addresses(self.server.url)}/{section}/{quote(name, safe='')}" for name in names}
 
     # Agents
 
@@ -137,13 +143,16 @@ class ControlClient:
             "target": target,
         }
         listed = self.server.get(transport.build_path("intents"), state=state, verdict=verdict, **about, limit=limit)
-        return Listing(map(Action.model_validate, listed), "agent_text:format_actions")
+        actions = [*map(Action.model_validate, listed)]
+        links = self._link_pages("actions", *(action.id for action in actions))
+        return Listing(actions, "agent_text:format_actions", links=links)
 
     def approvals(self, *, limit: int = 1000) -> Listing[Action]:
         """Return the actions a person may approve: pending approvals, then suggestions, the newest first."""
         waiting = self.intents(state="pending", verdict="approve", limit=limit)
-        waiting += self.intents(state="pending", verdict="suggest", limit=limit)
-        return Listing(waiting, "agent_text:format_approvals")
+        suggested = self.intents(state="pending", verdict="suggest", limit=limit)
+        links = {**waiting.links, **suggested.links}
+        return Listing([*waiting, *suggested], "agent_text:format_approvals", links=links)
 
     def why(self, action: str = "@latest") -> ActionExplanation:
         """Explain why an action was taken or was not: sample, trigger, rule, decision, effect."""

@@ -17,6 +17,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_TIMES = frozenset(
+    (
+        "at",
+        "began",
+        "created",
+        "ended",
+        "expires",
+        "last",
+        "next",
+        "retry_at",
+        "revoked",
+        "since",
+        "started",
+        "submitted",
+    )
+)
+"""The names of fields that are seconds since the epoch."""
+
 
 class Listing(list[T], Generic[T]):
     """A list that shows itself as a table. It is equal to a list of the same items; a slice of it is one, too."""
@@ -49,7 +67,7 @@ class Listing(list[T], Generic[T]):
         """Return a DataFrame with a row for each item and a column for each field; what looks like a secret is masked.
 
         A field of a record inside a record is a column with both names: ``intent.primitive``. Other lists and mappings
-        stay as they are. Times are seconds since the epoch: ``pd.to_datetime(frame["created"], unit="s", utc=True)``.
+        stay as they are. Times are datetimes in UTC, and whole numbers ``Int64``, so that those that are absent are NA.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -60,7 +78,28 @@ class Listing(list[T], Generic[T]):
             raise MissingExtraError(
                 f"A DataFrame needs pandas, which is not installed. {explain_install(package='pandas')}"
             ) from error
-        return pd.DataFrame([mask_secrets(dict(_list_cells(item))) for item in self])
+        rows = [mask_secrets(dict(_list_cells(item))) for item in self]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        for name in names:  # a record that some items do not have
+            if any(str(other).startswith(f"{name}.") for other in names) and all(
+                value is None for value in columns[name]
+            ):
+                del columns[name]
+        return pd.DataFrame({name: _build_column(str(name), values) for name, values in columns.items()})
+
+
+def _build_column(name: str, values: list[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    kinds = {type(value) for value in values if value is not None}
+    if name.rpartition(".")[2] in _TIMES and kinds <= {int, float}:
+        return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True, errors="coerce")
+    if kinds == {int} and all(value is None or abs(value) < 2**63 for value in values):
+        return pd.Series(values, dtype="Int64")
+    if kinds == {bool}:
+        return pd.Series(values, dtype="boolean")
+    return pd.Series(values, dtype="float64" if kinds and kinds <= {int, float} else None)
 
 
 def _list_cells(item: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,19 @@ SCREENS: Mapping[str, str | Callable[[Any], Screen]] = {
 }
 """The function that makes a screen, by the type of what is shown, or by a base class of it."""
 
+LISTS: Mapping[str, str] = {
+    "scanflow.agent.agent_records:Action": "agent_text:format_actions",
+    "scanflow.agent.agent_records:Event": "control_plane_text:format_events",
+    "scanflow.backends.run_records:RunRecord": "run_text:format_runs",
+    "scanflow.backends.run_records:TaskRecord": "run_text:format_tasks",
+    "scanflow.backends.service_records:InstanceRecord": "service_text:format_instances",
+    "scanflow.backends.service_records:RevisionRecord": "service_text:format_revisions",
+    "scanflow.backends.service_records:ServiceRecord": "service_text:format_services",
+    "scanflow.reports.model_history:VersionHistory": "model_text:format_versions",
+    "scanflow_client.run_handle:RunHandle": "run_text:format_runs",
+}
+"""The function that makes a screen of a plain list or tuple of such: ``run.tasks``, ``[r for r in client.runs()]``."""
+
 DRAWINGS: Mapping[str, str] = {
     "scanflow.app.application:Application": "scanflow_client.notebook:draw_parts",
     "scanflow.app.workflow:Workflow": "scanflow_client.notebook:draw_steps",
@@ -102,6 +115,12 @@ def register_with(formatter: DisplayFormatter) -> None:
         draw = DRAWINGS.get(name)
         formatter.formatters["text/plain"].for_type_by_name(module, type_name, _make_printer(function))
         formatter.formatters["text/html"].for_type_by_name(module, type_name, _make_renderer(function, draw))
+    for kind in (list, tuple):
+        text = formatter.formatters["text/plain"]
+        before = text.for_type(kind)
+        if not isinstance(before, _SequencePrinter):
+            text.for_type(kind, _SequencePrinter(before))
+        formatter.formatters["text/html"].for_type(kind, _render_sequence)
 
 
 def format_listing(listing: Listing[Any]) -> Screen:
@@ -132,6 +151,33 @@ def _make_renderer(function: str | Callable[[Any], Screen], draw: str | None) ->
         return render_screen(_make_screen(function, value), links=_list_links(value), drawings=drawings)
 
     return render
+
+
+class _SequencePrinter:
+    """Prints a list or tuple of one of our types as a table, and others as before."""
+
+    def __init__(self, before: Callable[..., None]) -> None:
+        self._before = before
+
+    def __call__(self, value: Sequence[Any], printer: RepresentationPrinter, cycle: bool) -> None:
+        function = _find_list_function(value)
+        (self._before if function is None else _make_printer(function))(value, printer, cycle)
+
+
+def _render_sequence(value: Sequence[Any]) -> str | None:
+    """Return a list or tuple of one of our types as HTML; None: IPython shows its text."""
+    from scanflow_client.formatting.screen_html import render_screen
+
+    if (function := _find_list_function(value)) is None:
+        return None
+    links = {name: address for item in value for name, address in _list_links(item).items()}
+    return render_screen(_make_screen(function, value), links=links)
+
+
+def _find_list_function(value: Sequence[Any]) -> str | None:
+    kind = type(value[0]) if value and type(value) in {list, tuple} else None
+    function = None if kind is None else LISTS.get(f"{kind.__module__}:{kind.__qualname__}")
+    return function if function is not None and all(type(item) is kind for item in value) else None
 
 
 def _make_screen(function: str | Callable[[Any], Screen], value: Any) -> Screen:

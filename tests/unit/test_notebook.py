@@ -10,10 +10,11 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
+from IPython.lib.pretty import pretty
 
 import scanflow as sf
 from scanflow.agent import primitives as do
-from scanflow.agent.agent_records import ActionExplanation, AgentView, Event, SensorReport
+from scanflow.agent.agent_records import ActionExplanation, AgentView, Event, PrimitiveCall, SensorReport
 from scanflow.agent.model_changer import ModelChange
 from scanflow.agent.replay import Trace
 from scanflow.app.plan import plan_workflow
@@ -30,7 +31,7 @@ from scanflow_client.formatting.screen_html import MAX_ROWS, render_screen
 from scanflow_client.formatting.text import format_age
 from scanflow_client.formatting.text_table import Screen, Table, format_lines
 from scanflow_client.listing import Listing
-from scanflow_client.notebook import DRAWINGS, MAX_GRAPHS, SCREENS, resolve_screen
+from scanflow_client.notebook import DRAWINGS, LISTS, MAX_GRAPHS, SCREENS, resolve_screen
 from scanflow_client.notebook_progress import RunTable
 from scanflow_client.report import Report
 from scanflow_client.run_handle import RunHandle
@@ -231,8 +232,18 @@ def test_each_type_exists_and_so_does_what_formats_it() -> None:
         assert callable(resolve_screen(drawing))
 
 
-def test_a_value_inside_of_a_list_is_on_one_line() -> None:
-    assert "\n" not in render_bundle([build_run("succeeded")])["text/plain"]
+def test_a_plain_list_or_tuple_of_records_is_a_table_and_others_are_as_ever() -> None:
+    runs = [build_run("succeeded"), build_run("failed")]
+    for listed in (runs, tuple(runs)):
+        assert render_bundle(listed)["text/plain"] == render_bundle(Listing(runs, "run_text:format_runs"))["text/plain"]
+        assert list_texts(listed)[:3] == ["run", "workflow", "state"]
+    handles = [RunHandle(OneRun(record), record) for record in runs[:1]]
+    assert Page(render_bundle(handles)["text/html"]).attributes["href"] == "http://h/runs/tall-fox-1"
+    for listed in ([*runs, 1], [1, 2], [], (), {"a": runs[0]}):
+        assert render_bundle(listed) == {"text/plain": pretty(listed)}
+    for name, function in LISTS.items():
+        assert callable(resolve_screen(function))
+        assert name in SCREENS
 
 
 def test_a_list_shows_its_table_and_so_does_a_part_of_it() -> None:
@@ -267,6 +278,25 @@ def test_a_list_becomes_a_data_frame() -> None:
     assert Listing([build_run("succeeded", build_task("t", "failed"))]).to_pandas().loc[0, "tasks"][0].task == "t"
 
 
+def test_columns_have_the_types_of_their_fields_also_where_some_are_absent() -> None:
+    runs = [build_run("succeeded", seconds=2.0), build_run("running")]
+    frame = Listing(runs).to_pandas()
+    assert str(frame["created"].dtype).endswith("UTC]")
+    assert frame["created"][0].timestamp() == runs[0].created
+    assert (str(frame["seconds"].dtype), frame["seconds"].isna().tolist()) == ("float64", [False, True])
+    told = Listing([{"at": None, "pid": 7, "held": True, 1: "a"}, {"at": 2, "pid": None, "more": 2**70}]).to_pandas()
+    assert [str(told[name].dtype) for name in ("pid", "held", "more")] == ["Int64", "boolean", "float64"]
+    assert told.isna().sum().tolist() == [1, 1, 1, 1, 1]
+    assert str(told["at"][1]) == "1970-01-01 00:00:02+00:00"
+
+
+def test_a_record_that_some_items_do_not_have_is_columns_of_its_fields_only() -> None:
+    undone = action("a2").model_copy(update={"inverse": PrimitiveCall(primitive="rollback", arguments={})})
+    frame = Listing([action("a1"), undone]).to_pandas()
+    assert "inverse" not in frame
+    assert frame["inverse.primitive"].isna().tolist() == [True, False]
+
+
 def test_without_pandas_a_list_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"pandas, which is not installed\. Install it:"):
@@ -297,6 +327,24 @@ def test_a_cell_and_a_line_hold_any_text_on_one_line(text: str) -> None:
     assert head == note
     assert header == cell
     assert all("\n" not in words and len(words) <= 400 for words in (head, cell))
+
+
+def test_lines_in_columns_are_a_block_and_the_first_of_them_is_no_heading() -> None:
+    assert "<strong>" not in render_screen(["at 1  sample", "at 2  decision"])
+    assert "<pre>at 1  sample\nat 2  decision</pre>" in render_screen(["at 1  sample", "at 2  decision"])
+    assert "<strong>a  b</strong>" in render_screen(["a  b", Table(("c",), [("d",)])])
+    assert "<strong>a</strong>" in render_screen(["a", "b"])
+
+
+def test_a_run_of_a_list_has_no_steps_and_says_where_they_are() -> None:
+    shown = render_bundle(build_run("failed"))["text/plain"]
+    assert shown.splitlines()[1:] == ["Outputs: /outputs", "See why: scanflow show tall-fox-1"]
+
+
+def test_files_that_are_not_there_are_said_to_be_so() -> None:
+    assert list_texts(Listing([], "run_text:format_listed_files")) == [
+        "The steps left no files in their output folders."
+    ]
 
 
 def test_credentials_in_addresses_are_masked_wherever_they_stand() -> None:

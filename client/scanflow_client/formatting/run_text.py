@@ -71,6 +71,8 @@ def _format_again(tasks: Sequence[str], why: str) -> str:
 def format_failure(record: RunRecord) -> list[str]:
     """Return the failure of a run in at most 12 lines: the user's frames, the root cause, the next command."""
     failed = [task for task in record.tasks if task.state == "failed" and task.failure is not None]
+    if not failed and not record.tasks and record.error is None:  # as in a list of runs, which has no steps
+        return [f"See why: scanflow show {record.name}"]
     if not failed:
         return [f"The run {record.name} failed: {record.error or 'no step recorded a reason'}."]
     first = failed[0]
@@ -143,6 +145,15 @@ def format_files(files: Sequence[StepFile]) -> list[str]:
     return lines
 
 
+def format_listed_files(files: Sequence[StepFile]) -> list[str]:
+    return format_files(files) or ["The steps left no files in their output folders."]
+
+
+def format_tasks(tasks: Sequence[TaskRecord]) -> list[Table]:
+    """Return a row for each task, those of a fan-out, too."""
+    return [Table(_STEP_COLUMNS, [_format_step(task.task, [task]) for task in tasks])]
+
+
 def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
     """Return a run: its state, its steps (a fan-out is one row), their files and folder, and the next command."""
     took = "" if record.seconds is None else f" in {format_duration(record.seconds)}"
@@ -151,12 +162,13 @@ def format_run(record: RunRecord, files: Sequence[StepFile] = ()) -> Screen:
     by_step: dict[str, list[TaskRecord]] = {}
     for task in record.tasks:
         by_step.setdefault(task.step, []).append(task)
-    steps = Table(_STEP_COLUMNS, [_format_step(step, tasks) for step, tasks in by_step.items()])
+    rows = [_format_step(step, tasks) for step, tasks in by_step.items()]
+    steps = [Table(_STEP_COLUMNS, rows)] if rows else []
     after = {"failed": format_failure(record), "succeeded": []}.get(record.state, [_explain_stop(record)])
     notes = {task.step: f"  ! {task.step}: {task.cache_note}" for task in reversed(record.tasks) if task.cache_note}
     outputs = f"Outputs: {record.folder}/outputs"
     devices = format_step_devices(record.tasks)
-    return [head, steps, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
+    return [head, *steps, *devices, *reversed(notes.values()), *format_files(files), outputs, *after]
 
 
 def format_check(
@@ -262,7 +274,7 @@ def _format_objects(plan: Plan) -> Screen:
 def format_task_record(record: TaskRecord) -> Screen:
     """Return one task, with the cause of its failure."""
     lines = [] if record.failure is None else [f"  {line}" for line in record.failure.lines()]
-    return [Table(_STEP_COLUMNS, [_format_step(record.task, [record])]), *lines]
+    return [*format_tasks([record]), *lines]
 
 
 def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from scanflow_client.formatting.text_table import Screen, Table
 
 MAX_ROWS = 50
 _MAX_LENGTH = 400
+_COLUMN_GAP = "  "
 _COLOUR_OF: Mapping[str, str] = {look.mark: look.colour for look in STATE_LOOKS.values()}
 _TEMPLATES = Templates("scanflow_client")
 _SCOPE = ".scanflow-output"
@@ -54,7 +55,7 @@ def render_screen(
     """Return lines and tables (the first 50 rows of each) as HTML.
 
     Args:
-        screen: The first line is a heading, if more follows.
+        screen: The first line is a heading, if more follows, unless it and the next one have columns.
         links: Addresses by the names that lead to them, wherever these stand.
         drawings: SVG below the lines and tables, by its caption.
     """
@@ -69,7 +70,7 @@ def render_screen(
 def _list_parts(screen: Screen, links: Mapping[str, str]) -> Iterator[_Part]:
     lines: list[str] = []
     for place, part in enumerate(screen):
-        if isinstance(part, str) and not place and len(screen) > 1 and not part.startswith(" "):
+        if isinstance(part, str) and not place and _is_heading(part, screen[1:]):
             yield _Part("strong", _divide(_clean_line(part), links))
         elif isinstance(part, str):
             lines.append(_clean_line(part))
@@ -78,6 +79,11 @@ def _list_parts(screen: Screen, links: Mapping[str, str]) -> Iterator[_Part]:
             lines = []
             yield from _list_table_parts(part, links)
     yield from _join_lines(lines, links)
+
+
+def _is_heading(line: str, rest: Screen) -> bool:
+    """Return whether a first line is a heading: not where it has columns, as the lines below it have."""
+    return bool(rest) and not line.startswith(" ") and not (_COLUMN_GAP in line and isinstance(rest[0], str))
 
 
 def _list_table_parts(table: Table, links: Mapping[str, str]) -> Iterator[_Part]:
@@ -89,9 +95,9 @@ def _list_table_parts(table: Table, links: Mapping[str, str]) -> Iterator[_Part]
 
 
 def _join_lines(lines: Iterable[str], links: Mapping[str, str]) -> Iterator[_Part]:
-    """Return lines as paragraphs; those of which some are indented as one block, in letters of one width."""
+    """Return lines as paragraphs; those with indents or columns as one block, in letters of one width."""
     block = list(lines)
-    if any(line.startswith(" ") for line in block):
+    if any(_COLUMN_GAP in line for line in block):
         yield _Part("pre", [span for line in block for span in (*_divide(line, links), TextSpan("\n"))][:-1])
     else:
         yield from (_Part("div", _divide(line, links)) for line in block if line)
@@ -129,6 +135,7 @@ def _write_style() -> Markup:
         f":is({_LIGHT}) {_SCOPE}{{{light}}}",
         f":is({_DARK}) {_SCOPE}{{{dark}}}",
         f"{_SCOPE}{_SCOPE} table :is(td,th){{text-align:left}}",  # twice, as JupyterLab's own rule has two classes
+        f"{_SCOPE} .short{{white-space:nowrap}}",
         f"{_SCOPE} :is(strong,div,pre){{display:block;white-space:pre-wrap;margin:.3em 0}}",
         f"{_SCOPE} .drawing{{max-width:{WIDTH:g}px}}",
         f"{_SCOPE} pre{{font-family:var(--jp-code-font-family,monospace)}}",
