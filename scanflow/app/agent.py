@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Annotated, Any, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from scanflow.app.cell_classes import explain_file
 from scanflow.app.model import Model, as_tuple, find_duplicate, shorten
 from scanflow.app.parameters import FrozenDict, Parameters
 from scanflow.app.quantities import Seconds
@@ -77,6 +79,18 @@ class SensorOptions(TypedDict, total=False):
     misfire: Misfire | None
 
 
+def _check_modules(modules: Any) -> Any:
+    for module in modules if isinstance(modules, list | tuple) else ():
+        own = inspect.unwrap(module) if callable(module) else module
+        if isinstance(own, type | FunctionType):
+            file, move = explain_file(own, "watch.py")
+            raise InvalidError(
+                f"modules has {own.__name__!r} itself, and an agent, which outlives this process, loads its files. "
+                f"Write modules=['{file}'].{move}"
+            )
+    return modules
+
+
 def _check_template(name: str | None) -> str | None:
     if name is not None and name not in list_plugins("templates"):
         raise InvalidError(explain_not_installed("templates", name))
@@ -92,7 +106,7 @@ class Agent(Model):
     sensors and modules."""
 
     sensors: Annotated[Sequence[Sensor], AfterValidator(as_tuple)] = ()
-    modules: Annotated[Sequence[str], AfterValidator(as_tuple)] = ()
+    modules: Annotated[Sequence[str], BeforeValidator(_check_modules), AfterValidator(as_tuple)] = ()
     """Files with the agent's own sensors, rules and actuators, relative to the application's folder."""
 
     parameters: Parameters = Field(default_factory=FrozenDict)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from scanflow.app.cell_classes import describe_move
+from scanflow.app.cell_classes import explain_file
 from scanflow.app.edges import Linkable
 from scanflow.app.model import Whole
 from scanflow.app.parameters import FrozenDict, Parameters
@@ -23,12 +22,17 @@ _ROLES: tuple[ServiceRole, ...] = get_args(ServiceRole)
 
 
 def _check_implementation(value: Any) -> Any:
+    if isinstance(value, FunctionType):
+        raise InvalidError(
+            f"implementation is the function {value.__name__!r}, and a component is a class. Write one with the method "
+            "predict(self, inputs) into a file, and name both: implementation='model.py:Model'."
+        )
+    if type(value).__module__ == "__main__":  # a component that a notebook has made
+        value = type(value)
     if not isinstance(value, type):
         return value
-    file = Path(getattr(sys.modules.get(value.__module__), "__file__", None) or "model.py").name
-    is_own = value.__module__ == "__main__"
-    file, name = "model.py" if is_own else file, value.__qualname__
-    move = f" {describe_move(value, file)}" if is_own else ""
+    file, move = explain_file(value, "model.py")
+    name = value.__qualname__
     raise InvalidError(
         f"implementation is the class {name!r} itself, and instances, which outlive this process, load it from its "
         f"file. Write implementation='{file}:{name}'.{move}"

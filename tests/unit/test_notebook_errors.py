@@ -119,3 +119,31 @@ def test_a_class_of_a_cell_is_refused_with_the_lines_of_the_file_that_it_needs(
     assert first == "%%writefile model.py"
     assert (numpy, fractions) == ("import numpy as np", "from fractions import Fraction as F")
     assert own == "It uses what the notebook has as prepare, threshold: put that into the same file.", "rows is local"
+
+
+WATCH = """
+import numpy as np
+from scanflow.agent import sensor
+@sensor(sf.every(hours=1))
+def look(runs): return np.mean(runs)
+sf.Agent(name="watch", modules=[look])
+"""
+
+
+def test_a_sensor_of_a_cell_is_refused_with_the_lines_of_the_file_that_it_needs(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *_, message, first, numpy, ours, own = run_cell(shell, WATCH, capsys).strip().splitlines()
+    assert "modules has 'look' itself" in message
+    assert "Write modules=['watch.py']. In a notebook, begin its cell with:" in message
+    assert (first, numpy, ours) == ("%%writefile watch.py", "import numpy as np", "import scanflow as sf")
+    assert own == "from scanflow.agent.sensors.sensor import sensor"
+
+
+def test_an_object_of_a_cells_class_is_refused_as_its_class_is_and_a_function_as_none(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = "class Made:\n    def predict(self, x): return x\nsf.Service(name='m', implementation=Made())"
+    assert "Write implementation='model.py:Made'." in run_cell(shell, made, capsys)
+    function = "def predict(x): return x\nsf.Service(name='m', implementation=predict)"
+    assert "implementation is the function 'predict', and a component is a class" in run_cell(shell, function, capsys)
