@@ -11,9 +11,12 @@ from typing import Any, Final
 
 from scanflow.errors import InternalError, ScanflowError
 
-LEAST_PAUSE_S: Final = 60.0
-COST_FACTOR: Final = 1000.0
-"""A reading is repeated after so many times what it took: a page that is looked at costs a thousandth of a core."""
+LEAST_PAUSE_S, LONGEST_PAUSE_S = 60.0, 300.0
+COST_FACTOR: Final = 200.0
+"""A reading is repeated after so many times what it took: a page that stays open costs a two-hundredth of a core."""
+
+OPENED_PAUSE_S: Final = 5.0
+"""What is older is read again when somebody opens a page."""
 
 MAX_READINGS: Final = 100
 
@@ -27,8 +30,14 @@ class Reading:
 
     problem: ScanflowError | None = None
     is_loading: bool = True
+    at: float | None = None
+    """When its reading began, in seconds since the epoch."""
+
+    began: float = 0.0
+    """The same, by the clock of this process."""
+
     due: float = 0.0
-    """When it is read again, by the clock of this process."""
+    """When it is read again, by that clock."""
 
 
 class BackgroundReads:
@@ -41,14 +50,16 @@ class BackgroundReads:
         self._is_working = False
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], Any]) -> Reading:
-        """Return what was read last under a key, and have it read again in another thread if that is due.
+    def get(self, key: Hashable, read: Callable[[], Any], *, is_opened: bool = False) -> Reading:
+        """Return what was read last under a key, and have it read again in another thread if that is due: for a page
+        that somebody opens sooner than for one that stays open.
 
         Whoever asks for a key may see what is under it: it names the caller's team, where that matters.
         """
         with self._lock:
             before = self._readings.get(key)
-            if before is not None and (before.due > self._clock() or before.due == 0.0):
+            now = self._clock()
+            if before is not None and (before.due == 0.0 or now < _find_due(before, is_opened=is_opened)):
                 self._readings.move_to_end(key)
                 return before
             reading = replace(before or Reading(), due=0.0, is_loading=True)
@@ -84,7 +95,7 @@ class BackgroundReads:
             self._notify()
 
     def _read(self, read: Callable[[], Any]) -> Reading:
-        began, value, problem = self._clock(), None, None
+        began, at, value, problem = self._clock(), time.time(), None, None
         try:
             value = read()
         except ScanflowError as error:
@@ -92,5 +103,10 @@ class BackgroundReads:
         except Exception as error:  # noqa: BLE001  the edge of a thread: the page says what happened
             problem = InternalError(f"It could not be read: {type(error).__name__}: {error}")
         now = self._clock()
-        due = now + max(LEAST_PAUSE_S, (now - began) * COST_FACTOR if problem is None else 0.0)
-        return Reading(value=value, problem=problem, is_loading=False, due=due)
+        pause_s = min(max(LEAST_PAUSE_S, (now - began) * COST_FACTOR), LONGEST_PAUSE_S)
+        due = now + (pause_s if problem is None else LEAST_PAUSE_S)
+        return Reading(value=value, problem=problem, is_loading=False, at=at, began=began, due=due)
+
+
+def _find_due(reading: Reading, *, is_opened: bool) -> float:
+    return min(reading.due, reading.began + OPENED_PAUSE_S) if is_opened else reading.due

@@ -41,6 +41,9 @@ class PageRequest:
     zone: tzinfo = UTC
     """The time zone of the reader."""
 
+    is_live: bool = False
+    """Whether it is the stream of a page that was opened before."""
+
     signs_in: bool = False
     """Whether people sign in at a provider."""
 

@@ -63,7 +63,7 @@ def _read_models(request: PageRequest, happened: Sequence[Event]) -> Reading:
         return newest, {name: tracker.list_model_versions(name) for name in tracker.list_models()[:_MAX_MODELS]}
 
     reads, key = context.background_reads, ("models", team)
-    reading = reads.get(key, read)
+    reading = reads.get(key, read, is_opened=not request.is_live)
     if reading.value is None or reading.value[0] == newest or reading.is_loading:
         return reading
     reads.forget(key)
@@ -87,9 +87,10 @@ def _build_row(name: str, histories: Sequence[VersionHistory]) -> list[Cell]:
 def load_model(request: PageRequest) -> PageView:
     name, happened, window = request.parameters["model"], _list_events(request), TableWindow.read(request)
     reading = _read_models(request, happened)
-    if reading.value is not None and name not in reading.value[1]:
+    models: Mapping[str, list[ModelVersion]] = {} if reading.value is None else reading.value[1]
+    if not (name in models or reading.is_loading or reading.problem):
         raise NotFoundError(f"There is no model {name!r:.100}. List the models: scanflow models")
-    versions = [] if reading.value is None else reading.value[1][name]
+    versions = models.get(name, [])
     histories = build_histories(versions, happened, list_services(request))
     road = collect_versions(happened, model=name)
     uris = {version.uri for version in versions}

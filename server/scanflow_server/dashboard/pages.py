@@ -83,7 +83,6 @@ ACTIONS: Final[tuple[PageAction, ...]] = (
     *model_pages.ACTIONS,
     *action_pages.ACTIONS,
     *label_pages.ACTIONS,
-    *tuning_pages.ACTIONS,
     *settings_pages.ACTIONS,
 )
 FILES: Final[tuple[PageFile, ...]] = run_downloads.FILES
@@ -211,6 +210,7 @@ class Pages:
             parameters=parameters,
             query=query,
             zone=read_zone(request.cookies),
+            is_live=request.url.path.startswith(f"{LIVE}/"),
             signs_in=bool(self._provider),
             describe=partial(setattr, request.state, WHAT),
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from scanflow.knowledge.knowledge_records import TrackedRun
 from scanflow.reports.search_drawings import draw_search_cuts, draw_search_frontier, summarize_arms
 from scanflow.tuning.candidates import describe
-from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
+from scanflow_server.dashboard.dashboard_page import DashboardPage, PageRequest, PageView
 from scanflow_server.dashboard.overview_page import list_services
 from scanflow_server.dashboard.page_cells import Cell, CellTable, LinkCell, Moment, StateCell
 from scanflow_server.dashboard.service_pages import SIZE
@@ -27,7 +27,10 @@ _STATES: Final = {"finished": "succeeded"}
 
 def load_searches(request: PageRequest) -> PageView:
     applications, context = _list_applications(request), request.context
-    reading = context.background_reads.get(_get_key(request), lambda: list_searches(context, applications))
+    key = ("tuning", request.caller.team, applications)
+    reading = context.background_reads.get(
+        key, lambda: list_searches(context, applications), is_opened=not request.is_live
+    )
     table = CellTable(
         ("state", "search", "service", "for", "cores", "best", "better by", "trials", "when"),
         list(map(_build_row, (reading.value or [])[:_MAX_ROWS])),
@@ -41,10 +44,6 @@ def _list_applications(request: PageRequest) -> tuple[tuple[str, str], ...]:
     """Return the stored applications, and those of which a service is deployed: it was perhaps without this server."""
     stored = {(row.name, row.team) for row in application_routes.applications(request.context, request.caller)}
     return tuple(sorted(stored | {(record.app, record.team) for record in list_services(request)}))
-
-
-def _get_key(request: PageRequest) -> Hashable:
-    return "tuning", request.caller.team, _list_applications(request)
 
 
 def _build_row(run: TrackedRun) -> list[Cell]:
@@ -98,13 +97,7 @@ def describe_search(search: Search) -> Mapping[str, Any]:
     }
 
 
-def read_again(request: PageRequest, _form: Mapping[str, str]) -> str:
-    request.context.background_reads.forget(_get_key(request))
-    return "/tuning"
-
-
 PAGES: Final = (
     DashboardPage(path="/tuning", template="tuning", section="/tuning", load=load_searches),
     DashboardPage(path="/tuning/{id}", template="search", section="/tuning", load=load_one),
 )
-ACTIONS: Final = (PageAction(path="/tuning/read", perform=read_again, permission="read"),)

@@ -7,7 +7,13 @@ import threading
 import pytest
 
 from scanflow.errors import InternalError, UnavailableError
-from scanflow_server.background_reads import LEAST_PAUSE_S, MAX_READINGS, BackgroundReads
+from scanflow_server.background_reads import (
+    LEAST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MAX_READINGS,
+    OPENED_PAUSE_S,
+    BackgroundReads,
+)
 from tests.waiting import wait_until
 
 
@@ -40,6 +46,22 @@ def test_nobody_waits_and_what_was_read_stays_for_a_while() -> None:
     assert source.readings.get("a", source.read).value == 1, "it is shown while it is read again"
     source.finish()
     assert source.readings.get("a", source.read).value == 2
+
+
+def test_what_took_long_is_read_again_within_minutes_and_at_once_when_it_is_opened() -> None:
+    source = Source()
+    source.readings.get("a", source.read)
+    source.now += 2 * LONGEST_PAUSE_S
+    source.finish()
+    source.now += LONGEST_PAUSE_S + 1
+    assert source.readings.get("a", source.read).is_loading, "it is not put off as long as its reading took"
+    source.finish()
+    source.now += OPENED_PAUSE_S + 1
+    assert not source.readings.get("a", source.read).is_loading
+    assert source.readings.get("a", source.read, is_opened=True).is_loading
+    source.finish()
+    assert source.readings.get("a", source.read, is_opened=True).value == 3
+    assert source.reads == 3, "what was read a moment ago is not read again"
 
 
 def test_a_problem_is_kept_and_tried_again_on_request() -> None:

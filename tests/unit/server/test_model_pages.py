@@ -14,6 +14,7 @@ from scanflow.http.problems import build_problem
 from scanflow.knowledge import MemoryKnowledge
 from scanflow.knowledge.version_tags import PROMOTION, format_rejection
 from scanflow_server import model_decisions
+from scanflow_server.background_reads import OPENED_PAUSE_S, BackgroundReads
 from scanflow_server.bodies import OperationAccepted
 from scanflow_server.dashboard import model_pages
 from scanflow_server.routes import service_routes
@@ -90,6 +91,23 @@ def test_what_is_registered_later_is_read_when_an_event_tells_of_it(
         knowledge.set_model_tags("cnn", 3, {PROMOTION: "promoted"})
         add_events(context, {"type": "model.promoted", "data": {"agent": "executor", "version": 3}})
         wait_until(lambda: "promoted" in ada.get("/models/cnn").partition("Version 3")[2], "it is read again")
+
+
+def test_what_is_registered_later_is_read_when_the_page_is_opened_and_the_page_says_how_old_it_is(
+    api: Api, context: ServerContext, knowledge: MemoryKnowledge, tmp_path: Path
+) -> None:
+    now = [100.0]
+    context.background_reads = BackgroundReads(context.store_notifier.notify, clock=lambda: now[0])
+    with browsing(api) as ada:
+        assert 'As MLflow had it at <time datetime="' in get_read(ada, "/models/cnn")
+        knowledge.register_model("cnn", tmp_path / "weights", app="mnist", team="tests")
+        now[0] += OPENED_PAUSE_S + 1
+        before = ada.get("/models/cnn")
+        assert ("Version 4" in before, "it is being read again" in before) == (False, True)
+        wait_until(lambda: "Version 4" in ada.get("/models/cnn"), "it is read again, though no event tells of it")
+        now[0] += OPENED_PAUSE_S + 1
+        assert ada.client.get("/models/newer").status_code == 200, "it may be there by now"
+        wait_until(lambda: ada.client.get("/models/newer").status_code == 404, "it is not there")
 
 
 @pytest.mark.usefixtures("knowledge")

@@ -16,6 +16,7 @@ from scanflow.tuning.candidates import Candidate
 from scanflow.tuning.goals import Measurement
 from scanflow.tuning.result import Trial, TuningResult
 from scanflow_server import tuning_runs
+from scanflow_server.background_reads import OPENED_PAUSE_S, BackgroundReads
 from scanflow_server.dashboard.tuning_pages import describe_search
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store
@@ -155,18 +156,20 @@ def test_the_searches_for_a_service_are_listed_where_its_application_is_unknown(
         assert "tune-shoe" not in browser.get("/tuning"), "nothing of it is known here"
 
 
-def test_a_tracker_that_is_not_there_is_said_and_read_again_on_request(
+def test_a_tracker_that_is_not_there_is_said_and_asked_again_when_the_page_is_opened(
     api: Api, context: ServerContext, monkeypatch: pytest.MonkeyPatch, tracker: MemoryKnowledge
 ) -> None:
     def fail(_context: object) -> MemoryKnowledge:
         raise UnavailableError("No MLflow runs behind this server. Start it: scanflow up")
 
+    now = [100.0]
+    context.background_reads = BackgroundReads(context.store_notifier.notify, clock=lambda: now[0])
     with monkeypatch.context() as patch, browsing(api, "eva", "editor", "data") as browser:
         patch.setattr(tuning_runs, "open_tracker", fail)
         wait_until(lambda: "No MLflow runs" in browser.get("/tuning"), "the problem is said")
         patch.setattr(tuning_runs, "open_tracker", lambda _context: tracker)
         assert "No MLflow runs" in browser.get("/tuning")
-        browser.post("/tuning/read")
+        now[0] += OPENED_PAUSE_S + 1
         wait_until(lambda: "tuning-data" in browser.get("/tuning"), "the searches are read")
 
 
