@@ -69,6 +69,12 @@ def round_memory(size: int) -> str:
     return f"{round(size / 1024**exponent, 1):g}{['', 'Ki', 'Mi', 'Gi', 'Ti'][exponent]}"
 
 
+def format_bytes(size: int) -> str:
+    """Format the size of a file or of a process for people: ``"0 B"``, ``"28 B"``, ``"7.7 KiB"``, ``"23.5 GiB"``."""
+    amount = round_memory(size)
+    return f"{amount.rstrip('KMGTi')} {amount.lstrip('0123456789.')}B"
+
+
 def format_cpu(cores: float) -> str:
     """Format cores as a Kubernetes quantity: ``"2"``, ``"500m"``."""
     return f"{round(cores * 1000)}m" if cores % 1 else str(int(cores))

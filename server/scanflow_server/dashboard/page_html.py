@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from scanflow.app.quantities import format_cores, format_count, format_duration, round_memory
+from scanflow.app.quantities import format_bytes, format_cores, format_count, format_duration
 from scanflow.drawing import svg
 from scanflow.placement.cpulist import format_cpus
 from scanflow.text.markup import Templates
@@ -111,6 +111,7 @@ def to_json(value: Any) -> str:
 
 _PAGES = Templates(
     "scanflow_server.dashboard",
+    byte_size=format_bytes,
     cell_kind=classify_cell,
     cell_text=format_cell,
     duration=format_duration,
@@ -119,7 +120,6 @@ _PAGES = Templates(
     format_count=format_count,
     json=to_json,
     latency=format_latency,
-    memory=round_memory,
     quote=lambda text: quote(text, safe=""),
     reason=format_reason,
     short_text=_shorten,

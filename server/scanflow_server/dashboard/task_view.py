@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from scanflow.app.quantities import format_memory
+from scanflow.app.quantities import format_bytes
 from scanflow.backends.run_records import StepFile, TaskRecord
 from scanflow.errors import ScanflowError
 from scanflow.reports.output_views import PICTURES, OutputView, build_output_view, guess_media_type, has_file_view
@@ -41,7 +41,7 @@ def load_task_view(request: PageRequest, reader: RunReader, task: TaskRecord) ->
     logs, log_problem = _load_logs(reader, task, attempt)
     outputs, output_problem = _load_outputs(reader, task)
     links = {file: LinkCell(file.name, _locate_file(reader, file)) for file in files}
-    rows = [(link, format_memory(file.size_bytes)) for file, link in links.items()]
+    rows = [(link, format_bytes(file.size_bytes)) for file, link in links.items()]
     return TaskView(
         task=task,
         attempt=attempt,

@@ -15,6 +15,7 @@ from scanflow.app.quantities import (
     MAX_DURATION_S,
     MAX_MEMORY,
     MIN_MEMORY,
+    format_bytes,
     format_cpu,
     format_duration,
     format_memory,
@@ -175,3 +176,11 @@ def test_every_duration_can_be_shown(seconds: float) -> None:
 )
 def test_memory_is_shown_to_people_in_few_digits(size: int, message: str) -> None:
     assert round_memory(size) == message
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (28, "28 B"), (7858, "7.7 KiB"), (25 * 2**10, "25 KiB"), (2**20, "1 MiB"), (47 * 2**29, "23.5 GiB")],
+)
+def test_sizes_of_files_have_a_unit(size: int, text: str) -> None:
+    assert format_bytes(size) == text

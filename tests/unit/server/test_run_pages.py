@@ -37,6 +37,7 @@ folder = Path(os.environ["SCANFLOW_OUTPUT_DIR"])
 (folder / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
 (folder / "page.html").write_text("{EVIL}")
 (folder / "hidden.bin").write_bytes(b"\\0{SECRET}\\0")
+(folder / "empty.bin").touch()
 (folder / ".outputs").mkdir(exist_ok=True)
 rows = [{{"a": i, "b": "{EVIL}"}} for i in range(12)]
 for name, value in {{"accuracy": 0.97, "rows": rows, "login": "{SECRET}"}}.items():
@@ -103,6 +104,7 @@ def test_what_a_task_left_is_shown_by_what_it_is_and_no_secret_is(api: Api, driv
         page, text = ada.read(f"/runs/{run.name}"), ada.get(f"/runs/{run.name}")
         assert SECRET not in text
         assert EVIL not in text
+        assert '<td data-label="size">0 B</td>' in text
         assert {"0.97", "10 of 12 rows", "the first rows", "n9", "line 699"} <= {
             line for shown in page.texts for line in shown.splitlines()
         }
