@@ -36,7 +36,7 @@ DRAWINGS = {
 
 EMPTY = (
     "Its journal has no entry.",
-    "It has written nothing.",
+    "It printed nothing.",
     "They are the same.",
     "The workflow has no other run.",
     "No step has a parameter.",
