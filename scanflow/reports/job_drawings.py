@@ -49,7 +49,7 @@ def draw_node_lanes(
     rows = [_build_queue_row(ordered)]
     for node in sorted(by_node, key=_split_number):
         rows += _build_node_rows(node, by_node[node], address)
-    return draw_time_bars(NAME, rows, heading=_format_heading(jobs), width=width, zone=zone)
+    return draw_time_bars("Nodes over time", rows, heading=format_count(len(by_node), "node"), width=width, zone=zone)
 
 
 def draw_plan_ranks(

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from scanflow.app.quantities import format_bytes
+from scanflow.backends.job_times import is_job
+from scanflow.backends.rank_files import RANKS
 from scanflow.backends.run_records import StepFile, TaskRecord
 from scanflow.errors import ScanflowError
 from scanflow.reports.output_views import PICTURES, OutputView, build_output_view, guess_media_type, has_file_view
@@ -37,7 +39,7 @@ class TaskView(NamedTuple):
 
 
 def load_task_view(request: PageRequest, reader: RunReader, task: TaskRecord) -> TaskView:
-    attempt, files = read_attempt(request) or task.attempts, reader.list_files(task.task)[:_MAX_FILES]
+    attempt, files = read_attempt(request) or task.attempts, _list_files(reader, task)
     logs, log_problem = _load_logs(reader, task, attempt)
     outputs, output_problem = _load_outputs(reader, task)
     links = {file: LinkCell(file.name, _locate_file(reader, file)) for file in files}
@@ -56,6 +58,13 @@ def load_task_view(request: PageRequest, reader: RunReader, task: TaskRecord) ->
         pictures=[links[file] for file in files if _is_picture(file)][:_MAX_VIEWS],
         files=CellTable(("file", "size"), rows),
     )
+
+
+def _list_files(reader: RunReader, task: TaskRecord) -> list[StepFile]:
+    """Return the files that a task left, without those that a job's launcher and its ranks' shells work with."""
+    hidden = f"{RANKS}/" if is_job(reader.run) else ""
+    files = (file for file in reader.list_files(task.task) if not (hidden and file.name.startswith(hidden)))
+    return list(islice(files, _MAX_FILES))
 
 
 def _load_logs(reader: RunReader, task: TaskRecord, attempt: int) -> tuple[list[tuple[str, str]], str]:

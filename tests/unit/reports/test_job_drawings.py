@@ -98,6 +98,7 @@ def list_titles(drawn: str) -> list[str]:
 
 def test_a_job_is_on_each_of_its_nodes_and_bars_of_one_row_do_not_overlap() -> None:
     drawn = ET.fromstring(draw_node_lanes(jobs(), address="/runs/{}".format))
+    assert "makespan" not in ET.tostring(drawn, encoding="unicode"), "the chart of jobs says it"
     rows = drawn.findall("{http://www.w3.org/2000/svg}g")
     names = [row.findtext("{http://www.w3.org/2000/svg}title") for row in rows]
     assert [str(name).partition(":")[0] for name in names] == ["queue", "n0", "n0", "n1", "n1"]

@@ -18,6 +18,7 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
+from scanflow_server.dashboard import task_view
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, LOOK_S, RenderPace
 from scanflow_server.dashboard.overview_page import list_failures
 from scanflow_server.run_reader import RunReader, format_parameter
@@ -232,6 +233,21 @@ def test_tasks_are_listed_by_windows_and_those_that_failed_come_first(api: Api, 
     chosen = calm.choose_task("rank")
     assert chosen is not None
     assert chosen.task == "rank.9", "the last that began"
+
+
+def test_the_files_that_a_jobs_launcher_works_with_are_not_what_it_left(
+    api: Api, drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = drive()
+    folder = Path(RunReader(api.context, run).list_files("fit")[0].path).parent / "ranks"
+    folder.mkdir()
+    for name in ("0.pid", "rank.sh"):
+        (folder / name).touch()
+    with browsing(api) as ada:
+        assert "rank.sh" in ada.get(f"/runs/{run.name}"), "a step may have a folder of that name"
+        monkeypatch.setattr(task_view, "is_job", lambda _run: True)
+        page = ada.get(f"/runs/{run.name}")
+        assert ("rank.sh" in page, "0.pid" in page, "page.html" in page) == (False, False, True)
 
 
 def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRecord]) -> None:
