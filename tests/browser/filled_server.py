@@ -45,7 +45,7 @@ def report(rows: list[int]) -> list[dict[str, float | str]]:
     return [{{"row": row, "square": row * row, "name": f"the row {{row}}"}} for row in range(4)]
 
 @sf.step
-def wait(seconds: float = 3600.0) -> None:
+def wait_for_longer_than_anybody_looks_at_the_page_of_this_run(seconds: float = 3600.0) -> None:
     print("waiting")
     time.sleep(seconds)
 
@@ -57,7 +57,8 @@ rows = load.bind(rows=5)
 squares = square.map(rows)
 training = sf.Workflow(name="training", nodes=[rows, squares, report.bind(rows=squares)])
 broken = sf.Workflow(name="broken", nodes=[rows, square.map(rows, bad=3)])
-waiting = sf.Workflow(name="waiting", nodes=[wait.bind(seconds=3600.0)])
+long = wait_for_longer_than_anybody_looks_at_the_page_of_this_run.bind(seconds=3600.0)
+waiting = sf.Workflow(name="waiting", nodes=[long])
 scale = sf.Service(name="scale", role="TRANSFORMER", implementation="app.py:Scale")
 classify = sf.Service(name="classify", model="models:/{MODEL}/2", resources=sf.Resources(cpu=0.2))
 digits = sf.Workflow(name="{SERVICE}", type="online", nodes=[scale, classify], edges=scale >> classify)
