@@ -9,6 +9,7 @@ from markupsafe import Markup
 from scanflow.app.quantities import format_count, format_duration
 from scanflow.app.workflow import Workflow
 from scanflow.app.workflow_drawing import build_node
+from scanflow.backends.service_metrics import WINDOW_S
 from scanflow.backends.service_records import NodeTraffic, RevisionRecord, ServiceRecord
 from scanflow.drawing import svg
 from scanflow.drawing.graph_boxes import GraphNode
@@ -115,9 +116,10 @@ def _build_edge(
     is_busy = rps is not None and rps > 0
     latency = "" if p95_s is None or not is_busy else _format_latency(p95_s)
     failing = f"{errors:.1%} errors" if errors else ""
-    parts = [share, f"{rps:.3g}/s" if rps is not None else "", latency, failing]
+    parts = [share, f"{rps:.3g}/s" if rps is not None else "", latency and f"p95 {latency}", failing]
     latency_line = f"95 % of the requests took at most {latency}" if latency else ""
-    words = [share and f"share: {share}", "" if rps is None else f"{rps:.3g} requests a second", latency_line, failing]
+    rate = "" if rps is None else f"{rps:.3g} requests a second in the last {WINDOW_S:.0f} s"
+    words = [share and f"share: {share}", rate, latency_line, failing]
     return GraphEdge(
         source=source,
         target=target,

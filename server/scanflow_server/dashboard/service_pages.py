@@ -13,6 +13,7 @@ from scanflow.agent.agent_records import Action
 from scanflow.app.application_files import load_document
 from scanflow.backends.service_change import ServiceChange, Sizing
 from scanflow.backends.service_drawing import draw_service, list_placed_instances
+from scanflow.backends.service_metrics import WINDOW_S
 from scanflow.backends.service_records import CanaryPolicy, ServiceRecord
 from scanflow.drawing.line_chart import EventLine
 from scanflow.errors import ScanflowError
@@ -30,6 +31,7 @@ from scanflow_server.dashboard.subject_links import build_action_address, link_m
 from scanflow_server.progress_events import get_operation, make_operation_view
 from scanflow_server.routes import service_routes
 from scanflow_server.scope import check_own_service
+from scanflow_server.service_history import INTERVAL_S
 from scanflow_server.store import application_store, event_store
 
 _LOG_BYTES: Final = 64 * 1024
@@ -44,7 +46,9 @@ def load_services(request: PageRequest) -> PageView:
     columns = ("state", "service", "application", "ready", "models", "requests/s", "p95", "error")
     rows = list(map(_build_row, list_services(request)))
     table = CellTable(columns, rows, "No service yet.", "scanflow deploy app.py:WORKFLOW")
-    return PageView(title="Services", command="scanflow services", values={"table": table})
+    return PageView(
+        title="Services", command="scanflow services", values={"table": table, "window": f"{WINDOW_S:.0f} s"}
+    )
 
 
 def _build_row(record: ServiceRecord) -> list[Cell]:
@@ -89,6 +93,8 @@ def load_service(request: PageRequest) -> PageView:
             "load": _plan_load_drawing(request, record, actions),
             "changes": build_action_table(actions),
             "affinities": _AFFINITIES,
+            "window": f"{WINDOW_S:.0f} s",
+            "interval": f"{INTERVAL_S:.0f} s",
         },
     )
 

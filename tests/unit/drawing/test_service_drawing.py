@@ -39,10 +39,10 @@ def test_the_edges_say_how_much_goes_over_them_how_long_it_takes_and_what_fails(
     assert [box.lines for box in drawn.boxes] == [
         ["serve", "✓", "1 of 2 instances"], ["scale", "transformer"], ["cnn", "cnn/3"]
     ]  # fmt: skip
-    assert list_labels(drawn) == ["120/s", "14 ms", "119/s", "12.3 ms", "2.0% errors"]
+    assert list_labels(drawn) == ["120/s", "p95 14 ms", "119/s", "p95 12.3 ms", "2.0% errors"]
     assert sorted(drawn.edges) == [
-        "119 requests a second\n95 % of the requests took at most 12.3 ms\n2.0% errors",
-        "120 requests a second\n95 % of the requests took at most 14 ms",
+        "119 requests a second in the last 60 s\n95 % of the requests took at most 12.3 ms\n2.0% errors",
+        "120 requests a second in the last 60 s\n95 % of the requests took at most 14 ms",
     ]
     [failing] = [edge for title, edge in drawn.edges.items() if "errors" in title]
     assert "stroke-dasharray" in failing[1].attrib

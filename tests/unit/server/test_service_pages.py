@@ -141,7 +141,9 @@ def test_a_team_sees_its_services_alone_and_what_they_say_is_text(viewer: Browse
 def test_a_service_s_page_says_what_serves_where_and_how_well(viewer: Browser) -> None:
     page = viewer.read("/services/digits")
     text = viewer.get("/services/digits")
-    for words in ("1 of 2 instances ready", "CPUs 0,2", "90 MiB", "90%", "1.00%", "20 ms", "cnn/4"):
+    assert "are those of the last 60 s" in viewer.get("/services")
+    shown = "The drawing, requests/s, p50 and p95 show the last 60 s"
+    for words in ("1 of 2 instances ready", "CPUs 0,2", "90 MiB", "90%", "1.00%", "20 ms", "cnn/4", shown):
         assert words in text, words
     assert HOSTILE not in text
     assert page.addresses >= {"/models/cnn", "/services/digits/logs?instance=1", "/applications/shop"}
