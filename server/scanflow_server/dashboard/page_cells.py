@@ -76,6 +76,16 @@ _KINDS: Final[Mapping[type, str]] = {
 }
 
 
+def list_filled_columns(table: CellTable) -> list[int]:
+    """Return the places of a table's columns in which some row has a value."""
+    places = range(len(table.columns))
+    return [place for place in places if any(not _is_empty(row[place]) for row in table.rows)]
+
+
+def _is_empty(cell: Cell) -> bool:
+    return cell in (None, "", Moment(None), [])
+
+
 def classify_cell(cell: Cell) -> str:
     """Return how a cell is rendered: the name of its kind."""
     return _KINDS.get(type(cell), "text")

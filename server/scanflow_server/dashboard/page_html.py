@@ -18,7 +18,13 @@ from scanflow.text.markup import Templates
 from scanflow.text.times import to_datetime
 from scanflow_server.arbiter.why import format_reason
 from scanflow_server.dashboard.assets import list_script_addresses
-from scanflow_server.dashboard.page_cells import StateCell, classify_cell, format_cell, format_latency
+from scanflow_server.dashboard.page_cells import (
+    StateCell,
+    classify_cell,
+    format_cell,
+    format_latency,
+    list_filled_columns,
+)
 
 _MAX_TEXT_LENGTH = 500
 
@@ -115,6 +121,7 @@ _PAGES = Templates(
     cell_kind=classify_cell,
     cell_text=format_cell,
     duration=format_duration,
+    filled_columns=list_filled_columns,
     cores=format_cores,
     cpus=format_cpus,
     format_count=format_count,

@@ -146,6 +146,7 @@ def test_a_service_s_page_says_what_serves_where_and_how_well(viewer: Browser) -
     for words in ("1 of 2 instances ready", "CPUs 0,2", "90 MiB", "90%", "1.00%", "20 ms", "cnn/4", shown):
         assert words in text, words
     assert HOSTILE not in text
+    assert ('data-label="restarts"' in text, 'data-label="error"' in text) == (False, True), "what is empty is left out"
     assert page.addresses >= {"/models/cnn", "/services/digits/logs?instance=1", "/applications/shop"}
 
 
