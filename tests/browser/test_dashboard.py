@@ -129,6 +129,16 @@ def test_the_keyboard_alone_approves_an_action(person: Browser, shop: FilledServ
     assert person.read_console() == []
 
 
+def test_a_form_that_is_refused_says_why_and_stays_as_it_was_filled_in(person: Browser, shop: FilledServer) -> None:
+    address = f"{shop.url}/runs/{shop.failed}"
+    person.open(address, "row 3 is bad")
+    person.find("#spin textarea").send_keys("nothing=0.9")
+    person.find("#spin button").click()
+    person.wait_for("has no parameter 'nothing'")
+    assert person.driver.current_url == address
+    assert person.find("#spin textarea").get_attribute("value") == "nothing=0.9"
+
+
 def test_the_keyboard_alone_resumes_a_run(person: Browser, shop: FilledServer) -> None:
     before = shop.outcomes()[shop.failed]
     person.open(f"{shop.url}/runs/{shop.failed}", "row 3 is bad")

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import MutableMapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from markupsafe import Markup
 from starlette.applications import Starlette
@@ -271,7 +271,8 @@ async def _redirect_to_login(request: Request, _error: Exception) -> Response:
     return redirect(LOGIN if after == "/" else f"{LOGIN}?{urlencode({'next': after})}")
 
 
-async def _handle_error(_request: Request, error: Exception) -> Response:
-    return make_page_response(
-        page_html.render_problem("Error", str(error), "/", "Go to the overview"), build_problem(error)[0]
-    )
+async def _handle_error(request: Request, error: Exception) -> Response:
+    came_from = urlsplit(request.headers.get("referer", ""))
+    back = check_next(came_from._replace(scheme="", netloc="").geturl())
+    way_on = (back, "Back") if came_from.netloc == request.url.netloc else ("/", "Go to the overview")
+    return make_page_response(page_html.render_problem("Error", str(error), *way_on), build_problem(error)[0])

@@ -18,12 +18,13 @@ from scanflow.backends.local.layout import Home
 from scanflow.backends.run_records import RunRecord, RunState, TaskRecord
 from scanflow.deployer import RunRequest, masked_deployer
 from scanflow.names import RunName, StepName
-from scanflow_server.dashboard import task_view
+from scanflow_server.dashboard import run_pages, task_view
 from scanflow_server.dashboard.live_pages import GROWING_PAUSE_S, LOOK_S, RenderPace
 from scanflow_server.dashboard.overview_page import list_failures
 from scanflow_server.run_reader import RunReader, format_parameter
 from scanflow_server.server_context import ServerContext
 from scanflow_server.store import application_store
+from tests.page_reader import PageReader
 from tests.unit.server.page_browser import browsing
 from tests.unit.server.server_rows import Api
 
@@ -172,6 +173,11 @@ def test_only_an_editor_sees_and_may_do_what_changes_a_run(api: Api, drive: Call
         for parameters in ("fail", "=1", "api_token=***", "unknown=1"):
             answer = ada.post(f"/runs/{run.name}/spin", step="fit", parameters=parameters)
             assert answer.status_code in {404, 422}, parameters
+        address, origin = f"/runs/{run.name}?task=fit", str(ada.client.base_url).rstrip("/")
+        for referer, way_on in ((origin + address, {"Back": address}), ("http://evil/", {"Go to the overview": "/"})):
+            fields = {"session_key": ada.key, "step": "fit", "parameters": "unknown=1"}
+            wrong = ada.client.post(f"/runs/{run.name}/spin", data=fields, headers={"referer": referer})
+            assert PageReader(wrong.text).links == way_on
         assert ada.post(f"/runs/{run.name}/resume").status_code == 200
         assert api.context.deployer.show(run.name).state == "failed", "no controller works here"
         assert "Stop" in ada.read(f"/runs/{run.name}").texts, "it is to run"
@@ -248,6 +254,18 @@ def test_the_files_that_a_jobs_launcher_works_with_are_not_what_it_left(
         monkeypatch.setattr(task_view, "is_job", lambda _run: True)
         page = ada.get(f"/runs/{run.name}")
         assert ("rank.sh" in page, "0.pid" in page, "page.html" in page) == (False, False, True)
+
+
+def test_one_task_of_a_fan_out_or_all_of_them_are_run_again(
+    api: Api, drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = drive()
+    tasks = tuple(task.model_copy(update={"task": StepName("fit.3")}) for task in run.tasks)
+    reader = RunReader(api.context, run.model_copy(update={"tasks": tasks}))
+    monkeypatch.setattr(run_pages, "open_run", lambda _request: reader)
+    with browsing(api) as ada:
+        texts = ada.read(f"/runs/{run.name}").texts
+        assert {"fit: all of its tasks", "fit.3: this task alone"} <= texts
 
 
 def test_two_runs_are_compared_side_by_side(api: Api, drive: Callable[..., RunRecord]) -> None:

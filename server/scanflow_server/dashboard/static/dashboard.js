@@ -21,6 +21,29 @@ document.addEventListener("submit", (event) => {
   if (new URL(event.target.action).pathname === "/logout") localStorage.removeItem(KEY);
 }, true);  // before htmx, which sends some forms by itself
 
+// A form that is refused stays as it was filled in, and the page says why: all but those whose answer is a page.
+const refusal = document.getElementById("refusal");
+async function send(form, button, body) {
+  if (button) button.disabled = true;
+  refusal.hidden = true;
+  try {
+    const answer = await fetch(button?.getAttribute("formaction") ?? form.action, {method: "POST", body});
+    if (answer.ok) return location.assign(answer.url);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    refusal.textContent = page.querySelector("[role=alert]")?.textContent ?? `The server answered ${answer.status}.`;
+  } catch {
+    refusal.textContent = "The server does not answer. Look whether it was done before you try again.";
+  }
+  refusal.hidden = false;
+  if (button) button.disabled = false;
+}
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!refusal || !form.elements.namedItem("session_key") || form.matches("[hx-post], [data-page]")) return;
+  event.preventDefault();
+  send(form, event.submitter, new URLSearchParams(new FormData(form, event.submitter)));
+});
+
 const connection = document.getElementById("connection");
 function report(text) {
   if (!connection) return;
