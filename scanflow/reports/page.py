@@ -17,7 +17,7 @@ from scanflow.reports.report_data import LoopEvent, RequestCounts, ScoredAnswers
 from scanflow.reports.sections import TEMPLATES, render_missing, render_part
 from scanflow.reports.tracker_links import TrackerLinks
 
-MAX_ROWS = 1000  # so many events are listed, the latest ones; the plot has all
+MAX_ROWS = 200  # so many events are listed, the latest ones; the plot has all
 LANES = (
     "A lane for each agent. Dashed lines: predictions were counted (blue), drift was found (red), a detection found "
     "no drift (grey)."

@@ -101,7 +101,8 @@ _MAX_EVENTS: Final = 1_000
 
 _MAX_LABELS: Final = 2_000
 _MAX_DETAILS: Final = 300
-"""The newest labels whose rows and pictures are read, of which a report shows those of the last detection."""
+"""The newest labels of the detections among them; and those whose rows and pictures are read, of which a report shows
+those of the last detection."""
 
 _STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 _KEEP: Final = {"cache-control": "public, max-age=31536000, immutable", "x-content-type-options": "nosniff"}
@@ -233,7 +234,8 @@ class Pages:
     def _render_report(self, app: str, caller: TokenHolder) -> str:
         with self._context.store.read() as connection:
             shown_events = event_store.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
-            about: Any = {"app": app, "own": caller.team, "state": "given"}
+            runs = {str(event.data.get("run")) for event in shown_events if event.type == "drift.found"}
+            about: Any = {"app": app, "own": caller.team, "state": "given", "runs": runs}
             labels = label_store.list_labels(connection, **about, details=True, limit=_MAX_DETAILS)
             labels += label_store.list_labels(connection, **about, limit=_MAX_LABELS, offset=_MAX_DETAILS)
         if not shown_events:

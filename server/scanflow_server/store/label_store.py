@@ -11,7 +11,7 @@ import base64
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -170,12 +170,13 @@ def list_labels(
     own: str | None = None,
     state: LabelState | None = None,
     disputed: bool | None = None,
+    runs: Collection[str] | None = None,
     details: bool = False,
     limit: int = 100,
     offset: int = 0,
 ) -> list[Label]:
     """Return samples by criticality, then age; with ``state="given"`` the last labelled first, so that the limit does
-    not cut off new labels. ``details``: with rows, pictures and votes."""
+    not cut off new labels. ``runs``: those that these runs picked; ``details``: with rows, pictures and votes."""
     newest = (labels.c.given.desc(), labels.c.number.desc())
     order = newest if state == "given" else CRITICAL
     query = select(labels.c.number).order_by(*order).limit(limit).offset(offset)
@@ -184,6 +185,8 @@ def list_labels(
             query = query.where(column == value)
     if team is not None:
         query = query.where(labels.c.team.in_((team, "")))
+    if runs is not None:
+        query = query.where(labels.c.run.in_(runs))
     query = query.where(_filter_visible(own))
     # Numbers first: to sort whole rows takes ten times as long.
     page = select(*(_COLUMNS if details else _BRIEF)).where(labels.c.number.in_(query.scalar_subquery()))

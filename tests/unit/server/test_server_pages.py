@@ -16,10 +16,12 @@ import pytest
 from scanflow.agent.agent_records import JSON, Sample
 from scanflow.drift.thumbnail import encode_thumbnail
 from scanflow_server.arbiter.engine_assembly import build_engine
+from scanflow_server.dashboard import pages
 from scanflow_server.dashboard.pages import Pages
 from scanflow_server.page_sessions import Sessions
 from scanflow_server.server_context import ServerContext
-from scanflow_server.store import agent_store, intent_store
+from scanflow_server.store import agent_store, intent_store, label_store
+from scanflow_server.store.label_store import LabelCandidate
 from scanflow_server.token_roles import TokenHolder
 from tests.http_requests import HTTP, http_client
 from tests.page_reader import Form, PageReader, log_in, read_signed_in
@@ -110,6 +112,20 @@ def test_the_first_page_says_what_waits_and_leads_to_the_reports(api: Api, ada: 
     assert f"style-src 'sha256-{digest}'" in report.headers["content-security-policy"]
     missing = ada.get("/reports/nothing")
     assert (missing.status_code, "No agent of" in missing.text) == (404, True)
+
+
+def test_a_report_reads_the_labels_of_the_drifts_that_it_shows(
+    api: Api, ada: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = {"at": 1.0, "type": "drift.found", "app": "mnist", "data": {"agent": "checker", "run": "first"}}
+    api.post("/events", json=[event]).raise_for_status()
+    with api.context.store.write() as connection:
+        for at, run in enumerate(["first", "second", "third"]):
+            label_store.enqueue(connection, "mnist", [LabelCandidate(id=run, run=run)], at=1.0)
+            label_store.Labeller("ada", app="mnist").assign(connection, run, 7, at=2.0 + at)
+    monkeypatch.setattr(pages, "_MAX_DETAILS", 1)
+    monkeypatch.setattr(pages, "_MAX_LABELS", 1)
+    assert "1 points, 0 of them for evaluation, by ada" in ada.get("/reports/mnist").text
 
 
 def test_what_runs_and_who_waits_for_whom_is_on_the_first_page(api: Api, ada: httpx2.Client) -> None:
