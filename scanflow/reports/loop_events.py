@@ -343,4 +343,8 @@ _FORMATTERS: Mapping[str, Callable[[Event], LoopEvent | None]] = {
 
 _RUN_EVENTS = frozenset({"drift.found", "drift.suspected", "drift.continues", "drift.none", "model.judged"})
 
-TYPES = (*_FORMATTERS, MEASURED_EVENT)  # the types of the events that belong to a story
+LOOP_TYPES = tuple(_FORMATTERS)
+"""The types of the events that agents' lanes show."""
+
+TYPES = (*LOOP_TYPES, MEASURED_EVENT)
+"""The types of the events that belong to a story."""

@@ -21,7 +21,7 @@ from scanflow.app.quantities import format_duration
 from scanflow.errors import ScanflowError, UnsupportedError
 from scanflow.reports.agent_lanes import draw_agent_lanes
 from scanflow.reports.decision_drawing import draw_agent_decisions
-from scanflow.reports.loop_events import TYPES, select_loop_events
+from scanflow.reports.loop_events import LOOP_TYPES, select_loop_events
 from scanflow_server.bodies import AppBody
 from scanflow_server.control.agent_controller import describe_agent, fetch_journal
 from scanflow_server.dashboard.dashboard_page import DashboardPage, PageAction, PageRequest, PageView
@@ -34,7 +34,7 @@ from scanflow_server.store import event_store
 from scanflow_server.store.agent_store import AgentRow
 from scanflow_server.store.secret_store import load_masker
 
-_MAX_EVENTS, _MAX_ACTIONS, _MAX_NUMBER = 200, 30, 2**53
+MAX_EVENTS, _MAX_ACTIONS, _MAX_NUMBER = 200, 30, 2**53
 _JOURNAL_ROWS: Final = 20
 _MAX_JSON_LENGTH: Final = 4_000
 """The most characters of an entry's JSON."""
@@ -50,7 +50,9 @@ def load_agents(request: PageRequest) -> PageView:
     app, views = request.query.get("app") or None, list_agents(request)
     shown = [view for view in views if app in {None, view.app}]
     with request.context.store.read() as connection:
-        newest = event_store.list_newest(connection, type=TYPES, app=app, team=request.caller.team, limit=_MAX_EVENTS)
+        newest = event_store.list_newest(
+            connection, type=LOOP_TYPES, app=app, team=request.caller.team, limit=MAX_EVENTS
+        )
     apps, loops = sorted({view.app for view in views}), select_loop_events(newest)
     columns = ("state", "agent", "team", "sensors", "last fired", "missed", "errors", "restarts", "error")
     return PageView(
@@ -86,7 +88,7 @@ def load_agent(request: PageRequest) -> PageView:
     actions = list_actions(request, app=row.app, team=row.team, agent=row.name, limit=_MAX_ACTIONS)
     with request.context.store.read() as connection:
         happened = event_store.list_newest(
-            connection, type=["sample"], app=row.app, team=row.team, subject=f"agent/{row.name}", limit=_MAX_EVENTS
+            connection, type=["sample"], app=row.app, team=row.team, subject=f"agent/{row.name}", limit=MAX_EVENTS
         )
     samples = list(_parse_samples(row.name, happened))
     number = int(before) if before.isascii() and before.isdecimal() else _MAX_NUMBER

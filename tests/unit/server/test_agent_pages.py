@@ -133,3 +133,12 @@ def test_another_teams_agent_looks_missing(api: Api, context: ServerContext) -> 
         for missing in (eve.client.get(PAGE), eve.post(f"{PAGE}/stop"), eve.client.get("/agents/mnist/none")):
             assert (missing.status_code, "There is no agent" in missing.text) == (404, True)
     assert read_from_store(context.store, agent_store.find, "mnist", "planner").wanted
+
+
+def test_requests_that_are_counted_do_not_crowd_out_what_agents_did(api: Api, context: ServerContext) -> None:
+    about: dict[str, Any] = {"app": "mnist", "data": {"agent": "checker", "predictions": 9, "anomalies": 2}}
+    counted = [Event(at=1.8e9 + n, type="service.measured", **about) for n in range(agent_pages.MAX_EVENTS)]
+    with context.store.write() as connection:
+        event_store.append(connection, [Event(at=1.79e9, type="drift.found", **about), *counted], team="tests")
+    with browsing(api) as ada:
+        assert "drift: 2 of 9 outliers" in ada.get("/agents")
