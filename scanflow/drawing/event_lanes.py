@@ -12,7 +12,7 @@ from scanflow.drawing import svg
 
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 12.0, 32.0
 ROW_PX, MARKER_PX, MAX_ROWS = 18.0, 5.0, 5
-LANE_PAD_PX = 16.0
+LANE_PAD_PX, BESIDE_PX = 16.0, 12.0
 MOST_LETTERS, NAMES_SHARE = 66, 0.25
 
 
@@ -125,7 +125,7 @@ def _place_labels(events: Sequence[LaneEvent], axis: LaneAxis, rows: int) -> lis
     places = svg.place_labels(
         [label for label, event in zip(labels, events, strict=True) if event.text],
         left=axis.left - MARKER_PX,
-        right=axis.right + RIGHT - MARKER_PX,
+        right=axis.right + BESIDE_PX,
         rows=rows,
     )
     placed = iter(places)

@@ -22,7 +22,7 @@ AXIS_FONT_PX = 12
 BOLD_FONT_PX = 13.8
 """The size at which text is as wide as bold text of the usual size."""
 
-GAP_PX = 8.0
+GAP_PX, TIMES_PX = 8.0, 4.0
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2430", "#e7e9ee"),
     "soft": ("#5b6372", "#a4acba"),
@@ -325,12 +325,14 @@ def draw_time_axis(begin: float, end: float, *, left: float, right: float, y: fl
         86400 * math.ceil((end - begin) / 86400 / most),
     )
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 86400 else "%m-%d"
-    parts = [draw_line(left, y, right, y, "soft")]
-    for at in list_round_times(begin, end, step, zone):
-        x = left + (at - begin) / (end - begin) * (right - left)
-        middle = max(min(x, right - 22), left + 22)  # inside, at either end
-        parts += [draw_line(x, y, x, y + 5, "soft"), draw_text(format_time(at, form, zone), middle, y + 20, "soft")]
-    return join_elements(parts)
+    times = list_round_times(begin, end, step, zone)
+    places = [left + (at - begin) / (end - begin) * (right - left) for at in times]
+    words = [format_time(at, form, zone) for at in times]
+    wishes = [(x, estimate_text_width(text)) for x, text in zip(places, words, strict=True)]
+    labels = place_labels(wishes, left=left - TIMES_PX, right=right + TIMES_PX, rows=1, gap=4.0)
+    ticks = [draw_line(x, y, x, y + 5, "soft") for x in places]
+    named = [draw_text(text, label.middle, y + 20, "soft") for text, label in zip(words, labels, strict=True) if label]
+    return join_elements([draw_line(left, y, right, y, "soft"), *ticks, *named])
 
 
 def list_round_times(begin: float, end: float, step: float, zone: tzinfo = UTC) -> list[float]:

@@ -6,8 +6,10 @@ import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from datetime import UTC, tzinfo
 from itertools import combinations
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,3 +153,19 @@ def test_large_numbers_at_an_axis_are_written_out() -> None:
         "0.0005",
         "0.3",
     ]
+
+
+zones = st.sampled_from([UTC, ZoneInfo("Asia/Kolkata")])
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 1e9), st.floats(1, 4e6), st.floats(200, 900), zones)
+def test_no_time_on_an_axis_covers_another(begin: float, length: float, right: float, zone: tzinfo) -> None:
+    axis = svg.draw_time_axis(begin, begin + length, left=60, right=right, y=100, zone=zone)
+    check_labels(svg.draw_figure(140, "Axis", axis, width=right + 14), right + 14)
+
+
+def test_words_at_the_end_of_a_lane_are_inside() -> None:
+    lanes = {"sensor": [LaneEvent(BEGIN + at, "failed", "", "red", "cross") for at in (0, 3600)]}
+    for width in (svg.WIDTH, svg.NARROW):
+        check_labels(draw_decisions({}, [], observations=lanes, span=(BEGIN, BEGIN + 3600), width=width), width)
