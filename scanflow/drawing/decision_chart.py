@@ -19,7 +19,7 @@ from scanflow.drawing.line_chart import (
     Threshold,
     build_panels,
     compute_span,
-    merge_marks,
+    merge_event_lines,
 )
 
 PANEL_PX, LANE_ROWS = 90.0, 2
@@ -68,7 +68,7 @@ def draw_decisions(
         svg.draw_line(
             axis.scale_x(mark.at), last.bottom, axis.scale_x(mark.at), bottom, mark.colour, stroke_dasharray="4 4"
         )
-        for mark in merge_marks(decisions, last)
+        for mark in merge_event_lines(decisions, last)
         if lanes
     ]
     times = svg.draw_time_axis(*last.x, left=last.left, right=last.right, y=bottom, zone=zone)

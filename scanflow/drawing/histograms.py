@@ -77,8 +77,8 @@ def _draw_parts(histogram: Histogram) -> svg.Element:
             title = svg.draw_element("title", svg.escape_text(f"{bins[place]}, {when}: {share:.1%}"))
             where = {"x": (place + shift) * step, "y": base - tall, "width": step * 0.4, "height": tall}
             parts.append(svg.draw_element("rect", title, **where, **_paint(when)))
-    for share, y in list(scale.items())[1:]:
-        parts.append(svg.draw_label(share, 0, y - 3, "soft", anchor="start", font_size=SCALE_FONT_PX))
+    for label, y in list(scale.items())[1:]:
+        parts.append(svg.draw_label(label, 0, y - 3, "soft", anchor="start", font_size=SCALE_FONT_PX))
     return svg.Element("".join([*parts, *_draw_bins(bins, base + 15, step)]))
 
 

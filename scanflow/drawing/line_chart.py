@@ -193,7 +193,7 @@ def build_panels(
     parts = [
         *(part for period in periods for part in _draw_period(period, frames)),
         *(part for panel, frame in zip(panels, frames, strict=True) for part in frame.draw_grid(panel.form)),
-        *(_draw_mark(mark, frames) for mark in merge_marks(marks, axis)),
+        *(_draw_mark(mark, frames) for mark in merge_event_lines(marks, axis)),
         *(part for panel, frame in zip(panels, frames, strict=True) for part in _draw_panel(panel, frame)),
         *labels,
     ]
@@ -212,7 +212,7 @@ def build_points(
     ]
 
 
-def merge_marks(marks: Iterable[EventLine], frame: PlotFrame) -> list[EventLine]:
+def merge_event_lines(marks: Iterable[EventLine], frame: PlotFrame) -> list[EventLine]:
     """Return the marks with those as one that would cover each other: a failure of them, else the first."""
     groups: dict[int, list[EventLine]] = {}
     for mark in marks:
