@@ -94,7 +94,8 @@ def _build_column(name: str, values: list[Any]) -> pd.Series[Any]:
 
     kinds = {type(value) for value in values if value is not None}
     if name.rpartition(".")[2] in _TIMES and kinds <= {int, float}:
-        return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True, errors="coerce")
+        times = pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True, errors="coerce")
+        return times.dt.round("us")  # more digits than a float of seconds has
     if kinds == {int} and all(value is None or abs(value) < 2**63 for value in values):
         return pd.Series(values, dtype="Int64")
     if kinds == {bool}:

@@ -287,6 +287,7 @@ def test_columns_have_the_types_of_their_fields_also_where_some_are_absent() -> 
     told = Listing([{"at": None, "pid": 7, "held": True, 1: "a"}, {"at": 2, "pid": None, "more": 2**70}]).to_pandas()
     assert [str(told[name].dtype) for name in ("pid", "held", "more")] == ["Int64", "boolean", "float64"]
     assert told.isna().sum().tolist() == [1, 1, 1, 1, 1]
+    assert str(Listing([{"at": 1_795_906_000.1}]).to_pandas()["at"][0]) == "2026-11-28 22:46:40.100000+00:00"
     assert str(told["at"][1]) == "1970-01-01 00:00:02+00:00"
 
 
@@ -334,6 +335,10 @@ def test_lines_in_columns_are_a_block_and_the_first_of_them_is_no_heading() -> N
     assert "<pre>at 1  sample\nat 2  decision</pre>" in render_screen(["at 1  sample", "at 2  decision"])
     assert "<strong>a  b</strong>" in render_screen(["a  b", Table(("c",), [("d",)])])
     assert "<strong>a</strong>" in render_screen(["a", "b"])
+
+
+def test_a_task_of_a_fan_out_is_named_and_not_counted() -> None:
+    assert list_texts((build_task("square.3", "succeeded"),))[6] == "square.3"
 
 
 def test_a_run_of_a_list_has_no_steps_and_says_where_they_are() -> None:

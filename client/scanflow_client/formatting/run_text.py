@@ -291,7 +291,7 @@ def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
         shown = f"{MARKS['reused']} reused from {', '.join(sorted(origins))}"
     memory = max((task.max_rss_bytes or 0 for task in tasks), default=0)
     return (
-        f"{step} ×{len(tasks)}" if any("." in task.task for task in tasks) else step,
+        f"{step} ×{len(tasks)}" if any("." in task.task for task in tasks if task.task != step) else step,
         shown,
         format_optional(max(task.attempts for task in tasks) or None),
         format_seconds(sum(task.seconds or 0.0 for task in tasks if not task.origin)),
