@@ -59,7 +59,7 @@ class BackgroundReads:
         with self._lock:
             before = self._readings.get(key)
             now = self._clock()
-            if before is not None and (before.due == 0.0 or now < _find_due(before, is_opened=is_opened)):
+            if before is not None and (before.due == 0.0 or now < _choose_due(before, is_opened=is_opened)):
                 self._readings.move_to_end(key)
                 return before
             reading = replace(before or Reading(), due=0.0, is_loading=True)
@@ -108,5 +108,5 @@ class BackgroundReads:
         return Reading(value=value, problem=problem, is_loading=False, at=at, began=began, due=due)
 
 
-def _find_due(reading: Reading, *, is_opened: bool) -> float:
+def _choose_due(reading: Reading, *, is_opened: bool) -> float:
     return min(reading.due, reading.began + OPENED_PAUSE_S) if is_opened else reading.due

@@ -44,7 +44,7 @@ def test_a_person_says_yes_to_the_name(browser: Browser, server: ServerProcess) 
     assert browser.read_console() == []
 
 
-def test_the_question_is_read_by_everybody(browser: Browser, server: ServerProcess) -> None:
+def test_the_request_to_confirm_is_read_by_everybody(browser: Browser, server: ServerProcess) -> None:
     token = server.api.post("/tokens", json={"name": "ada"}).json()["token"]
     assert open_as(browser, server, token, "/")
     browser.wait_for("Log in as ada")

@@ -284,11 +284,11 @@ def test_columns_have_the_types_of_their_fields_also_where_some_are_absent() -> 
     assert str(frame["created"].dtype).endswith("UTC]")
     assert frame["created"][0].timestamp() == runs[0].created
     assert (str(frame["seconds"].dtype), frame["seconds"].isna().tolist()) == ("float64", [False, True])
-    told = Listing([{"at": None, "pid": 7, "held": True, 1: "a"}, {"at": 2, "pid": None, "more": 2**70}]).to_pandas()
-    assert [str(told[name].dtype) for name in ("pid", "held", "more")] == ["Int64", "boolean", "float64"]
-    assert told.isna().sum().tolist() == [1, 1, 1, 1, 1]
+    frame = Listing([{"at": None, "pid": 7, "held": True, 1: "a"}, {"at": 2, "pid": None, "more": 2**70}]).to_pandas()
+    assert [str(frame[name].dtype) for name in ("pid", "held", "more")] == ["Int64", "boolean", "float64"]
+    assert frame.isna().sum().tolist() == [1, 1, 1, 1, 1]
     assert str(Listing([{"at": 1_795_906_000.1}]).to_pandas()["at"][0]) == "2026-11-28 22:46:40.100000+00:00"
-    assert str(told["at"][1]) == "1970-01-01 00:00:02+00:00"
+    assert str(frame["at"][1]) == "1970-01-01 00:00:02+00:00"
 
 
 def test_a_record_that_some_items_do_not_have_is_columns_of_its_fields_only() -> None:

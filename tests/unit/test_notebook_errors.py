@@ -143,7 +143,7 @@ def test_a_sensor_of_a_cell_is_refused_with_the_lines_of_the_file_that_it_needs(
 def test_an_object_of_a_cells_class_is_refused_as_its_class_is_and_a_function_as_none(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = "class Made:\n    def predict(self, x): return x\nsf.Service(name='m', implementation=Made())"
-    assert "Write implementation='model.py:Made'." in run_cell(shell, made, capsys)
+    instance = "class Made:\n    def predict(self, x): return x\nsf.Service(name='m', implementation=Made())"
+    assert "Write implementation='model.py:Made'." in run_cell(shell, instance, capsys)
     function = "def predict(x): return x\nsf.Service(name='m', implementation=predict)"
     assert "implementation is the function 'predict', and a component is a class" in run_cell(shell, function, capsys)

@@ -90,9 +90,7 @@ def test_a_name_with_a_slash_is_refused_before_a_server_sees_other_names() -> No
         build_path("intents", "home-loan/2", "why")
 
 
-def test_where_the_encoding_has_no_mark_of_a_state_there_is_a_question_mark(
-    home: Path, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_encoding_cannot_hold_is_replaced(home: Path, quick_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     Client(progress=False).run(sf.Workflow(name="w", nodes=[double.bind(1)]))
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
@@ -106,7 +104,7 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def test_a_terminal_whose_encoding_has_no_marks_gets_plain_lines_of_progress() -> None:
+def test_progress_is_plain_lines_in_a_terminal_of_another_encoding() -> None:
     written = io.BytesIO()
     with open_output(Terminal(written, encoding="latin-1")) as output:
         output.update("load")

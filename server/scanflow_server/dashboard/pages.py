@@ -99,8 +99,8 @@ _STYLES: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _MAX_EVENTS: Final = 1_000
 """The newest events of an application that its report is made of."""
 
-_MAX_LABELS: Final = 2_000
-_MAX_DETAILS: Final = 300
+MAX_LABELS: Final = 2_000
+MAX_DETAILS: Final = 300
 """The newest labels of the detections among them; and those whose rows and pictures are read, of which a report shows
 those of the last detection."""
 
@@ -236,8 +236,8 @@ class Pages:
             shown_events = event_store.list_newest(connection, type=TYPES, app=app, team=caller.team, limit=_MAX_EVENTS)
             runs = {str(event.data.get("run")) for event in shown_events if event.type == "drift.found"}
             about: Any = {"app": app, "own": caller.team, "state": "given", "runs": runs}
-            labels = label_store.list_labels(connection, **about, details=True, limit=_MAX_DETAILS)
-            labels += label_store.list_labels(connection, **about, limit=_MAX_LABELS, offset=_MAX_DETAILS)
+            labels = label_store.list_labels(connection, **about, details=True, limit=MAX_DETAILS)
+            labels += label_store.list_labels(connection, **about, limit=MAX_LABELS, offset=MAX_DETAILS)
         if not shown_events:
             raise NotFoundError(f"No agent of {app!r} has reported anything yet.")
         return report_page(app, shown_events, [label.model_dump(mode="json") for label in labels])

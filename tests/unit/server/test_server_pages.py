@@ -123,8 +123,8 @@ def test_a_report_reads_the_labels_of_the_drifts_that_it_shows(
         for at, run in enumerate(["first", "second", "third"]):
             label_store.enqueue(connection, "mnist", [LabelCandidate(id=run, run=run)], at=1.0)
             label_store.Labeller("ada", app="mnist").assign(connection, run, 7, at=2.0 + at)
-    monkeypatch.setattr(pages, "_MAX_DETAILS", 1)
-    monkeypatch.setattr(pages, "_MAX_LABELS", 1)
+    monkeypatch.setattr(pages, "MAX_DETAILS", 1)
+    monkeypatch.setattr(pages, "MAX_LABELS", 1)
     assert "1 points, 0 of them for evaluation, by ada" in ada.get("/reports/mnist").text
 
 
