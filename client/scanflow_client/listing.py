@@ -89,7 +89,7 @@ class Listing(list[T], Generic[T]):
         return pd.DataFrame({name: _build_column(str(name), values) for name, values in columns.items()})
 
 
-def _build_column(name: str, values: list[Any]) -> pd.Series[Any]:
+def _build_column(name: str, values: list[Any]) -> pd.Series:
     import pandas as pd
 
     kinds = {type(value) for value in values if value is not None}

@@ -239,8 +239,8 @@ def test_a_plain_list_or_tuple_of_records_is_a_table_and_others_are_as_ever() ->
         assert list_texts(listed)[:3] == ["run", "workflow", "state"]
     handles = [RunHandle(OneRun(record), record) for record in runs[:1]]
     assert Page(render_bundle(handles)["text/html"]).attributes["href"] == "http://h/runs/tall-fox-1"
-    for listed in ([*runs, 1], [1, 2], [], (), {"a": runs[0]}):
-        assert render_bundle(listed) == {"text/plain": pretty(listed)}
+    for other in ([*runs, 1], [1, 2], [], (), {"a": runs[0]}):
+        assert render_bundle(other) == {"text/plain": pretty(other)}
     for name, function in LISTS.items():
         assert callable(resolve_screen(function))
         assert name in SCREENS
