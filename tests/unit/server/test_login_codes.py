@@ -73,7 +73,7 @@ def test_a_wrong_or_old_code_and_one_of_a_token_that_is_gone_let_nobody_in(api: 
 
 
 @pytest.mark.parametrize("headers", [FOREIGN, EVIL], ids=["a file's", "a page's"])
-def test_under_another_name_than_the_homes_the_reader_is_asked_first(
+def test_under_another_name_than_the_homes_the_reader_confirms_first(
     api: Api, browser: httpx2.Client, headers: dict[str, str]
 ) -> None:
     code = make_login(api, make_token(api, "viewer"))["code"]

@@ -133,7 +133,7 @@ def test_a_code_begins_one_session_within_a_minute(context: ServerContext, sessi
     assert wait_for(sessions.take_code(late)) is None
 
 
-def test_a_code_ends_with_its_token_and_is_asked_for_by_that_alone(context: ServerContext, sessions: Sessions) -> None:
+def test_a_code_ends_with_its_token_and_is_known_to_that_alone(context: ServerContext, sessions: Sessions) -> None:
     code = make_code(sessions)
     tokens = map(hash_token, ("secret", "other", ""))
     assert [wait_for(sessions.has_code(hash_token(code), token)) for token in tokens] == [True, False, False]

@@ -156,7 +156,7 @@ def test_the_searches_for_a_service_are_listed_where_its_application_is_unknown(
         assert "tune-shoe" not in browser.get("/tuning"), "nothing of it is known here"
 
 
-def test_a_tracker_that_is_not_there_is_said_and_asked_again_when_the_page_is_opened(
+def test_a_tracker_that_is_not_there_is_said_and_read_again_when_the_page_is_opened(
     api: Api, context: ServerContext, monkeypatch: pytest.MonkeyPatch, tracker: MemoryKnowledge
 ) -> None:
     def fail(_context: object) -> MemoryKnowledge:
