@@ -121,7 +121,7 @@ def test_a_browser_that_does_not_come_is_an_error_that_says_what_to_do(
         raise call().exception or AssertionError
 
 
-def test_who_has_no_token_of_the_server_is_told_so(
+def test_a_command_without_a_token_of_the_server_says_so(
     url: str, browser: FileBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCANFLOW_TOKEN", "other")

@@ -70,7 +70,7 @@ events = st.tuples(moments, st.sampled_from(["", "failed"]), names).map(
 
 @settings(max_examples=20)
 @given(st.lists(decisions, max_size=40), st.dictionaries(names, st.lists(events, max_size=9), max_size=3), widths)
-def test_no_decision_covers_the_words_of_another(
+def test_no_decision_covers_the_label_of_another(
     actions: list[EventLine], lanes: dict[str, list[LaneEvent]], width: float
 ) -> None:
     lanes = {name: sorted(own, key=lambda event: event.at) for name, own in lanes.items()}
@@ -165,7 +165,7 @@ def test_no_time_on_an_axis_covers_another(begin: float, length: float, right: f
     check_labels(svg.draw_figure(140, "Axis", axis, width=right + 14), right + 14)
 
 
-def test_words_at_the_end_of_a_lane_are_inside() -> None:
+def test_labels_at_the_end_of_a_lane_are_inside() -> None:
     lanes = {"sensor": [LaneEvent(BEGIN + at, "failed", "", "red", "cross") for at in (0, 3600)]}
     for width in (svg.WIDTH, svg.NARROW):
         check_labels(draw_decisions({}, [], observations=lanes, span=(BEGIN, BEGIN + 3600), width=width), width)
