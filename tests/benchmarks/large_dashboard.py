@@ -68,7 +68,7 @@ def large_dashboard(places: Places, section: Section, size: DashboardSize) -> Be
         extra = {"SCANFLOW_MAX_RUNS": "1", "SCANFLOW_KEEP_EVENTS": "0", "SCANFLOW_KEEP_EVENTS_DAYS": "0"}
         with (
             start_server(command, folder, port=port, probe=Probe(path="/readyz"), extra=extra) as server,
-            open_browser(folder, folder) as browser,
+            open_browser(folder) as browser,
         ):
             url = server.url("")
             _log_in(browser, url)

@@ -15,6 +15,7 @@ from scanflow.app.quantities import format_count
 from scanflow.app.workflow import Workflow
 from scanflow.deployer import RunRequest
 from scanflow.deployer.embedded import DEFAULT
+from scanflow.drawing.graph_boxes import NodeKind
 from scanflow.errors import NotFoundError
 from scanflow.reports.loop_events import TYPES
 from scanflow.text.masking import Masker, mask_place
@@ -28,6 +29,9 @@ from scanflow_server.dashboard.subject_links import build_agent_address
 from scanflow_server.routes import application_routes
 from scanflow_server.scope import restrict_team
 from scanflow_server.store import agent_store, event_store
+
+_CHANGED: Final[Mapping[str, NodeKind]] = {"workflow": "workflow", "service": "service"}
+"""What strategies may change of what is drawn, by the kind of a target."""
 
 
 def load_applications(request: PageRequest) -> PageView:
@@ -112,9 +116,9 @@ def _list_requests(request: PageRequest, agent: AgentView) -> Iterator[PartLink]
     for strategy in limits:
         for call in strategy.calls:
             kind, _, name = call.target.partition("/")
-            if kind in {"workflow", "service"}:
-                tooltip = f"the strategy {strategy.name} of {agent.name} may {call.primitive}"
-                yield PartLink(Part("agent", agent.name), Part(kind, name), tooltip=tooltip)
+            tooltip = f"the strategy {strategy.name} of {agent.name} may {call.primitive}"
+            if kind in _CHANGED:
+                yield PartLink(Part("agent", agent.name), Part(_CHANGED[kind], name), tooltip=tooltip)
 
 
 def _has_report(request: PageRequest, app: Application) -> bool:

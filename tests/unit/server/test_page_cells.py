@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scanflow_server.dashboard.page_cells import CellTable, Moment, list_filled_columns
+from scanflow_server.dashboard.page_cells import Cell, CellTable, Moment, list_filled_columns
 from tests.unit.test_markup import render_evil_page
 
 
 def test_a_column_is_left_out_where_no_row_has_a_value() -> None:
     columns = ("name", "restarts", "error", "last", "models", "fired")
-    rows = [["a", None, "", Moment(None), [], 0], ["b", None, None, Moment(None), [], 0]]
+    rows: list[list[Cell]] = [["a", None, "", Moment(None), [], 0], ["b", None, None, Moment(None), [], 0]]
     assert list_filled_columns(CellTable(columns, rows)) == [0, 5]
     assert list_filled_columns(CellTable(columns, [*rows, ["c", 1, None, Moment(2.0), None, None]])) == [0, 1, 3, 5]
 

@@ -299,7 +299,7 @@ def test_a_change_of_a_service_is_an_operation(api: Api) -> None:
 
 def test_an_application_stays_as_it_is_while_a_copy_of_its_service_is_deployed(api: Api) -> None:
     whole = {**ONLINE, "app_dir": str(api.context.settings.home)}
-    (workflow,) = whole["workflows"]
+    workflow: Any = ONLINE["workflows"][0]
     copy = {**whole, "workflows": [{**workflow, "name": "digits-tune"}]}
     assert api.post("/services", json={"application": whole}).status_code == 202
     stored = api.get("/applications/mnist").json()
