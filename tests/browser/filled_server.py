@@ -95,7 +95,7 @@ class FilledServer(ServerProcess):
     """The server, and the names of what it has. ``SCANFLOW_HOME`` is its home."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__(home, environ={"SCANFLOW_SLOTS": "4"})
+        super().__init__(home, environ={"SCANFLOW_SLOTS": "3"})  # one job has to wait for another
         folder = home.parent
         self.source = folder / "app.py"
         self.source.write_text(SOURCE)
@@ -135,9 +135,7 @@ class FilledServer(ServerProcess):
             self.api.delete(f"/agents/{APP}/{AGENT}").raise_for_status()
             for run in self._endless:
                 self.api.post(f"/runs/{run}/stop").raise_for_status()
-            wait_until(
-                lambda: all(self.get_run(run)["state"] != "running" for run in self._endless), "the runs have stopped"
-            )
+                self.wait_for_run(run, "stopped")
         super().close()
         self._mlflow.close()
 
