@@ -13,7 +13,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from scanflow.text import secret_patterns
 from scanflow.text.secret_names import is_token_count, looks_secret, names_secret, takes_secret
+from scanflow.text.secret_patterns import SteppingPattern, may_need_mask
 from scanflow.text.spellings import list_base64, list_json_texts, list_lines, list_spellings, spell_literally
 
 SECRET_KEY = "$secret"  # noqa: S105
@@ -37,31 +39,13 @@ _MAX_HELD = 16 * 1024
 _MIN_CUT_LENGTH = 4
 """The shortest part of a secret that is masked beside an ellipsis."""
 
-_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*://)([^\s/?#\"'<>`]+)@")
-_ODD_USER_INFO = re.compile(r"((?!https?:)[A-Za-z][A-Za-z0-9+.\-]*://)([^\s\"'<>`@:/]+:[^\s\"'<>`]*)@")
-"""A password that was not escaped, as people paste them into the addresses of databases."""
-
-_MEMBER = re.compile(r"""((["'])([A-Za-z][\w.\-]*)\2\s*:\s*)(["'])((?:\\.|(?!\4).)+)(?=\4)""", re.DOTALL)
-_ASSIGNED = re.compile(r"""(?<![\w.\-?&])((-{0,2}[A-Za-z][\w.\-]*)=)("[^"]+"|'[^']+'|[^\s;&,"'<>]+)""")
-_OPTION_VALUE = re.compile(r"""(?<!\S)((--?[A-Za-z][\w.\-]*)\s+)("[^"]+"|'[^']+'|[^\s\-"']\S*)""")
-_LABELLED = re.compile(r"""(?<![\w.\-])(([A-Za-z][\w.\-]*)\s*:\s+)("[^"]+"|'[^']+'|[^\s,;"'<>{}\[\]()]+)""")
-_OWN_TOKEN = re.compile(r"\bscanflow_(?:step\.)?[\w.\-]{20,}")
-_HEADER = re.compile(r"\b((?:authorization\s*[:=]\s*(?:\w+\s+)?)|bearer\s+)([\w.~+/=\-]{8,})", re.IGNORECASE)
-_QUERY_VALUE = re.compile(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)")
 _OPTION = re.compile(r"(--?[A-Za-z][\w.\-]*)(?:=(.*))?", re.DOTALL)
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://")
 _REFERENCE = re.compile(r"(env|file|k8s):.+")
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER_OR_WORD = re.compile(r"[-+0-9.,:_eE]+|true|false|none|null|yes|no|on|off", re.IGNORECASE)
 _BYTES = "latin-1"
-_ELLIPSIS = re.compile("…|\\.\\.\\.")
-
-_MAY_MASK = re.compile(
-    r"accesskey|apikey|auth|bearer|cookie|credential|dsn|pass|privatekey|pw|secret|token|\"env\""
-    r"|(access|account|api|encryption|hmac|master|private|signing|ssh)[^a-z\"]{0,2}key"
-    r"|tracker|notify|://[^/\"]*@|://[^\"]*[?&;]",
-    re.IGNORECASE,
-)
+_ELLIPSES = ("…", "...")
 
 
 def mask_secrets(document: Any) -> Any:
@@ -72,9 +56,7 @@ def mask_secrets(document: Any) -> Any:
 def mask_text(text: str) -> str:
     """Return ``text`` with what looks like a secret masked: our own tokens, credentials in addresses, what it gives to
     a name that looks secret (``--token=...``, ``password: ...``, ``Authorization: Bearer ...``)."""
-    if "scanflow_" in text:
-        text = _OWN_TOKEN.sub(STARS, text)
-    return str(mask_secrets(text))
+    return str(mask_secrets(secret_patterns.OWN_TOKEN.substitute(lambda _: STARS, text)))
 
 
 def mask_addresses(text: str) -> str:
@@ -85,11 +67,6 @@ def mask_addresses(text: str) -> str:
 def mask_place(address: str) -> str:
     """Return a tracker's or database's address without its credentials and its query."""
     return _DocumentMask().mask_place(address)
-
-
-def may_need_mask(text: str) -> bool:
-    """Return whether :func:`mask_secrets` may change the JSON document in ``text``. Quick, and sometimes wrongly so."""
-    return _MAY_MASK.search(text) is not None
 
 
 def find_mask(document: Any, path: str = "") -> str | None:
@@ -134,7 +111,7 @@ class Masker:
         # The lines of JSON say less: they are masked as those of a document are.
         lines = {line for value in values if not texts[value] for line in list_lines(value)}
         # As ``Authorization: Basic`` has them; of an address, what is before its host.
-        accounts = {match[2] for value in values if (match := _USER_INFO.match(value)) is not None}
+        accounts = {match[2] for value in values if (match := secret_patterns.USER_INFO.whole.match(value)) is not None}
         encoded = {
             spelling
             for text in {*values, *accounts}.union(*texts.values())
@@ -150,24 +127,21 @@ class Masker:
         # The longest first, as a shorter one may be a part of it.
         self.anywhere = tuple(sorted(anywhere, key=lambda text: (-len(text), text)))
         self._shortest = min(map(len, anywhere), default=0)
-        words = sorted(usable - anywhere, key=lambda text: (-len(text), text))
-        self.words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)") if words else None
+        self.words = tuple(sorted(usable - anywhere, key=lambda text: (-len(text), text)))
+        self._words = secret_patterns.build_words_pattern(self.words)
 
     def __bool__(self) -> bool:
-        return bool(self.anywhere) or self.words is not None
+        return bool(self.anywhere or self.words)
 
     def occurs_in(self, text: str) -> bool:
         """Return whether a secret stands in ``text``, or may do so."""
-        return any(secret in text for secret in self.anywhere) or (
-            self.words is not None and self.words.search(text) is not None
-        )
+        return any(secret in text for secret in self.anywhere) or self._words.occurs_in(text)
 
     def occurs_in_bytes(self, content: bytes) -> bool:
         """Return whether a secret stands in ``content``, such as a pickle."""
         text = content.decode(_BYTES)
-        return any(_spell_bytes(secret) in text for secret in self.anywhere) or (
-            self.words is not None and re.search(_spell_bytes(self.words.pattern), text) is not None
-        )
+        words = secret_patterns.build_words_pattern(tuple(map(_spell_bytes, self.words)))
+        return any(_spell_bytes(secret) in text for secret in self.anywhere) or words.occurs_in(text)
 
     def mask_text(self, text: str) -> str:
         """Return ``text`` without the secrets, and without what looks like one."""
@@ -200,17 +174,24 @@ class Masker:
             for secret in self.anywhere:
                 if secret in text:
                     text = text.replace(secret, STARS)
-        if self.words is not None:
-            text = self.words.sub(STARS, text)
-        return self._mask_cut(text) if self.anywhere and _ELLIPSIS.search(text) else text
+        text = self._words.substitute(lambda _: STARS, text)
+        return self._mask_cut(text) if self.anywhere and any(mark in text for mark in _ELLIPSES) else text
 
     def _mask_cut(self, text: str) -> str:
         """Mask the parts of secrets that were cut by an ellipsis."""
-        parts, marks = _ELLIPSIS.split(text), [*_ELLIPSIS.findall(text), ""]
+        begun = [secret for secret in self.anywhere if secret[:_MIN_CUT_LENGTH] in text]
+        ended = [secret for secret in self.anywhere if secret[-_MIN_CUT_LENGTH:] in text]
+        if not begun and not ended:
+            return text
+        one, three = _ELLIPSES
+        pieces = [piece.split(three) for piece in text.split(one)]
+        parts = [part for piece in pieces for part in piece]
+        marks = [mark for piece in pieces for mark in (*[three] * (len(piece) - 1), one)]
+        marks[-1] = ""
         for index in range(len(parts)):
-            if index + 1 < len(parts) and (cut := _measure_start(parts[index], self.anywhere)) >= _MIN_CUT_LENGTH:
+            if index + 1 < len(parts) and (cut := _measure_start(parts[index], begun)) >= _MIN_CUT_LENGTH:
                 parts[index] = parts[index][:-cut] + STARS
-            if index and (cut := _measure_end(parts[index], self.anywhere)) >= _MIN_CUT_LENGTH:
+            if index and (cut := _measure_end(parts[index], ended)) >= _MIN_CUT_LENGTH:
                 parts[index] = STARS + parts[index][cut:]
         return "".join(part + mark for part, mark in zip(parts, marks, strict=True))
 
@@ -226,7 +207,7 @@ class MaskedStream:
         """Mask other secrets from now on, in what is held back too."""
         # A character for each byte: a log may be anything, and a block may end within a character.
         self._secrets = tuple(map(_spell_bytes, masker.anywhere))
-        self._words = None if masker.words is None else re.compile(_spell_bytes(masker.words.pattern))
+        self._words = secret_patterns.build_words_pattern(tuple(map(_spell_bytes, masker.words)))
 
     @property
     def margin(self) -> int:
@@ -243,8 +224,7 @@ class MaskedStream:
                 text, self._held = text[:end], text[end:]
         for secret in self._secrets:
             text = text.replace(secret, STARS)
-        if self._words is not None:
-            text = self._words.sub(STARS, text)
+        text = self._words.substitute(lambda _: STARS, text)
         if not last and (cut := _measure_start(text, self._secrets)):
             text, self._held = text[:-cut], text[-cut:] + self._held
         return mask_text(text).encode(_BYTES)
@@ -269,14 +249,17 @@ class _DocumentMask:
         if "://" not in text:
             return text
         if "@" in text:
-            text = _ODD_USER_INFO.sub(self._mask_user_info, text)
-            text = _USER_INFO.sub(self._mask_user_info, text)
-        return _QUERY_VALUE.sub(self._mask_query_value, text) if "=" in text else text
+            text = secret_patterns.ODD_USER_INFO.substitute(self._mask_user_info, text)
+            text = secret_patterns.USER_INFO.substitute(self._mask_user_info, text)
+        if "=" in text:
+            text = secret_patterns.QUERY_VALUE.substitute(self._mask_query_value, text)
+        return text
 
     def _mask_named(self, text: str) -> str:
         """Mask what a text gives to a name that looks secret: an assignment, an option, a member of JSON, a header."""
         for pattern, name, value, is_likely in _NAMED:
-            text = pattern.sub(partial(self._mask_named_value, name=name, value=value, is_likely=is_likely), text)
+            replace = partial(self._mask_named_value, name=name, value=value, is_likely=is_likely)
+            text = pattern.substitute(replace, text)
         return text
 
     def _mask_named_value(
@@ -401,12 +384,12 @@ def _mixes_characters(value: str) -> bool:
     return value[0] in "\"'" or (len(value) >= 6 and re.search(r"\d", value) is not None and not value.isdigit())
 
 
-_NAMED: tuple[tuple[re.Pattern[str], int, int, Callable[[str], bool]], ...] = (
-    (_MEMBER, 3, 5, bool),
-    (_ASSIGNED, 2, 3, bool),
-    (_OPTION_VALUE, 2, 3, _is_no_plain_word),
-    (_LABELLED, 2, 3, _mixes_characters),
-    (_HEADER, 0, 2, bool),
+_NAMED: tuple[tuple[SteppingPattern, int, int, Callable[[str], bool]], ...] = (
+    (secret_patterns.MEMBER, 3, 5, bool),
+    (secret_patterns.ASSIGNED, 2, 3, bool),
+    (secret_patterns.OPTION_VALUE, 2, 3, _is_no_plain_word),
+    (secret_patterns.LABELLED, 2, 3, _mixes_characters),
+    (secret_patterns.HEADER, 0, 2, bool),
 )
 """Patterns, the groups with the name and the value, and whether a value is likely one."""
 
