@@ -15,16 +15,19 @@ from scanflow.text.masking import Masker
 from scanflow_server.server_context import ServerContext
 
 
-def show_outputs(outputs: OutputFiles | list[OutputFiles]) -> Any:
-    """Return outputs as JSON. A pickled value is a text that says what it is and how to read it."""
+def show_outputs(outputs: OutputFiles | list[OutputFiles], *, keep_nan: bool = False) -> Any:
+    """Return outputs as JSON. A pickled value is a text that says what it is and how to read it.
+
+    ``keep_nan``: NaN and infinity stay the numbers that they are, and are no texts.
+    """
     if isinstance(outputs, list):
-        return [show_outputs(task) for task in outputs]
+        return [show_outputs(task, keep_nan=keep_nan) for task in outputs]
 
     def describe(name: str) -> str:
         size = len(outputs.pickles[name])
         return f"<a Python value, {size:,} bytes pickled: read it with sf.Client(...).output(...), or scanflow output>"
 
-    return _to_json_value(outputs.parse(describe))
+    return _to_json_value(outputs.parse(describe), keep_nan)
 
 
 def dump_values(context: ServerContext, run: str, step: str) -> list[bytes]:
@@ -50,13 +53,13 @@ def _holds_secret(task: OutputFiles, masker: Masker) -> bool:
     return bool(masker.mask_outputs(shown) != shown) or any(map(masker.occurs_in_bytes, task.pickles.values()))
 
 
-def _to_json_value(value: Any) -> Any:
+def _to_json_value(value: Any, keep_nan: bool) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if keep_nan or math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {name: _to_json_value(inner) for name, inner in value.items()}
+        return {name: _to_json_value(inner, keep_nan) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_to_json_value(inner) for inner in value]
+        return [_to_json_value(inner, keep_nan) for inner in value]
     return str(value)  # a path

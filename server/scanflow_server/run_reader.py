@@ -115,7 +115,7 @@ class RunReader:
             TooLargeError: they are too large to be shown.
         """
         files = self._deployer.batch.output_files(self.run.name, task, max_bytes=MAX_OUTPUT_BYTES)
-        outputs = self.masker.mask_outputs(show_outputs(files))
+        outputs = self.masker.mask_outputs(show_outputs(files, keep_nan=True))
         return outputs if isinstance(outputs, Mapping) else {str(at): value for at, value in enumerate(outputs)}
 
     def list_files(self, task: str) -> list[StepFile]:

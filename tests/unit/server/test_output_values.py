@@ -17,8 +17,10 @@ from scanflow.backends.pickles import add_signature, dump_pickle
 from scanflow.backends.values import Outputs, write_result
 from scanflow.deployer import EmbeddedDeployer, RunRequest
 from scanflow.errors import InvalidError, TooLargeError, UnavailableError, UsageError
+from scanflow.reports.output_views import build_output_view
 from scanflow.settings import Settings
 from scanflow_server.output_values import dump_values, show_outputs
+from scanflow_server.run_reader import RunReader
 
 KEY = b"k" * 32
 VALUE = {"pair": (1, 2), "nested": [{3}, b"x"]}
@@ -137,6 +139,10 @@ def give_named_secret() -> Any:
     return {"accuracy": 0.9, "password": "anything"}
 
 
+def give_no_numbers() -> Any:
+    return [{"a": float("nan"), "text": "nan"}, [float("-inf")]]
+
+
 def give_secret() -> Any:
     return ["s3cret-of-the-app"]
 
@@ -159,3 +165,10 @@ def test_outputs_that_hold_a_secret_are_refused_rather_than_changed(settings: Se
     run = deployer.run(RunRequest(make_application(step)))
     with pytest.raises(UsageError, match=f"scanflow output {run.name} give"):
         dump_values(Context(deployer), run.name, "give")  # type: ignore[arg-type]
+
+
+def test_a_page_shows_numbers_that_json_has_not_as_numbers(settings: Settings) -> None:
+    deployer = EmbeddedDeployer(settings, backend=Memory(settings))
+    run = deployer.run(RunRequest(make_application(give_no_numbers)))
+    (value,) = RunReader(Context(deployer), run).read_outputs("give").values()  # type: ignore[arg-type]
+    assert build_output_view("result", value).line == '[{"a": NaN, "text": "nan"}, [-Infinity]]'
