@@ -76,6 +76,12 @@ FAILED = Failure(
 )
 
 
+def test_a_fan_out_took_as_long_as_the_page_says_and_not_the_sum_of_its_tasks() -> None:
+    tasks = [task(f"train.{at}", began=NOW - 100 + 10 * at, seconds=12.0) for at in range(3)]
+    rows = render_screen(*run_text.format_run(run("succeeded", *tasks))).splitlines()
+    assert "32.0 s" in next(row for row in rows if "train ×3" in row)
+
+
 def test_why_a_cached_step_ran_is_said_in_its_line_and_below_the_table() -> None:
     note = "not reused: the code of features.py changed"
     record = task("train", cache_note=note)

@@ -277,6 +277,12 @@ def format_task_record(record: TaskRecord) -> Screen:
     return [*format_tasks([record]), *lines]
 
 
+def _compute_time(tasks: Sequence[TaskRecord]) -> float:
+    """Return the time from the start of a step's first task to the end of its last, as the run's page has it."""
+    spans = [(task.began or 0.0, task.seconds or 0.0) for task in tasks if not task.origin and task.seconds is not None]
+    return max(map(sum, spans)) - min(spans)[0] if spans else 0.0
+
+
 def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
     states = Counter(task.state for task in tasks)
     worst = next(
@@ -294,7 +300,7 @@ def _format_step(step: str, tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
         f"{step} ×{len(tasks)}" if any("." in task.task for task in tasks if task.task != step) else step,
         shown,
         format_optional(max(task.attempts for task in tasks) or None),
-        format_seconds(sum(task.seconds or 0.0 for task in tasks if not task.origin)),
+        format_seconds(_compute_time(tasks)),
         format_seconds(sum(task.cpu_s or 0.0 for task in tasks)),
         format_bytes(memory) if memory else "-",
     )
