@@ -103,9 +103,10 @@ class RunReader:
         return max(matches, key=lambda task: task.began or 0.0, default=None)
 
     def read_log_tail(self, task: str, stream: Stream, attempt: int | None) -> str:
-        """Return the last lines that a task wrote."""
+        """Return the last lines that a task wrote; of one that was written over and over, as a bar, its last state."""
         content = self._deployer.read_log_tail(TaskLog(self.run.name, task, stream, attempt), LOG_BYTES)
-        return "\n".join(make_printable(content.decode("utf-8", "replace")).splitlines()[-MAX_LINES:])
+        states = (line.rstrip("\r").rpartition("\r")[2] for line in content.decode("utf-8", "replace").split("\n"))
+        return "\n".join(make_printable("\n".join(states)).splitlines()[-MAX_LINES:])
 
     def read_outputs(self, task: str) -> Mapping[str, Any]:
         """Return the outputs of a task, or those of a step's tasks by their numbers; see :func:`show_outputs`.

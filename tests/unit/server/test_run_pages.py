@@ -139,6 +139,14 @@ def test_a_link_out_of_the_applications_runs_is_not_followed(context: ServerCont
         reader.locate(file)
 
 
+def test_a_bar_is_shown_in_its_last_state(
+    context: ServerContext, drive: Callable[..., RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = "begin\r\n" + "".join(f"\r{at} %" for at in range(101)) + "\nend\r"
+    monkeypatch.setattr(type(context.deployer), "read_log_tail", lambda *_: written.encode())
+    assert RunReader(context, drive()).read_log_tail("fit", "stdout", None) == "begin\n100 %\nend"
+
+
 def test_another_team_sees_nothing_of_a_run(api: Api, drive: Callable[..., RunRecord]) -> None:
     run = drive()
     with browsing(api, "eve", team="beta") as eve, browsing(api, "ada", team="alpha") as ada:
