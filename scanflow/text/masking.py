@@ -128,7 +128,7 @@ class Masker:
         self.anywhere = tuple(sorted(anywhere, key=lambda text: (-len(text), text)))
         self._shortest = min(map(len, anywhere), default=0)
         self.words = tuple(sorted(usable - anywhere, key=lambda text: (-len(text), text)))
-        self._words = secret_patterns.build_words_pattern(self.words)
+        self._words = secret_patterns.build_exact_pattern(self.words)
 
     def __bool__(self) -> bool:
         return bool(self.anywhere or self.words)
@@ -140,7 +140,7 @@ class Masker:
     def occurs_in_bytes(self, content: bytes) -> bool:
         """Return whether a secret stands in ``content``, such as a pickle."""
         text = content.decode(_BYTES)
-        words = secret_patterns.build_words_pattern(tuple(map(_spell_bytes, self.words)))
+        words = secret_patterns.build_exact_pattern(tuple(map(_spell_bytes, self.words)))
         return any(_spell_bytes(secret) in text for secret in self.anywhere) or words.occurs_in(text)
 
     def mask_text(self, text: str) -> str:
@@ -207,7 +207,7 @@ class MaskedStream:
         """Mask other secrets from now on, in what is held back too."""
         # A character for each byte: a log may be anything, and a block may end within a character.
         self._secrets = tuple(map(_spell_bytes, masker.anywhere))
-        self._words = secret_patterns.build_words_pattern(tuple(map(_spell_bytes, masker.words)))
+        self._words = secret_patterns.build_exact_pattern(tuple(map(_spell_bytes, masker.words)))
 
     @property
     def margin(self) -> int:

@@ -86,7 +86,7 @@ def _holds(part: str) -> Callable[[str], bool]:
     return lambda text: part in text
 
 
-def build_words_pattern(words: tuple[str, ...]) -> SteppingPattern:
+def build_exact_pattern(words: tuple[str, ...]) -> SteppingPattern:
     """Return a pattern of these words, each where it is a whole word; the first is tried first. None match nothing."""
     any_word = "|".join(map(re.escape, words)) if words else "(?!)"
     starts = "".join(sorted({re.escape(word[0]) for word in words}))
@@ -141,7 +141,7 @@ HEADER = SteppingPattern(
 )
 QUERY_VALUE = SteppingPattern(r"([?&;])([^\s=&;#?\"'<>]+)=([^\s&;#\"'<>]+)", start="?&;")
 
-_SIGNS = 'auth bearer cookie credential dsn pass pw secret token "env" tracker notify'.split()
+_WORDS = 'auth bearer cookie credential dsn pass pw secret token "env" tracker notify'.split()
 _KIND_OF_KEY = re.compile(r"(?:access|account|api|encryption|hmac|master|private|signing|ssh)[^a-z\"]{0,2}\Z")
 _LONGEST_KIND = len("encryption") + 2
 _USER = re.compile(r"://[^/\"]*@")
@@ -152,7 +152,7 @@ def may_need_mask(text: str) -> bool:
 
     Quick, and sometimes wrongly so.
     """
-    if any(_has_sign(_fold(block)) for block in _list_blocks(text)):
+    if any(_names_secret(_fold(block)) for block in _list_blocks(text)):
         return True
     return "://" in text and (_USER.search(text) is not None or _has_query(text))
 
@@ -162,8 +162,8 @@ def _has_any(text: str, words: tuple[str, ...]) -> bool:
     return any(word in folded for folded in map(_fold, _list_blocks(text)) for word in words)
 
 
-def _has_sign(folded: str) -> bool:
-    return any(sign in folded for sign in _SIGNS) or any(
+def _names_secret(folded: str) -> bool:
+    return any(word in folded for word in _WORDS) or any(
         _KIND_OF_KEY.search(folded, max(0, key.start() - _LONGEST_KIND), key.start())
         for key in re.finditer("key", folded)
     )
@@ -175,7 +175,7 @@ def _has_query(text: str) -> bool:
     while begin >= 0:
         end = text.find('"', begin)
         end = len(text) if end < 0 else end
-        if any(text.find(sign, begin, end) >= 0 for sign in "?&;"):
+        if any(text.find(word, begin, end) >= 0 for word in "?&;"):
             return True
         begin = text.find("://", end)
     return False

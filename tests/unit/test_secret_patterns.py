@@ -73,7 +73,7 @@ def test_steps_find_what_a_search_of_the_whole_finds(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_small_steps")
-def test_a_sign_of_a_secret_is_found_wherever_it_stands() -> None:
+def test_a_text_that_may_need_a_mask_is_found() -> None:
     @given(TEXTS)
     def hold(text: str) -> None:
         assert may_need_mask(text) == (PLAIN_SIGN.search(text) is not None)
@@ -81,7 +81,7 @@ def test_a_sign_of_a_secret_is_found_wherever_it_stands() -> None:
     hold()
 
 
-def test_letters_are_folded_as_a_pattern_that_ignores_case_does() -> None:
+def test_text_is_folded_as_a_pattern_that_ignores_case_does() -> None:
     taken = re.findall("[a-z]", "".join(map(chr, range(sys.maxunicode))), re.IGNORECASE)
     assert len(taken) > 52
     assert all(re.fullmatch(secret_patterns._fold(letter), letter, re.IGNORECASE) for letter in taken)
