@@ -31,10 +31,18 @@ _SIGNATURES = frozenset({"sig", "signature", "x-amz-signature", "x-goog-signatur
 """Parameters of an address that let anybody in who has it."""
 
 
-@lru_cache(maxsize=4096)
+_MAX_KEPT_NAME = 256
+"""Whether a longer name looks secret is not kept: a long text without spaces may be one."""
+
+
 def looks_secret(name: str) -> bool:
     """Return whether this is a secret's name: ``HF_TOKEN``, ``train.api_key``; not ``max_tokens``, ``tokenizer``."""
-    parts = [part.lower() for part in _PARTS.findall(name)]
+    return _looks_secret(name) if len(name) <= _MAX_KEPT_NAME else _looks_secret.__wrapped__(name)
+
+
+@lru_cache(maxsize=4096)
+def _looks_secret(name: str) -> bool:
+    parts = _split_name(name)
     if parts and parts[-1] in _ABOUT:
         return False
     if any(pair in _PAIRS for pair in pairwise(parts)):
@@ -43,13 +51,19 @@ def looks_secret(name: str) -> bool:
     return bool(words) and not (words <= {"token", "tokens"} and (_COUNTS | _OF_TEXTS).intersection(parts))
 
 
+def _split_name(name: str) -> list[str]:
+    return [part[0].lower() for part in _PARTS.finditer(name)]
+
+
 def takes_secret(name: str, value: str) -> bool:
     """Return whether a text given to a name is a secret. ``pwd`` is a password, or a folder as Apptainer's and a
     shell's; a number of tokens is none."""
-    words = [part.lower() for part in _PARTS.findall(name)]
+    if not looks_secret(name):
+        return False
+    words = _split_name(name)
     is_folder = words == ["pwd"] and value.startswith("/")
     is_number = not {"token", "tokens"}.isdisjoint(words) and value.isdigit() and len(value) < MAX_TOKEN_COUNT_LENGTH
-    return looks_secret(name) and not is_folder and not is_number
+    return not is_folder and not is_number
 
 
 def names_secret(name: str) -> bool:
