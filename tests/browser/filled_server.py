@@ -123,6 +123,9 @@ class FilledServer(ServerProcess):
         self._endless += [self.running, self.queued, self.occupying]
         for run, state in ((self.succeeded, "succeeded"), (self.failed, "failed"), (self.running, "running")):
             self.wait_for_run(run, state)
+        wait_until(
+            lambda: any(task.get("place") for task in self.get_run(self.occupying)["tasks"]), "the job has its cores"
+        )
         (drift, *_) = self.api.get("/events", params={"type": "drift.found"}).json()
         self.drift = drift["id"]
 

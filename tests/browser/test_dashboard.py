@@ -37,6 +37,7 @@ DRAWINGS = {
 EMPTY = (
     "Its journal has no entry.",
     "It printed nothing.",
+    "The run '",  # of a job that waits: it has no log yet
     "They are the same.",
     "The workflow has no other run.",
     "No step has a parameter.",

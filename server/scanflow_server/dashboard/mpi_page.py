@@ -23,7 +23,8 @@ def load(request: PageRequest) -> PageView:
     jobs = [compute_job_times(record, max(request.now // _STEP_S * _STEP_S, record.created)) for record in records]
     shares, waits = explain_queue(request.context, request.caller)
     chosen = next((record for record in records if record.name == request.query.get("run")), None)
-    chosen = chosen or next((record for record in records if record.state == "running"), next(iter(records), None))
+    placed = [record for record in records if any(task.place for task in record.tasks)]  # none of a job that waits
+    chosen = chosen or next((record for record in placed if record.state == "running"), next(iter(placed), None))
     places: dict[str, Any] = {"address": "/runs/{}".format, "zone": request.zone}
     return PageView(
         title="MPI",
