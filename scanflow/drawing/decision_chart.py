@@ -59,8 +59,8 @@ def draw_decisions(
         for name, points in metrics.items()
     ] or [LinePanel(name="", lines={}, height=0.0)]
     begin, end = _compute_span(panels, decisions, lanes) if span is None else span
-    left = compute_left(lanes, width, least=0.0)
-    parts, frames = build_panels(panels, decisions, periods, span=(begin, end), width=width, left=left)
+    left_px = compute_left(lanes, width, least=0.0)
+    parts, frames = build_panels(panels, decisions, periods, span=(begin, end), width=width, left=left_px)
     last = frames[-1]
     axis = LaneAxis(*last.x, last.left, last.right)
     drawn, bottom = draw_lanes(lanes, axis, top=last.bottom, rows=LANE_ROWS)

@@ -183,10 +183,10 @@ class Masker:
         ended = [secret for secret in self.anywhere if secret[-_MIN_CUT_LENGTH:] in text]
         if not begun and not ended:
             return text
-        one, three = _ELLIPSES
-        pieces = [piece.split(three) for piece in text.split(one)]
+        mark, dots = _ELLIPSES
+        pieces = [piece.split(dots) for piece in text.split(mark)]
         parts = [part for piece in pieces for part in piece]
-        marks = [mark for piece in pieces for mark in (*[three] * (len(piece) - 1), one)]
+        marks = [either for piece in pieces for either in (*[dots] * (len(piece) - 1), mark)]
         marks[-1] = ""
         for index in range(len(parts)):
             if index + 1 < len(parts) and (cut := _measure_start(parts[index], begun)) >= _MIN_CUT_LENGTH:

@@ -13,10 +13,10 @@ from functools import cached_property
 
 Replace = Callable[[re.Match[str]], str]
 
-_MAX_AT_ONCE = 32 * 1024
+MAX_AT_ONCE = 32 * 1024
 """A longer text is searched in steps, in characters."""
 
-_STEP_LENGTH = 4096
+STEP_LENGTH = 4096
 
 _BLOCK_LENGTH, _OVERLAP = 256 * 1024, 32
 """How much of a text is searched for signs at once, and how much more than the longest of them."""
@@ -67,18 +67,18 @@ class SteppingPattern:
     def _search(self, text: str) -> Iterator[re.Match[str]]:
         if not self._may_occur_in(text):
             return iter(())
-        pattern = self.whole if len(text) <= _MAX_AT_ONCE else self.stepping
+        pattern = self.whole if len(text) <= MAX_AT_ONCE else self.stepping
         return (match for match in pattern.finditer(text) if match.lastindex is not None)
 
     @cached_property
     def stepping(self) -> re.Pattern[str]:
         """The pattern, or else a step."""
-        steps = f"[^{self._start}]{{1,{_STEP_LENGTH}}}"
+        steps = f"[^{self._start}]{{1,{STEP_LENGTH}}}"
         if self._run:
-            inside, outside = f"(?<=[{self._run}])[{self._run}]{{1,{_STEP_LENGTH}}}", f"[^{self._run}]"
-            steps = f"{inside}{outside}{{0,{_STEP_LENGTH}}}|{outside}{{1,{_STEP_LENGTH}}}"
+            inside, outside = f"(?<=[{self._run}])[{self._run}]{{1,{STEP_LENGTH}}}", f"[^{self._run}]"
+            steps = f"{inside}{outside}{{0,{STEP_LENGTH}}}|{outside}{{1,{STEP_LENGTH}}}"
         if self._mark:  # to the beginning of a run: those before it are followed by another run, and not by the mark
-            steps += f"|[^{self._mark}]{{2,{_STEP_LENGTH}}}(?<![{self._run}])(?=[{self._run}])"
+            steps += f"|[^{self._mark}]{{2,{STEP_LENGTH}}}(?<![{self._run}])(?=[{self._run}])"
         return re.compile(f"{self._pattern}|{steps}", self._flags)
 
 
@@ -152,14 +152,14 @@ def may_need_mask(text: str) -> bool:
 
     Quick, and sometimes wrongly so.
     """
-    if any(_names_secret(_fold(block)) for block in _list_blocks(text)):
+    if any(_names_secret(fold(block)) for block in _list_blocks(text)):
         return True
     return "://" in text and (_USER.search(text) is not None or _has_query(text))
 
 
 def _has_any(text: str, words: tuple[str, ...]) -> bool:
     """Return whether one of these words of small ASCII letters stands in ``text``, in whatever letters."""
-    return any(word in folded for folded in map(_fold, _list_blocks(text)) for word in words)
+    return any(word in folded for folded in map(fold, _list_blocks(text)) for word in words)
 
 
 def _names_secret(folded: str) -> bool:
@@ -185,7 +185,7 @@ def _list_blocks(text: str) -> Iterator[str]:
     return (text[at : at + _BLOCK_LENGTH + _OVERLAP] for at in range(0, len(text), _BLOCK_LENGTH))
 
 
-def _fold(text: str) -> str:
+def fold(text: str) -> str:
     """Return a text in small letters, in those of ASCII also what ``re.IGNORECASE`` takes for them."""
     if not text.isascii():
         text = text.replace("\u0130", "i").replace("\u0131", "i").replace("\u017f", "s")

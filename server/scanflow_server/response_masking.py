@@ -9,7 +9,8 @@ from typing import Any
 from scanflow.agent.agent_records import Action
 from scanflow.backends.service_records import ServiceRecord
 from scanflow.deployer.masked_deployer import mask_service
-from scanflow.text.masking import Masker, may_need_mask
+from scanflow.text.masking import Masker
+from scanflow.text.secret_patterns import may_need_mask
 from scanflow_server.store.secret_store import LoadMasker
 
 Mask = Callable[[Any], Any]

@@ -20,17 +20,9 @@ from scanflow.backends.kubernetes.differences import list_changed_fields
 from scanflow.backends.service_records import InstanceRecord, mask_errors
 from scanflow.errors import InvalidError
 from scanflow.http.problems import build_problem
-from scanflow.text.masking import (
-    MaskedStream,
-    Masker,
-    find_mask,
-    mask_addresses,
-    mask_place,
-    mask_secrets,
-    mask_text,
-    may_need_mask,
-)
+from scanflow.text.masking import MaskedStream, Masker, find_mask, mask_addresses, mask_place, mask_secrets, mask_text
 from scanflow.text.secret_names import looks_secret
+from scanflow.text.secret_patterns import may_need_mask
 from scanflow_agents.host.http_api import make_api
 from scanflow_client.cli.command_output import print_json, say
 from scanflow_client.formatting.text_table import Table

@@ -282,7 +282,7 @@ def test_columns_have_the_types_of_their_fields_also_where_some_are_absent() -> 
     runs = [build_run("succeeded", seconds=2.0), build_run("running")]
     frame = Listing(runs).to_pandas()
     assert str(frame["created"].dtype).endswith("UTC]")
-    assert list(frame["created"])[0].timestamp() == runs[0].created
+    assert next(iter(frame["created"])).timestamp() == runs[0].created
     assert (str(frame["seconds"].dtype), frame["seconds"].isna().tolist()) == ("float64", [False, True])
     frame = Listing([{"at": None, "pid": 7, "held": True, 1: "a"}, {"at": 2, "pid": None, "more": 2**70}]).to_pandas()
     assert [str(frame[name].dtype) for name in ("pid", "held", "more")] == ["Int64", "boolean", "float64"]

@@ -53,7 +53,7 @@ MASKER = Masker({"env": {"A_TOKEN": "sECRET-value9", "B_KEY": "s3cr"}})
 
 @pytest.fixture
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"_MAX_AT_ONCE": 0, "_STEP_LENGTH": 3, "_BLOCK_LENGTH": 5}.items():
+    for name, value in {"MAX_AT_ONCE": 0, "STEP_LENGTH": 3, "_BLOCK_LENGTH": 5}.items():
         monkeypatch.setattr(secret_patterns, name, value)
     for pattern in [getattr(secret_patterns, name) for name in PLAIN]:
         monkeypatch.setitem(vars(pattern), "stepping", SteppingPattern.stepping.func(pattern))  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ def test_a_text_that_may_need_a_mask_is_found() -> None:
 def test_text_is_folded_as_a_pattern_that_ignores_case_does() -> None:
     taken = re.findall("[a-z]", "".join(map(chr, range(sys.maxunicode))), re.IGNORECASE)
     assert len(taken) > 52
-    assert all(re.fullmatch(secret_patterns._fold(letter), letter, re.IGNORECASE) for letter in taken)
+    assert all(re.fullmatch(secret_patterns.fold(letter), letter, re.IGNORECASE) for letter in taken)
 
 
 def test_a_secret_in_a_long_text_is_masked_as_in_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_secret_in_a_long_text_is_masked_as_in_a_short_one(monkeypatch: pytest
     def hold(texts: list[str], length: int) -> None:
         text = ("x" * length + " ").join(texts)
         with monkeypatch.context() as patch:
-            patch.setattr(secret_patterns, "_MAX_AT_ONCE", 0)
+            patch.setattr(secret_patterns, "MAX_AT_ONCE", 0)
             stepped = MASKER.mask_text(text)
         assert stepped == MASKER.mask_text(text)
 
@@ -113,7 +113,7 @@ def test_a_step_is_short_and_a_long_text_takes_few(name: str) -> None:
     for pattern in (getattr(secret_patterns, name) for name in PLAIN):
         steps = [match.end() - match.start() for match in pattern.stepping.finditer(text)]
         assert len(steps) <= len(text) / 2
-        assert max(steps) <= 2 * secret_patterns._STEP_LENGTH
+        assert max(steps) <= 2 * secret_patterns.STEP_LENGTH
 
 
 @pytest.mark.parametrize(

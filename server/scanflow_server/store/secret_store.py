@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import BindParameter, Connection, Engine, Text, bindparam, cast, literal, select, union_all
 
-from scanflow.text.masking import Masker, may_need_mask
+from scanflow.text.masking import Masker
+from scanflow.text.secret_patterns import may_need_mask
 from scanflow_server.store.tables import agents, applications
 
 LoadMasker = Callable[[str, str | None], Masker]

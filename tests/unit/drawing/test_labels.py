@@ -80,7 +80,7 @@ def test_no_decision_covers_the_label_of_another(
 
 @settings(max_examples=20)
 @given(st.lists(names, min_size=1, max_size=9, unique=True), names, widths)
-def test_each_line_and_threshold_is_in_the_legend_which_has_room(lines: list[str], unit: str, width: float) -> None:
+def test_each_line_and_threshold_is_in_a_legend_that_is_wide_enough(lines: list[str], unit: str, width: float) -> None:
     panel = LinePanel(
         name=f"{unit}/s",
         lines={name: [Point(BEGIN, 1, ""), Point(BEGIN + 60, 2, "")] for name in lines},
@@ -130,7 +130,7 @@ def test_two_thousand_decisions_are_few_lines_that_say_how_many_they_are_and_fai
     assert "act 1000" in [name for name, _ in titles]
 
 
-def test_no_line_runs_through_words() -> None:
+def test_no_line_runs_through_a_label() -> None:
     panel = LinePanel(name="load", lines={"measured": [Point(BEGIN, 1, ""), Point(BEGIN + 9, 2, "")]})
     drawn = draw_panels("Edges", [panel], [EventLine(BEGIN + 1, "scaled", "green")])
     edged = [text.text for text in ET.fromstring(drawn).iter(f"{SVG}text") if text.get("paint-order") == "stroke"]
